@@ -1,0 +1,108 @@
+"""taskloom.core: the five interfaces, what flows between them, specifications, hooks and the conformance kit.
+
+Names are loaded when they are first used, so that a command which only reads the ledger imports no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taskloom.core.combiner import GradientCombiner as GradientCombiner
+    from taskloom.core.combiner import Gradients as Gradients
+    from taskloom.core.combiner import Step as Step
+    from taskloom.core.combiner import combine_gradients as combine_gradients
+    from taskloom.core.combiner import gramian_of as gramian_of
+    from taskloom.core.combiner import take_gradients as take_gradients
+    from taskloom.core.component import Component as Component
+    from taskloom.core.data import DataSet as DataSet
+    from taskloom.core.data import Examples as Examples
+    from taskloom.core.data import Labels as Labels
+    from taskloom.core.data import Split as Split
+    from taskloom.core.encoder import Encoder as Encoder
+    from taskloom.core.engine import Emit as Emit
+    from taskloom.core.engine import Engine as Engine
+    from taskloom.core.engine import Work as Work
+    from taskloom.core.errors import DataError as DataError
+    from taskloom.core.errors import PluginError as PluginError
+    from taskloom.core.errors import Problem as Problem
+    from taskloom.core.errors import RegistryError as RegistryError
+    from taskloom.core.errors import RequestError as RequestError
+    from taskloom.core.errors import TaskloomError as TaskloomError
+    from taskloom.core.errors import TrainingError as TrainingError
+    from taskloom.core.errors import WeightsError as WeightsError
+    from taskloom.core.errors import unknown as unknown
+    from taskloom.core.events import Event as Event
+    from taskloom.core.events import Job as Job
+    from taskloom.core.head import Head as Head
+    from taskloom.core.hookspecs import INTERFACE as INTERFACE
+    from taskloom.core.hookspecs import hookimpl as hookimpl
+    from taskloom.core.hookspecs import hookspec as hookspec
+    from taskloom.core.loss import Loss as Loss
+    from taskloom.core.metric import Metric as Metric
+    from taskloom.core.prediction import Prediction as Prediction
+    from taskloom.core.prediction import Replay as Replay
+    from taskloom.core.prediction import predict as predict
+    from taskloom.core.random import Dropout as Dropout
+    from taskloom.core.random import bind_generator as bind_generator
+    from taskloom.core.random import derive_generator as derive_generator
+    from taskloom.core.random import derive_seed as derive_seed
+    from taskloom.core.random import init_linear as init_linear
+    from taskloom.core.random import new_linear as new_linear
+    from taskloom.core.sampler import Group as Group
+    from taskloom.core.sampler import Pool as Pool
+    from taskloom.core.sampler import Rows as Rows
+    from taskloom.core.sampler import Sampler as Sampler
+    from taskloom.core.sampler import TaskBatch as TaskBatch
+    from taskloom.core.specs import CellSpec as CellSpec
+    from taskloom.core.specs import ComponentSpec as ComponentSpec
+    from taskloom.core.specs import GridSpec as GridSpec
+    from taskloom.core.specs import OptimizerSpec as OptimizerSpec
+    from taskloom.core.specs import RunSpec as RunSpec
+    from taskloom.core.specs import ScheduleSpec as ScheduleSpec
+    from taskloom.core.specs import StageSpec as StageSpec
+    from taskloom.core.specs import TableSpec as TableSpec
+    from taskloom.core.specs import TaskSpec as TaskSpec
+    from taskloom.core.specs import plain as plain
+    from taskloom.core.task import Task as Task
+    from taskloom.core.tokens import COLUMNS as COLUMNS
+    from taskloom.core.tokens import SEQUENCES as SEQUENCES
+    from taskloom.core.tokens import Frame as Frame
+    from taskloom.core.tokens import Ids as Ids
+    from taskloom.core.tokens import Reads as Reads
+    from taskloom.core.tokens import Tokens as Tokens
+    from taskloom.core.tokens import arrange as arrange
+
+_HOMES = {
+    "combiner": "GradientCombiner Gradients Step combine_gradients gramian_of take_gradients",
+    "component": "Component",
+    "data": "DataSet Examples Labels Split",
+    "encoder": "Encoder",
+    "engine": "Emit Engine Work",
+    "errors": "DataError PluginError Problem RegistryError RequestError TaskloomError TrainingError WeightsError unknown",
+    "events": "Event Job",
+    "head": "Head",
+    "hookspecs": "INTERFACE hookimpl hookspec",
+    "loss": "Loss",
+    "metric": "Metric",
+    "prediction": "Prediction Replay predict",
+    "random": "Dropout bind_generator derive_generator derive_seed init_linear new_linear",
+    "sampler": "Group Pool Rows Sampler TaskBatch",
+    "specs": "CellSpec ComponentSpec GridSpec OptimizerSpec RunSpec ScheduleSpec StageSpec TableSpec TaskSpec plain",
+    "task": "Task",
+    "tokens": "COLUMNS SEQUENCES Frame Ids Reads Tokens arrange",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - the table above is the list
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'taskloom.core' has no attribute {name!r}")
+    value = getattr(import_module(f"taskloom.core.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

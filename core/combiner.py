@@ -1,0 +1,126 @@
+"""Interface 5 of 5: per-task gradients → one update."""
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from taskloom.core.component import Component
+from taskloom.core.errors import TrainingError
+
+Gradients = list[Tensor | None]  # one per shared parameter; None where the task does not reach it
+
+
+class Step(Protocol):
+    """One optimizer step as the runner offers it to a combiner."""
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """The tasks of this step's group, in order."""
+        ...
+
+    @property
+    def shared(self) -> Sequence[nn.Parameter]:
+        """The trainable parameters that several tasks share; a head's own never take part in combination."""
+        ...
+
+    def backward(self, task: str, scale: float = 1.0) -> Tensor:
+        """Forward, loss and backward of one task: adds ``scale`` × its gradient to every ``.grad``.
+
+        Returns the unscaled loss, detached. The task's activations are gone when this returns.
+        """
+        ...
+
+    def evaluate(self, task: str) -> Tensor:
+        """The task's loss on this step's batch at the present parameters, without gradients."""
+        ...
+
+    def apply(self) -> None:
+        """Clip, step the optimizer and clear the gradients."""
+        ...
+
+
+class GradientCombiner(nn.Module, Component, ABC):
+    """Turns per-task gradients into one update of the shared parameters.
+
+    The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class takes
+    the gradients task by task (one task's activations alive at a time, nothing flattened or copied), forms
+    G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that needs more than that
+    overrides :meth:`update`.
+
+    State that changes during training belongs into buffers; random numbers come from ``self.generator``.
+    """
+
+    kind: ClassVar[str] = "combiner"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator: torch.Generator | None = None
+
+    def prepare(self, *, tasks: Sequence[str]) -> None:  # noqa: B027 - most combiners need nothing
+        """Called once before a stage with the names of its tasks."""
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        """The weight of each task's gradient: [T, T] → [T]. Pure, on the CPU, in float64."""
+        raise NotImplementedError(f"combiner {self.name!r} should override weights() or update()")
+
+    def update(self, step: Step) -> dict[str, Tensor]:
+        """Carry out one step; returns each task's loss."""
+        losses: dict[str, Tensor] = {}
+        taken: list[Gradients] = []
+        for task in step.tasks:
+            losses[task] = step.backward(task)
+            taken.append(take_gradients(step.shared))
+        combine_gradients(taken, self.weights(gramian_of(taken, step.tasks)), step.shared)
+        step.apply()
+        return losses
+
+    def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:  # noqa: B027 - most need nothing
+        """Called after each epoch (counted from 1) with the mean training loss of each task."""
+
+
+def take_gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
+    """Move the gradients out of the parameters: no copy, and the next backward starts from nothing."""
+    taken: Gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return taken
+
+
+def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
+    """G[i, j] = gᵢ·gⱼ over all parameters, [T, T] in float64.
+
+    A task whose gradient is not finite is an error that names it.
+    """
+    count = len(gradients)
+    gramian = torch.zeros(count, count, dtype=torch.float64)
+    for i in range(count):
+        for j in range(i + 1):
+            dots = [
+                torch.dot(a.reshape(-1), b.reshape(-1))
+                for a, b in zip(gradients[i], gradients[j], strict=True)
+                if a is not None and b is not None
+            ]
+            if dots:
+                gramian[i, j] = gramian[j, i] = torch.stack(dots).double().sum()
+    bad = [task for task, norm in zip(tasks, gramian.diagonal().tolist(), strict=True) if not norm < float("inf")]
+    if bad:
+        raise TrainingError(f"the gradient of task {', '.join(map(repr, bad))} is not finite")
+    return gramian
+
+
+def combine_gradients(
+    gradients: Sequence[Gradients], weights: Tensor, parameters: Sequence[nn.Parameter]
+) -> None:
+    """Σ wᵢ gᵢ into each parameter's ``.grad``, written over the first gradient that reaches it."""
+    factors = weights.tolist()
+    for place, parameter in enumerate(parameters):
+        total: Tensor | None = None
+        for factor, taken in zip(factors, gradients, strict=True):
+            gradient = taken[place]
+            if gradient is None:
+                continue
+            total = gradient.mul_(factor) if total is None else total.add_(gradient, alpha=factor)
+        parameter.grad = total

@@ -1,0 +1,70 @@
+"""Data sets: texts with labels, and what the labels mean."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.core.component import Component
+
+Split = Literal["train", "dev", "test"]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a label is: a class number below ``classes``, or a value from ``low`` to ``high``.
+
+    >>> Labels.of_classes(5), Labels.of_range(0, 5).classes
+    (Labels(classes=5, low=0.0, high=4.0), 0)
+    """
+
+    classes: int
+    low: float
+    high: float
+
+    @classmethod
+    def of_classes(cls, count: int) -> "Labels":
+        return cls(classes=count, low=0.0, high=count - 1.0)
+
+    @classmethod
+    def of_range(cls, low: float, high: float) -> "Labels":
+        return cls(classes=0, low=float(low), high=float(high))
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """One split: columns of texts (one, two or three per example), labels where the file has them, ids.
+
+    ``skipped`` names the rows that could not be read, one message each, for the log.
+    """
+
+    columns: tuple[tuple[str, ...], ...]
+    labels: NDArray[np.float64] | None
+    ids: tuple[str, ...]
+    skipped: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class DataSet(Component, ABC):
+    """Gives the examples of a split.
+
+    ``columns`` is the number of texts per example (1 to 3) and ``labels`` what a label means, or None for a data
+    set without labels (embedding losses need none). Constructing one reads nothing; :meth:`load` raises
+    ``DataError`` with file and line for what it cannot use.
+    """
+
+    kind: ClassVar[str] = "data"
+    columns: int = 1
+    labels: Labels | None = None
+
+    @abstractmethod
+    def load(self, split: Split) -> Examples:
+        """The examples of a split, always the same ones in the same order."""
+
+    @abstractmethod
+    def content(self) -> str:
+        """A fingerprint of everything :meth:`load` depends on: a hash of the files, or of the generating rule."""

@@ -1,0 +1,66 @@
+"""Interface 1 of 5: text → vectors."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from taskloom.core.component import Component
+from taskloom.core.tokens import Frame, Ids, Tokens
+
+
+class Encoder(nn.Module, Component, ABC):
+    """Turns packed tokens into one vector per sequence.
+
+    The forward pass is split where methods need to step in: :meth:`embed` gives the input embeddings that SMART
+    perturbs, :meth:`encode` turns them into states, :meth:`pool` into one vector per sequence. ``forward`` is
+    the three in a row. Parameters come into being in :meth:`build`, so that making an encoder costs nothing and
+    randomness has one source.
+
+    After ``build``: ``width`` is d, ``longest`` the most tokens a sequence may have, ``frame`` the special tokens.
+    """
+
+    kind: ClassVar[str] = "encoder"
+    width: int
+    longest: int
+    frame: Frame
+    #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
+    trainable: bool = True
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``WeightsError`` if what the options name is missing or does not fit; build nothing."""
+
+    @abstractmethod
+    def build(self, *, generator: torch.Generator) -> None:
+        """Make or load the parameters."""
+
+    @abstractmethod
+    def vocabulary_key(self) -> str:
+        """A string that changes whenever :meth:`tokenize` would give other ids; needs no ``build``."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of each text, without special tokens and not cut; needs no ``build``."""
+
+    @abstractmethod
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Input embeddings, [N, d]."""
+
+    @abstractmethod
+    def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        """Input embeddings [N, d] → states [N, d]."""
+
+    @abstractmethod
+    def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
+        """States [N, d] → one vector per sequence, [S, d]."""
+
+    def content(self) -> str:
+        """A fingerprint of the weights that will be loaded ("" when drawn from the seed); part of identity."""
+        return ""
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Tokens → one vector per sequence, [S, d]."""
+        return self.pool(self.encode(self.embed(tokens), tokens), tokens)

@@ -1,0 +1,73 @@
+"""Errors that are messages to the user: what was given, what is allowed, what to do.
+
+The command line prints a :class:`TaskloomError` without a traceback and exits with 2. Anything else that
+escapes is a defect of ours.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class TaskloomError(Exception):
+    """The request cannot be carried out; the message says why and what to do.
+
+    Example: ``raise DataError("sts.csv, line 7: label 9 is out of range; it should be 0 to 5")``
+    """
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a request, and where: ``Problem("tasks.sst.head", "no head 'linaer' …")``."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class RequestError(TaskloomError):
+    """Every problem of one request, gathered before any work was done.
+
+    Example: ``raise RequestError("grid.json", [Problem("seeds", "should hold at least one seed. Found [].")])``
+    """
+
+    def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
+        self.subject = subject
+        self.problems = list(dict.fromkeys(problems))
+        count = len(self.problems)
+        head = f"{subject}: {count} error{'s' if count != 1 else ''}"
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+
+
+class DataError(TaskloomError):
+    """A data file is missing, empty or wrong; the message names file and line."""
+
+
+class WeightsError(TaskloomError):
+    """Weights cannot be found, or do not fit the architecture."""
+
+
+class RegistryError(TaskloomError):
+    """The registry's folder or ledger cannot be used."""
+
+
+class PluginError(TaskloomError):
+    """An installed plugin breaks the rules; the message names it."""
+
+
+class TrainingError(TaskloomError):
+    """A run cannot go on: the message names task, step and component. It fails the cell, not the grid."""
+
+
+def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "allowed") -> str:
+    """The message for a name that does not exist, with the nearest one that does.
+
+    >>> unknown("combiner", "pcgard", ["sum", "pcgrad"], where="installed")
+    "no combiner 'pcgard'; did you mean 'pcgrad'? (installed: pcgrad, sum)"
+    """
+    names = sorted(allowed)
+    near = get_close_matches(str(given), names, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"no {kind} {given!r}{hint} ({where}: {', '.join(names) or 'none'})"

@@ -1,0 +1,34 @@
+"""Interface 3 of 5: prediction + target → scalar."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from taskloom.core.component import Component
+from taskloom.core.data import Labels
+from taskloom.core.prediction import Prediction
+
+
+class Loss(nn.Module, Component, ABC):
+    """Turns a prediction and its target into one number to be made small.
+
+    ``expects`` says what it looks at: ``classes`` (one logit per class), ``score`` (one number per example) or
+    ``vectors`` (only the sentence vectors; any head will do). The target is [B]: class numbers (int64) or values
+    (float32), as the data set's labels say.
+
+    A loss that changes over time keeps its state in buffers: they are saved with every checkpoint and restored.
+    """
+
+    kind: ClassVar[str] = "loss"
+    expects: Literal["classes", "score", "vectors"] = "score"
+
+    def prepare(self, *, labels: Labels, rows: int) -> None:  # noqa: B027 - most losses need nothing
+        """Called once before training with the meaning of the labels and the number of training examples."""
+
+    @abstractmethod
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        """The loss of a batch: a scalar, the mean over its examples."""
+
+    def epoch_ended(self, *, epoch: int, score: float) -> None:  # noqa: B027 - most losses need nothing
+        """Called after each epoch (counted from 1) with the task's dev metric."""
