@@ -93,7 +93,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted(_HOME)  # noqa: PLE0605 - the table above is the list
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -59,7 +59,7 @@ class GradientCombiner(nn.Module, Component, ABC):
         super().__init__()
         self.generator: torch.Generator | None = None
 
-    def prepare(self, *, tasks: Sequence[str]) -> None:  # noqa: B027 - most combiners need nothing
+    def prepare(self, *, tasks: Sequence[str]) -> None:
         """Called once before a stage with the names of its tasks."""
 
     def weights(self, gramian: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class GradientCombiner(nn.Module, Component, ABC):
         step.apply()
         return losses
 
-    def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:  # noqa: B027 - most need nothing
+    def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
         """Called after each epoch (counted from 1) with the mean training loss of each task."""
 
 
@@ -111,9 +111,7 @@ def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
     return gramian
 
 
-def combine_gradients(
-    gradients: Sequence[Gradients], weights: Tensor, parameters: Sequence[nn.Parameter]
-) -> None:
+def combine_gradients(gradients: Sequence[Gradients], weights: Tensor, parameters: Sequence[nn.Parameter]) -> None:
     """Σ wᵢ gᵢ into each parameter's ``.grad``, written over the first gradient that reaches it."""
     factors = weights.tolist()
     for place, parameter in enumerate(parameters):

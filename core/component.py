@@ -17,6 +17,8 @@ class Component:
 
     kind: ClassVar[str] = "component"
     name: ClassVar[str] = ""
+    #: Options that only say where something lies. They are no part of a result's identity: the content is.
+    places: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

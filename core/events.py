@@ -6,13 +6,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """One cell to be run: its identity, its resolved specification, and the registry's folder."""
+    """One cell to be run: its identity, its resolved specification, and the registry's folder.
+
+    ``stage_keys`` are the identities of what its stages hand on, the last one excepted; ``versions`` those of
+    the distributions whose components it uses.
+    """
 
     cell: str
     label: str
     seed: int
     spec: dict[str, Any]
     folder: str
+    stage_keys: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

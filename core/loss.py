@@ -23,12 +23,12 @@ class Loss(nn.Module, Component, ABC):
     kind: ClassVar[str] = "loss"
     expects: Literal["classes", "score", "vectors"] = "score"
 
-    def prepare(self, *, labels: Labels, rows: int) -> None:  # noqa: B027 - most losses need nothing
+    def prepare(self, *, labels: Labels, rows: int) -> None:
         """Called once before training with the meaning of the labels and the number of training examples."""
 
     @abstractmethod
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         """The loss of a batch: a scalar, the mean over its examples."""
 
-    def epoch_ended(self, *, epoch: int, score: float) -> None:  # noqa: B027 - most losses need nothing
+    def epoch_ended(self, *, epoch: int, score: float) -> None:
         """Called after each epoch (counted from 1) with the task's dev metric."""

@@ -52,9 +52,16 @@ class Task:
             )
         if loss.expects != "vectors" and head.gives not in ("either", loss.expects):
             wants = {"classes": "one logit per class", "score": "one number per example"}[loss.expects]
-            gives = {"classes": "one logit per class", "score": "one number per example", "vectors": "only vectors"}
+            gives = {
+                "classes": "one logit per class",
+                "score": "one number per example",
+                "vectors": "only vectors",
+            }
             found.append(
-                Problem(f"{here}.loss", f"loss {loss.name!r} needs {wants}; head {head.name!r} gives {gives[head.gives]}")
+                Problem(
+                    f"{here}.loss",
+                    f"loss {loss.name!r} needs {wants}; head {head.name!r} gives {gives[head.gives]}",
+                )
             )
         if data.labels is None and loss.expects != "vectors":
             found.append(Problem(f"{here}.loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none"))

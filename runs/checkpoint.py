@@ -1,0 +1,152 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped.
+
+A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
+random states) and ``state.json`` (where the run stands, the sampler's state, and the checksum of the tensors).
+The last two are kept, so that a damaged one can be passed over. Nothing is ever unpickled.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+Tensors = dict[str, Tensor]
+KEPT = 2
+
+
+def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
+    """Write tensors and state into ``folder`` in one step; one that is there already stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    try:
+        save_file(tensors, partial / "tensors.safetensors")
+        facts = {**state, "sha256": _sha256(partial / "tensors.safetensors")}
+        (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
+        for name in ("tensors.safetensors", "state.json"):
+            with (partial / name).open("rb") as file:
+                os.fsync(file.fileno())
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        found = _sha256(folder / "tensors.safetensors")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder.name} cannot be read: {error}") from None
+    if found != state.get("sha256"):
+        raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
+    return load_file(folder / "tensors.safetensors"), state
+
+
+def save_checkpoint(folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any]) -> None:
+    """Write a checkpoint of a cell and drop all but the last two."""
+    save_folder(folder / f"checkpoint-{stage:03d}-{epoch:05d}", tensors, state)
+    for old in _checkpoints(folder)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | None, list[str]]:
+    """The newest checkpoint that is whole, and what was wrong with newer ones."""
+    damaged = []
+    for path in reversed(_checkpoints(folder)):
+        try:
+            return load_folder(path), damaged
+        except ValueError as error:
+            damaged.append(str(error))
+    return None, damaged
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Remove a finished cell's checkpoints, and what a killed writer left."""
+    for path in [*_checkpoints(folder), *folder.glob(".partial-*")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoint-*"))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def module_state(module: nn.Module, prefix: str) -> Tensors:
+    """A module's weights and buffers by name; what stands under two names (a shared layer) is kept once."""
+    seen: set[tuple[int, int]] = set()
+    kept: Tensors = {}
+    for name, tensor in module.state_dict().items():
+        place = (tensor.data_ptr(), tensor.numel())
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        kept[prefix + name] = tensor.contiguous()
+    return kept
+
+
+def load_module_state(module: nn.Module, tensors: Tensors, prefix: str) -> None:
+    """Copy saved weights and buffers into a module; names that were not saved keep what they have."""
+    saved = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    _, unexpected = module.load_state_dict(saved, strict=False)
+    if unexpected:
+        raise ValueError(f"saved tensors that nothing here has: {', '.join(unexpected)}")
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> Tensors:
+    """The optimizer's running means and step counts, by parameter."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{name}.{key}": value
+        for place, name in enumerate(names)
+        for key, value in state.get(place, {}).items()
+    }
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, names: Iterable[str], tensors: Tensors) -> None:
+    """Give an optimizer over the same parameters its running means back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for place, name in enumerate(names):
+        prefix = f"optimizer.{name}."
+        saved = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+        if saved:
+            state[place] = saved
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def random_state(generators: dict[str, torch.Generator]) -> Tensors:
+    """The run's own generators, and the global ones in case a plugin draws from them."""
+    kept = {f"random.{name}": generator.get_state() for name, generator in generators.items()}
+    kept["random.torch"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        kept["random.cuda"] = torch.cuda.get_rng_state()
+    words, place = np.random.get_state(legacy=False)["state"].values()  # type: ignore[call-overload]
+    kept["random.numpy"] = torch.from_numpy(np.append(words, place).astype(np.int64))
+    kept["random.python"] = torch.tensor([*random.getstate()[1]], dtype=torch.int64)
+    return kept
+
+
+def load_random_state(generators: dict[str, torch.Generator], tensors: Tensors) -> None:
+    """Set every generator to where it stood."""
+    for name, generator in generators.items():
+        generator.set_state(tensors[f"random.{name}"])
+    torch.set_rng_state(tensors["random.torch"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    *words, place = tensors["random.numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(words, np.uint32), place, 0, 0.0))
+    random.setstate((3, tuple(tensors["random.python"].tolist()), None))

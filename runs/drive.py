@@ -1,0 +1,68 @@
+"""Plan → execution: the driver hands cells to an engine and writes down what they report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskloom.core import Engine, Event, Job, RequestError
+from taskloom.core.errors import Problem, unknown
+from taskloom.runs.build import make
+from taskloom.runs.plan import Plan
+from taskloom.runs.track import tell_trackers
+from taskloom.runs.train import train
+
+if TYPE_CHECKING:
+    from taskloom.registry.catalogue import Catalogue
+    from taskloom.registry.ledger import Ledger
+
+
+@dataclass
+class Outcome:
+    """How many of a plan's cells were trained now, failed, or were there already."""
+
+    finished: int = 0
+    failed: int = 0
+    cached: int = 0
+
+
+def run_plan(
+    plan: Plan,
+    catalogue: "Catalogue",
+    ledger: "Ledger",
+    *,
+    engine: str = "local",
+    retry_failed: bool = True,
+    listen: Callable[[Event], None] = lambda event: None,
+) -> Outcome:
+    """Run every cell that is not finished; record the grid first, so that its table exists from the start.
+
+    Cells that stand in the grid under several labels are run once. Only this function writes to the ledger.
+    """
+    names = catalogue.names("engine")
+    if engine not in names:
+        raise RequestError("--engine", [Problem("", unknown("engine", engine, names, where="installed"))])
+    ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
+    jobs: dict[str, Job] = {}
+    outcome = Outcome()
+    for cell in plan.cells:
+        wanted = cell.status != "finished" and (retry_failed or cell.status != "failed")
+        if not wanted:
+            outcome.cached += cell.status == "finished"
+            outcome.failed += cell.status == "failed"
+        elif cell.id not in jobs:
+            jobs[cell.id] = Job(
+                cell.id, cell.label, cell.seed, cell.spec, str(ledger.folder), cell.stage_keys, cell.versions
+            )
+
+    def emit(event: Event) -> None:
+        if event.what == "started" or event.what == "resumed":
+            event.facts["versions"] = {**event.facts.get("versions", {}), **jobs[event.cell].versions}
+        ledger.write(event)
+        outcome.finished += event.what == "finished"
+        outcome.failed += event.what == "failed"
+        for problem in tell_trackers(catalogue.plugins, event, jobs[event.cell]):
+            listen(Event("log", event.cell, {"message": problem}))
+        listen(event)
+
+    make(catalogue, Engine, {"name": engine}).execute(list(jobs.values()), train, emit)
+    return outcome

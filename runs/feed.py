@@ -1,0 +1,105 @@
+"""Data for training: texts tokenized once, kept flat on disk, laid out batch by batch."""
+
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Task, Tokens, arrange
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column of tokenized texts: all ids in one memory-mapped row, and where each text begins."""
+
+    ids: NDArray[np.int32]  # [tokens]
+    starts: NDArray[np.int64]  # [texts + 1]
+
+    def __getitem__(self, row: int) -> Ids:
+        return self.ids[self.starts[row] : self.starts[row + 1]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.starts)
+
+
+def tokenized(texts: tuple[str, ...], encoder: Encoder, cache: Path) -> Column:
+    """The tokens of a column, from the cache if the same texts were tokenized the same way before."""
+    key = hashlib.sha256(encoder.vocabulary_key().encode())
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        key.update(len(raw).to_bytes(8, "big"))
+        key.update(raw)
+    folder = cache / "tokens" / key.hexdigest()[:32]
+    if not folder.is_dir():
+        _write(folder, encoder.tokenize(texts))
+    return Column(
+        np.load(folder / "ids.npy", mmap_mode="r", allow_pickle=False),
+        np.load(folder / "starts.npy", allow_pickle=False),
+    )
+
+
+def _write(folder: Path, sequences: list[Ids]) -> None:
+    """Write the arrays into a folder that appears whole or not at all, whoever else writes the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    try:
+        lengths = np.fromiter((len(ids) for ids in sequences), np.int64, len(sequences))
+        np.save(partial / "starts.npy", np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        np.save(partial / "ids.npy", np.concatenate([np.empty(0, np.int32), *sequences]).astype(np.int32))
+        partial.rename(folder)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not folder.is_dir():  # not beaten by another process, so something is really wrong
+            raise
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """One split of one task, ready to be laid out for its head."""
+
+    examples: Examples
+    columns: tuple[Column, ...]
+    encoder: Encoder
+    reads: Reads
+    classes: bool
+    device: torch.device
+
+    @classmethod
+    def open(cls, task: Task, examples: Examples, encoder: Encoder, cache: Path, device: torch.device) -> "Feed":
+        columns = tuple(tokenized(texts, encoder, cache) for texts in examples.columns)
+        return cls(examples, columns, encoder, task.head.reads, task.labels.classes > 0, device)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def tokens(self, rows: NDArray[np.int64]) -> Tokens:
+        """The rows' texts as the head reads them."""
+        texts = [[column[row] for row in rows] for column in self.columns]
+        return arrange(texts, self.reads, self.encoder.frame, self.encoder.longest).to(self.device)
+
+    def target(self, rows: NDArray[np.int64]) -> Tensor:
+        """The rows' labels, [B]: class numbers or values; zeros where the data have none."""
+        labels = self.examples.labels
+        values = np.zeros(len(rows)) if labels is None else labels[rows]
+        return torch.tensor(values, dtype=torch.int64 if self.classes else torch.float32, device=self.device)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, all its texts together, [size]."""
+        return np.sum([column.lengths for column in self.columns], axis=0)
+
+    def pool(self) -> Pool:
+        """What a sampler may know of this split."""
+        numbers: dict[str, int] = {}
+        texts = np.array(
+            [[numbers.setdefault(text, len(numbers)) for text in column] for column in self.examples.columns],
+            np.int64,
+        ).T
+        return Pool(len(self), self.examples.labels, self.lengths, texts)

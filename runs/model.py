@@ -1,0 +1,61 @@
+"""The model of one run: a shared encoder, and a head and a loss for each task."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import nn
+
+from taskloom.core import Encoder, Head, Loss, Task, derive_generator
+
+
+class Model(nn.Module):
+    """Everything with weights or buffers that belongs to a run.
+
+    Each part draws its first weights from a generator of its own, named after it, so that adding a task changes
+    nothing for the others.
+    """
+
+    def __init__(self, encoder: Encoder, tasks: dict[str, Task], *, seed: int) -> None:
+        super().__init__()
+        encoder.build(generator=derive_generator(seed, "encoder"))
+        self.encoder = encoder
+        self.shared = nn.ModuleDict()
+        for name, task in tasks.items():
+            task.head.build(
+                width=encoder.width,
+                outputs=task.outputs,
+                labels=task.labels,
+                generator=derive_generator(seed, "head", name),
+                shared=self.shared,
+            )
+        self.heads = nn.ModuleDict({name: task.head for name, task in tasks.items()})
+        self.losses = nn.ModuleDict({name: task.loss for name, task in tasks.items()})
+
+    def head(self, task: str) -> Head:
+        return cast(Head, self.heads[task])
+
+    def loss(self, task: str) -> Loss:
+        return cast(Loss, self.losses[task])
+
+    def freeze_encoder(self, frozen: bool) -> None:
+        """Keep the encoder's weights as they are, or let them learn if its own options do."""
+        self.encoder.requires_grad_(self.encoder.trainable and not frozen)
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """What all tasks share and learn: the encoder and whatever heads share."""
+        return [p for part in (self.encoder, self.shared) for p in part.parameters() if p.requires_grad]
+
+    def trained_parameters(self, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Parameter]]:
+        """What a stage with these tasks learns, by name."""
+        own = {f"{part}.{name}." for part in ("heads", "losses") for name in names}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad and (
+                name.startswith(("encoder.", "shared.")) or any(name.startswith(prefix) for prefix in own)
+            ):
+                yield name, parameter
+
+
+def device_for_this_process() -> torch.device:
+    """The GPU that this process sees first, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,93 @@
+"""Dotted paths into a run specification: ``stages.0.combiner.reduction``, ``tasks.*.head.dropout``."""
+
+from typing import Any
+
+from taskloom.core.errors import unknown
+
+
+class PathError(ValueError):
+    """The path leads nowhere; the message says where it breaks off and what there is."""
+
+
+def assign(run: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a path, in place; ``*`` sets it for every task or stage.
+
+    A path may end in any option of a component (whether it exists is the catalogue's to say) and in a new task.
+
+    >>> run = {"stages": [{"combiner": {"name": "sum"}}], "tasks": {}}
+    >>> assign(run, "stages.0.combiner", "pcgrad")
+    >>> assign(run, "stages.*.combiner.reduction", "mean")
+    >>> run["stages"]
+    [{'combiner': {'name': 'pcgrad', 'reduction': 'mean'}}]
+    """
+    parts = path.split(".")
+    _assign(run, parts, 0, value)
+
+
+def _assign(node: Any, parts: list[str], place: int, value: Any) -> None:
+    key, last = parts[place], place == len(parts) - 1
+    if key == "*" and isinstance(node, dict | list):
+        for each in list(node) if isinstance(node, dict) else range(len(node)):
+            _assign(node, [*parts[:place], str(each), *parts[place + 1 :]], place, value)
+        return
+    found = _key(node, parts, place, may_be_new=last and _open(node, parts, place, value))
+    if last:
+        node[found] = value
+        return
+    if isinstance(node[found], str) and found != "name":
+        node[found] = {"name": node[found]}  # a component by name is about to get an option
+    _assign(node[found], parts, place + 1, value)
+
+
+def _open(node: Any, parts: list[str], place: int, value: Any) -> bool:
+    """Whether a key that is not there yet may be set: an option of a component, or a whole new task."""
+    if not isinstance(node, dict):
+        return False
+    return "name" in node or (parts[:place] == ["tasks"] and isinstance(value, dict) and "data" in value)
+
+
+def _key(node: Any, parts: list[str], place: int, *, may_be_new: bool) -> Any:
+    key, before = parts[place], ".".join(parts[:place]) or "a run"
+    if isinstance(node, dict):
+        if key in node or (may_be_new and key):
+            return key
+        raise PathError(f"the path leads nowhere: {unknown(f'entry in {before}', key, node, where='there')}")
+    if isinstance(node, list):
+        if key.isdecimal() and int(key) < len(node):
+            return int(key)
+        span = "nothing" if not node else "0" if len(node) == 1 else f"0 to {len(node) - 1}"
+        raise PathError(f"the path leads nowhere: {before} is a list with {span}. Found {key!r}.")
+    raise PathError(f"the path leads nowhere: {before} is {node!r} and has no {key!r}")
+
+
+def matches(run: dict[str, Any], path: str, wanted: Any) -> bool:
+    """Whether the value at a path is the wanted one; a component may be wanted by its name alone.
+
+    >>> matches({"combiner": {"name": "sum"}}, "combiner", "sum")
+    True
+    """
+    nodes: list[Any] = [run]
+    parts = path.split(".")
+    for place, key in enumerate(parts):
+        if key == "*":
+            nodes = [each for node in nodes for each in (node.values() if isinstance(node, dict) else node)]
+            continue
+        component = all(isinstance(node, dict) and "name" in node for node in nodes)
+        if component and not all(key in node for node in nodes):
+            return False  # an option left at its default
+        nodes = [node[_key(node, parts, place, may_be_new=False)] for node in nodes]
+    return all(_same(node, wanted) for node in nodes)
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    if isinstance(found, dict) and "name" in found:
+        wanted = {"name": wanted} if isinstance(wanted, str) else wanted
+        return isinstance(wanted, dict) and all(
+            key in found and _same(found[key], item) for key, item in wanted.items()
+        )
+    return (type(found) is type(wanted) and bool(found == wanted)) or _numbers_equal(found, wanted)
+
+
+def _numbers_equal(found: Any, wanted: Any) -> bool:
+    numbers = isinstance(found, int | float) and isinstance(wanted, int | float)
+    return numbers and not isinstance(found, bool) and not isinstance(wanted, bool) and found == wanted

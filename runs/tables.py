@@ -1,0 +1,171 @@
+"""A recorded grid → its comparison table: one row per label, mean and sample sd over seeds, holes with their reason.
+
+Reads records only, so a table needs neither torch nor the plugins that made its figures.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from taskloom.registry.records import CellRecord, GridCell, GridRecord
+
+#: Columns in which less is better; every other column is a score.
+COSTS = ("seconds", "memory")
+DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What the finished seeds of a row gave in one column."""
+
+    values: tuple[float, ...]
+
+    @cached_property
+    def mean(self) -> float | None:
+        """The mean, or None where there is no value.
+
+        >>> Figure((0.5, 0.75)).mean, Figure(()).mean
+        (0.625, None)
+        """
+        return statistics.mean(self.values) if self.values else None
+
+    @cached_property
+    def sd(self) -> float | None:
+        """The sample standard deviation (over n − 1); one value has none."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a seed of a row has no figures, or not all of them."""
+
+    seed: int
+    status: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; ``n`` of its ``seeds`` are finished."""
+
+    label: str
+    seeds: tuple[int, ...]
+    n: int
+    figures: dict[str, Figure]
+    reported: dict[str, float]
+    missing: tuple[Missing, ...]
+
+    @property
+    def complete(self) -> bool:
+        return self.n == len(self.seeds)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A grid's table before it is rendered."""
+
+    name: str
+    columns: tuple[str, ...]
+    digits: int
+    rows: tuple[Row, ...]
+    baseline: str | None
+
+    @cached_property
+    def reported(self) -> frozenset[str]:
+        """The columns for which some row has a published figure."""
+        return frozenset(name for row in self.rows for name in row.reported)
+
+    @cached_property
+    def _against(self) -> Row | None:
+        return next((row for row in self.rows if row.label == self.baseline), None)
+
+    def delta(self, row: Row, column: str) -> float | None:
+        """How far the row's mean is above the baseline's."""
+        ours = row.figures[column].mean
+        theirs = self._against.figures[column].mean if self._against else None
+        return None if ours is None or theirs is None else ours - theirs
+
+    def best(self, column: str) -> float | None:
+        """The best mean of a column, if at least two rows compete.
+
+        A row with seeds missing does not: one lucky seed should not win over the mean of five.
+        """
+        figures = [row.figures[column] for row in self.rows if row.complete]
+        means = [figure.mean for figure in figures if figure.mean is not None]
+        if len(means) < 2:
+            return None
+        return min(means) if column in COSTS else max(means)
+
+
+def table_of(grid: GridRecord) -> Table:
+    """The table of a grid, by the columns, digits and baseline that its JSON states."""
+    asked = grid.spec.get("table") or {}
+    columns = tuple(asked.get("columns") or _default_columns(grid))
+    places: dict[str, list[GridCell]] = {}
+    for place in grid.cells:
+        places.setdefault(place.label, []).append(place)
+    return Table(
+        name=grid.name,
+        columns=columns,
+        digits=asked.get("digits", DIGITS),
+        rows=tuple(_row(label, cells, columns) for label, cells in places.items()),
+        baseline=grid.spec.get("baseline"),
+    )
+
+
+def _default_columns(grid: GridRecord) -> Iterable[str]:
+    """Every task that has a score or may still get one, and the overall score."""
+    cells = [place.cell for place in grid.cells]
+    for task in dict.fromkeys(task for cell in cells for task in cell.spec.get("tasks", {})):
+        concerned = [cell for cell in cells if task in cell.spec["tasks"]]
+        scored = any(task in cell.scores for cell in concerned)
+        if scored or not any(cell.status == "finished" for cell in concerned):
+            yield task  # a pretraining task without dev labels never gets a score and needs no column
+    yield "overall"
+
+
+def _row(label: str, places: list[GridCell], columns: tuple[str, ...]) -> Row:
+    finished = [place.cell for place in places if place.cell.status == "finished"]
+    values = {column: [_value(cell, column) for cell in finished] for column in columns}
+    return Row(
+        label=label,
+        seeds=tuple(place.seed for place in places),
+        n=len(finished),
+        figures={column: Figure(tuple(x for x in values[column] if x is not None)) for column in columns},
+        reported=dict(places[0].reported),
+        missing=tuple(missing for place in places for missing in _missing(place, columns)),
+    )
+
+
+def _value(cell: CellRecord, column: str) -> float | None:
+    own = {"seconds": cell.seconds, "memory": cell.peak_memory}
+    value = own[column] if column in own else cell.scores.get(column)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
+    cell = place.cell
+    if cell.status != "finished":
+        yield Missing(place.seed, cell.status, _why(cell))
+        return
+    for column in columns:
+        if _value(cell, column) is not None:
+            continue
+        if column in cell.scores:
+            why = f"{column} is {cell.scores[column]:g}"
+        elif column in (*COSTS, "overall") or column in cell.spec.get("tasks", {}):
+            why = f"{column} was not measured"
+        else:
+            why = f"has no task {column!r}"
+        yield Missing(place.seed, cell.status, why)
+
+
+def _why(cell: CellRecord) -> str:
+    if cell.status == "failed":
+        return f"failed: {' '.join((cell.reason or '').split())}"
+    if cell.status == "running":
+        epochs = f"{cell.epochs} epoch{'' if cell.epochs == 1 else 's'}"
+        return f"not finished: running, or interrupted after {epochs}"
+    return "not run yet"

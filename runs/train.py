@@ -1,0 +1,295 @@
+"""One run, from its resolved specification to its scores. Read from top to bottom."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from taskloom.core import (
+    Emit,
+    Encoder,
+    Event,
+    GradientCombiner,
+    Job,
+    Sampler,
+    Task,
+    TrainingError,
+    bind_generator,
+    derive_generator,
+)
+from taskloom.registry.artifacts import Artifacts, write_text
+from taskloom.registry.catalogue import load_catalogue
+from taskloom.runs import checkpoint as saved
+from taskloom.runs.build import make, make_task
+from taskloom.runs.evaluate import overall, predictions
+from taskloom.runs.feed import Feed
+from taskloom.runs.machine import machine_versions, peak_memory, reset_peak_memory, seed_globals
+from taskloom.runs.model import Model, device_for_this_process
+from taskloom.runs.optimize import GroupStep, make_optimizer, rate_factor
+
+if TYPE_CHECKING:
+    from taskloom.registry.catalogue import Catalogue
+
+#: Seconds between two progress events.
+PULSE = 0.5
+
+
+def train(job: Job, emit: Emit) -> None:
+    """Run a cell: build it, go on from its last checkpoint if there is one, train every stage, report.
+
+    Raises what goes wrong; the engine turns that into the cell's failure.
+    """
+    reset_peak_memory()
+    seed_globals(job.spec["seed"])
+    run = Run.build(job, emit, load_catalogue())
+    resumed = run.find_checkpoint()
+    run.tell("resumed" if resumed else "started", versions=machine_versions(), device=str(run.device))
+    first = resumed[1]["stage"] if resumed else 0
+    for index in range(first, len(job.spec["stages"])):
+        run_stage(run, index, resumed if index == first else None)
+    run.finish()
+
+
+@dataclass
+class Best:
+    """The epoch that selection prefers so far."""
+
+    epoch: int = -1
+    score: float = float("-inf")
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """What the stages of one run work on."""
+
+    job: Job
+    emit: Emit
+    catalogue: "Catalogue"
+    device: torch.device
+    tasks: dict[str, Task]
+    model: Model
+    train: dict[str, Feed]
+    dev: dict[str, Feed]
+    artifacts: Artifacts
+    folder: Path
+    best: Best = field(default_factory=Best)
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def build(cls, job: Job, emit: Emit, catalogue: "Catalogue") -> "Run":
+        device = device_for_this_process()
+        artifacts = Artifacts(Path(job.folder))
+        tasks = {name: make_task(catalogue, name, task) for name, task in job.spec["tasks"].items()}
+        model = Model(make(catalogue, Encoder, job.spec["encoder"]), tasks, seed=job.spec["seed"])
+
+        def feeds(split: Any) -> dict[str, Feed]:
+            return {
+                name: Feed.open(task, task.data.load(split), model.encoder, artifacts.cache(), device)
+                for name, task in tasks.items()
+            }
+
+        train_feeds, dev_feeds = feeds("train"), feeds("dev")
+        for name, task in tasks.items():
+            task.loss.prepare(labels=task.labels, rows=len(train_feeds[name]))
+        model.to(device)
+        folder = artifacts.cell(job.cell)
+        return cls(job, emit, catalogue, device, tasks, model, train_feeds, dev_feeds, artifacts, folder)
+
+    def tell(self, what: str, **facts: Any) -> None:
+        self.emit(Event(what, self.job.cell, facts))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def find_checkpoint(self) -> "tuple[saved.Tensors, dict[str, Any]] | None":
+        """The newest whole checkpoint; takes over how long the run has worked and its best epoch."""
+        found, damaged = saved.newest_checkpoint(self.folder)
+        for message in damaged:
+            self.tell("log", message=f"checkpoint passed over: {message}")
+        if found:
+            self.began -= found[1]["seconds"]
+            self.best = Best(**found[1]["best"])
+        return found
+
+    def scored(self, index: int) -> list[str]:
+        """The tasks that have a dev score after stage ``index``: labelled, and trained by then."""
+        trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
+        return [name for name, task in self.tasks.items() if name in trained and task.data.labels is not None]
+
+    def keep_best(self, epoch: int, scores: dict[str, float], predicted: dict[str, NDArray[np.float64]]) -> None:
+        """Keep weights and predictions if selection prefers this epoch; of equals, the first."""
+        how = self.job.spec["selection"]
+        score = float(epoch) if how == "last" or not scores else scores[how]
+        if score <= self.best.score:
+            return
+        self.best = Best(epoch, score, scores)
+        saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})
+        for name, values in predicted.items():
+            write_text(self.folder / f"predictions-{name}-dev.jsonl", self._lines(name, values))
+
+    def _lines(self, name: str, values: NDArray[np.float64]) -> str:
+        examples = self.dev[name].examples
+        expected = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
+        rows = zip(examples.ids, values.tolist(), expected, strict=True)
+        return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
+
+    def finish(self) -> None:
+        saved.drop_checkpoints(self.folder)
+        self.tell(
+            "finished",
+            scores=self.best.scores,
+            best_epoch=self.best.epoch,
+            seconds=self.seconds,
+            peak_memory=peak_memory(),
+        )
+
+
+def run_stage(run: Run, index: int, resumed: "tuple[saved.Tensors, dict[str, Any]] | None") -> None:
+    """Train one stage, from its beginning or from a checkpoint, or take over its result from another cell."""
+    stage, last = run.job.spec["stages"][index], index == len(run.job.spec["stages"]) - 1
+    began, key = time.monotonic(), "" if last else run.job.stage_keys[index]
+    shared = run.artifacts.stage(key) / "result" if key else None
+    if shared is not None and shared.is_dir() and resumed is None:
+        saved.load_module_state(run.model, saved.load_folder(shared)[0], "")
+        run.tell("stage", index=index, key=key, shared=True, seconds=0.0)
+        return
+
+    names: tuple[str, ...] = tuple(stage["tasks"])
+    run.model.freeze_encoder(stage["frozen"])
+    state = StageState.build(run, index, stage, names)
+    done = 0
+    if resumed is not None:
+        state.load(run, *resumed)
+        done = resumed[1]["epoch"]
+    elif stage["epochs"] == 0 and last:
+        score_epoch(run, index, 0, {}, state)  # an untrained baseline still has scores
+
+    for epoch in range(done + 1, stage["epochs"] + 1):
+        losses = train_epoch(run, state, index, epoch)
+        score_epoch(run, index, epoch, losses, state)
+        state.save(run, index, epoch)
+    if shared is not None:
+        saved.save_folder(shared, saved.module_state(run.model, ""), {"stage": index})
+    run.tell("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
+
+
+@dataclass
+class StageState:
+    """What belongs to one stage: sampler, combiner, optimizer, and the generators they draw from."""
+
+    stage: dict[str, Any]
+    sampler: Sampler
+    combiner: GradientCombiner
+    optimizer: torch.optim.Optimizer
+    names: list[str]  # of the trained parameters
+    generators: dict[str, torch.Generator]
+    step: int = 0
+
+    @classmethod
+    def build(cls, run: Run, index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
+        seed = run.job.spec["seed"]
+        generators = {
+            "model": derive_generator(seed, "stage", index, "model", device=run.device),
+            "combiner": derive_generator(seed, "stage", index, "combiner"),
+        }
+        bind_generator(run.model, generators["model"])
+        sampler = make(run.catalogue, Sampler, stage["sampler"])
+        pools = {name: run.train[name].pool() for name in tasks}
+        sampler.prepare(pools, generator=derive_generator(seed, "stage", index, "sampler"))
+        combiner = make(run.catalogue, GradientCombiner, stage["combiner"])
+        combiner.prepare(tasks=tasks)
+        combiner.to(run.device)
+        bind_generator(combiner, generators["combiner"])
+        trained = dict(run.model.trained_parameters(tasks))
+        trained |= {f"combiner.{name}": parameter for name, parameter in combiner.named_parameters()}
+        optimizer = make_optimizer(list(trained.values()), stage["optimizer"])
+        return cls(stage, sampler, combiner, optimizer, list(trained), generators)
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def save(self, run: Run, index: int, epoch: int) -> None:
+        tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
+        tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
+        state = {
+            "stage": index,
+            "epoch": epoch,
+            "step": self.step,
+            "sampler": self.sampler.state_dict(),
+            "best": vars(run.best),
+            "seconds": run.seconds,
+        }
+        saved.save_checkpoint(run.folder, index, epoch, tensors, state)
+
+    def load(self, run: Run, tensors: saved.Tensors, state: dict[str, Any]) -> None:
+        saved.load_module_state(run.model, tensors, "model.")
+        saved.load_module_state(self.combiner, tensors, "combiner.")
+        saved.load_optimizer_state(self.optimizer, self.names, tensors)
+        saved.load_random_state(self.generators, tensors)
+        self.sampler.load_state_dict(state["sampler"])
+        self.step = state["step"]
+
+
+def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> dict[str, float]:
+    """One pass of the sampler; returns each task's mean loss."""
+    stage, optimizer = state.stage, state.optimizer
+    steps = state.sampler.steps
+    shared, trained = run.model.shared_parameters(), state.trained
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    began = told = time.monotonic()
+    run.model.train()
+    for place, group in enumerate(state.sampler.epoch(), start=1):
+        factor = rate_factor(state.step, steps * stage["epochs"], stage["schedule"])
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = stage["optimizer"]["lr"] * factor
+        step = GroupStep(
+            group,
+            model=run.model,
+            feeds=run.train,
+            shared=shared,
+            trained=trained,
+            optimizer=optimizer,
+            clip=stage["clip"],
+        )
+        try:
+            losses = state.combiner.update(step)
+        except TrainingError as error:
+            raise TrainingError(f"{error} (stage {index}, epoch {epoch}, step {place})") from None
+        state.step += 1
+        for name, loss in losses.items():
+            sums[name] = sums.get(name, 0.0) + float(loss)
+            counts[name] = counts.get(name, 0) + 1
+        if time.monotonic() - told > PULSE:
+            told = time.monotonic()
+            rate = place / (told - began)
+            means = {name: sums[name] / counts[name] for name in sums}
+            run.tell("progress", stage=index, epoch=epoch, step=place, steps=steps, rate=rate, losses=means)
+    return {name: sums[name] / counts[name] for name in sums}
+
+
+def score_epoch(run: Run, index: int, epoch: int, losses: dict[str, float], state: StageState) -> None:
+    """Score the dev sets, let losses and combiner react, report, and keep the epoch if it is the best."""
+    spec = run.job.spec
+    predicted = {name: predictions(run.model, name, run.dev[name]) for name in run.scored(index)}
+    scores = {}
+    for name, values in predicted.items():
+        expected = run.dev[name].examples.labels
+        assert expected is not None  # run.scored names labelled tasks only
+        scores[name] = float(run.tasks[name].metric(values, expected))
+    if epoch > 0:
+        for name in spec["stages"][index]["tasks"]:
+            run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
+        state.combiner.epoch_ended(epoch=epoch, losses=losses)
+    every = {**scores, "overall": overall(scores, run.tasks, spec["overall"])} if scores else {}
+    if index == len(spec["stages"]) - 1:
+        run.keep_best(epoch, every, predicted)
+    run.tell("epoch", stage=index, epoch=epoch, step=state.step, losses=losses, scores=every, seconds=run.seconds)
