@@ -1,0 +1,151 @@
+"""One run from its specification to its scores: what stages, freezing, sharing and failures do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from taskloom.core import Event
+from taskloom.registry.catalogue import load_catalogue
+from taskloom.registry.ledger import Ledger
+from taskloom.runs.drive import Outcome, run_plan
+from taskloom.runs.grid import load_grid
+from taskloom.runs.plan import Plan, make_plan
+
+SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}}
+STS: dict[str, Any] = {
+    "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32},
+    "head": "cosine",
+    "loss": "mse",
+    "metric": "pearson",
+}
+ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
+STAGE = {"epochs": 1, "optimizer": {"lr": 0.001}}
+
+
+def grid(folder: Path, base: dict[str, Any], **rest: Any) -> Path:
+    path = folder / "grid.json"
+    path.write_text(json.dumps({"base": {"encoder": ENCODER, **base}, **rest}))
+    return path
+
+
+def run(path: Path, registry: Path) -> tuple[Plan, Outcome, list[Event]]:
+    catalogue, events = load_catalogue(), list[Event]()
+    with Ledger.open(registry, create=True) as ledger:
+        plan = make_plan(load_grid(str(path)), catalogue, ledger)
+        outcome = run_plan(plan, catalogue, ledger, listen=events.append)
+    return plan, outcome, events
+
+
+def weights(registry: Path, cell: str) -> dict[str, torch.Tensor]:
+    return load_file(registry / "cells" / cell / "best" / "tensors.safetensors")
+
+
+def of(events: list[Event], what: str) -> list[Event]:
+    return [event for event in events if event.what == what]
+
+
+def test_a_frozen_stage_trains_heads_and_leaves_the_encoder(tmp_path: Path) -> None:
+    cells = [{"label": "untrained", "set": {"stages.0.epochs": 0}}, {"label": "frozen", "set": {"stages.0.frozen": True}}]
+    path = grid(tmp_path, {"tasks": {"sst": SST}, "stages": [STAGE]}, cells=cells)
+    plan, outcome, events = run(path, tmp_path / "r")
+    assert (outcome.finished, outcome.failed) == (2, 0)
+    untrained, frozen = (weights(tmp_path / "r", cell.id) for cell in plan.cells)
+    moved = {name for name in untrained if not untrained[name].equal(frozen[name])}
+    assert moved
+    assert all(name.startswith("heads.") for name in moved)
+    assert [event.facts["best_epoch"] for event in of(events, "finished")] == [0, 1]
+
+
+def test_adding_a_task_changes_nothing_in_how_the_others_begin(tmp_path: Path) -> None:
+    cells = [{"label": "one"}, {"label": "two", "set": {"tasks.sts": STS}}]
+    path = grid(tmp_path, {"tasks": {"sst": SST}, "stages": [{"epochs": 0}]}, cells=cells)
+    plan, _, _ = run(path, tmp_path / "r")
+    one, two = (weights(tmp_path / "r", cell.id) for cell in plan.cells)
+    assert all(tensor.equal(two[name]) for name, tensor in one.items())
+
+
+def test_a_shared_first_stage_is_trained_once_and_gives_the_same_result(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
+    both = grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.001, 0.002]})
+    plan, outcome, events = run(both, tmp_path / "r")
+    assert outcome.finished == 2
+    shared = [event.facts["shared"] for event in of(events, "stage") if event.facts["index"] == 0]
+    assert shared == [False, True]
+    alone = grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.002]})
+    again, _, _ = run(alone, tmp_path / "other")
+    assert again.cells[0].id == plan.cells[1].id
+    ours, theirs = weights(tmp_path / "r", again.cells[0].id), weights(tmp_path / "other", again.cells[0].id)
+    assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
+
+
+def test_identity_follows_what_decides_the_result_and_nothing_else(tmp_path: Path) -> None:
+    table = {"name": "table", "text": "text", "label": "label", "classes": 2}
+    for folder, text in (("a", "good"), ("b", "good"), ("c", "bad")):
+        (tmp_path / folder).mkdir()
+        rows = "".join(f"{text} {i},{i % 2}\n" for i in range(8))
+        (tmp_path / folder / "x.csv").write_text("text,label\n" + rows)
+    cells = [
+        {
+            "label": folder,
+            "set": {"tasks.t.data": {**table, **{s: str(tmp_path / folder / "x.csv") for s in ("train", "dev")}}},
+        }
+        for folder in "abc"
+    ]
+    base = {"tasks": {"t": {"data": {**table, "train": "x.csv", "dev": "x.csv"}}}}
+    plan = make_plan(load_grid(str(grid(tmp_path, base, cells=cells))), load_catalogue(), None)
+    a, b, c = (cell.id for cell in plan.cells)
+    assert a == b  # the same rows in another folder
+    assert a != c  # other rows
+
+
+def test_growing_a_grid_runs_only_what_is_new(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST}, "stages": [STAGE]}
+    run(grid(tmp_path, base, axes={"stages.0.epochs": [0, 1]}), tmp_path / "r")
+    plan, outcome, _ = run(grid(tmp_path, base, axes={"stages.0.epochs": [0, 1, 2]}), tmp_path / "r")
+    assert [cell.status for cell in plan.cells] == ["finished", "finished", "new"]
+    assert (outcome.finished, outcome.cached) == (1, 2)
+
+
+def test_a_failing_cell_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [STAGE]}
+    path = grid(tmp_path, base, axes={"stages.0.optimizer.lr": {"wild": 1e30, "tame": 1e-3}})
+    plan, outcome, events = run(path, tmp_path / "r")
+    assert (outcome.finished, outcome.failed) == (1, 1)
+    (failed,) = of(events, "failed")
+    assert failed.cell == plan.cells[0].id
+    assert "task 'sst'" in failed.facts["reason"] or "task 'sts'" in failed.facts["reason"]
+    assert "epoch 1, step " in failed.facts["reason"]
+    assert "Traceback" in (tmp_path / "r" / "cells" / failed.cell / "log.txt").read_text()
+
+
+def test_selection_keeps_the_epoch_it_names(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "epochs": 4}]}
+    axes = {"selection": ["overall", "sts", "last"]}
+    _, _, events = run(grid(tmp_path, base, axes=axes), tmp_path / "r")
+    for event, key in zip(of(events, "finished"), ("overall", "sts", None), strict=True):
+        epochs = [e.facts for e in of(events, "epoch") if e.cell == event.cell]
+        wanted = max(epochs, key=lambda facts: facts["scores"][key])["epoch"] if key else 4
+        assert event.facts["best_epoch"] == wanted
+        assert event.facts["scores"] == epochs[wanted - 1]["scores"]
+
+
+@pytest.mark.parametrize("how", ["mean", "normalised"])
+def test_overall_is_the_mean_of_the_tasks(tmp_path: Path, how: str) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [STAGE], "overall": how}
+    _, _, events = run(grid(tmp_path, base), tmp_path / "r")
+    scores = of(events, "finished")[0].facts["scores"]
+    sts = (scores["sts"] + 1) / 2 if how == "normalised" else scores["sts"]
+    assert scores["overall"] == pytest.approx((scores["sst"] + sts) / 2, abs=1e-12)
+
+
+def test_kept_predictions_give_the_kept_score(tmp_path: Path) -> None:
+    plan, _, events = run(grid(tmp_path, {"tasks": {"sst": SST}, "stages": [STAGE]}), tmp_path / "r")
+    lines = (tmp_path / "r" / "cells" / plan.cells[0].id / "predictions-sst-dev.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 32
+    right = sum(row["predicted"] == row["expected"] for row in rows) / len(rows)
+    assert right == pytest.approx(of(events, "finished")[0].facts["scores"]["sst"])
