@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.registry.manager import packaged_grids
-from taskloom.registry.problems import problems_of
+from taskloom.registry.words import problems_of
 from taskloom.runs.paths import PathError, assign, matches
 
 #: A grid of more cells than this is more likely a slip than a wish.
@@ -52,7 +52,7 @@ def load_grid(source: str) -> Grid:
     try:
         spec = GridSpec.model_validate(raw)
     except ValidationError as error:
-        raise RequestError(str(path), problems_of(error, GridSpec)) from None
+        raise RequestError(str(path), problems_of(error)) from None
     return Grid(spec.name or _name_of(path), path, spec, raw)
 
 
@@ -140,7 +140,7 @@ def _base(grid: Grid) -> dict[str, Any]:
     try:
         return dict(plain(RunSpec.model_validate(raw)))
     except ValidationError as error:
-        raise RequestError(str(grid.path), problems_of(error, RunSpec, prefix="base")) from None
+        raise RequestError(str(grid.path), problems_of(error, "base")) from None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from taskloom.core import DataSet, Encoder, Problem, RequestError, RunSpec, Split, TaskloomError
-from taskloom.registry.problems import problems_of
+from taskloom.registry.words import problems_of
 from taskloom.runs.build import make, without_places
 from taskloom.runs.grid import Grid, Variant, expand
 
@@ -130,7 +130,7 @@ class _Checked:
         try:
             run = RunSpec.model_validate(variant.spec)
         except ValidationError as error:
-            self.problems = problems_of(error, RunSpec)
+            self.problems = problems_of(error)
         else:
             self.spec, self.problems = catalogue.resolve_run(run)
 
