@@ -1,0 +1,109 @@
+"""The folders of a registry. Everything that a run generates lies inside them, nothing outside.
+
+::
+
+    taskloom-runs/
+        ledger.sqlite
+        cells/<id>/      checkpoint, best weights, dev predictions, log of one cell
+        stages/<key>/    what a stage hands on, shared by the cells that have it in common
+        cache/           tokenized text, keyed by content
+"""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from taskloom.core.errors import RegistryError
+
+# No dot and no separator: a name can neither leave its folder nor hide in it.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+class Artifacts:
+    """Where the files of a registry lie; folders come into being when they are first asked for.
+
+    Example: ``write_json(Artifacts("taskloom-runs").cell("3f0c…") / "predictions.json", {"sst": [3, 1]})``
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def cell(self, id: str) -> Path:
+        """The folder of one cell."""
+        return self._make("cells", id)
+
+    def stage(self, key: str) -> Path:
+        """The folder of one stage's result."""
+        return self._make("stages", key)
+
+    def cache(self) -> Path:
+        """The folder for what can be computed again."""
+        return self._make("cache")
+
+    def _make(self, room: str, *names: str) -> Path:
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise RegistryError(
+                    f"{name!r} cannot name a folder under {self.folder / room}; a name there is up to 128 letters, "
+                    'digits, "_" and "-", beginning with a letter or digit'
+                )
+        path = self.folder.joinpath(room, *names)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RegistryError(f"{path} cannot be made: {error.strerror}. Is the registry writable?") from error
+        return path
+
+
+@contextmanager
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Write a file whole or not at all: write to the path given, which then takes the real one's place.
+
+    The other path lies in the same folder. It is on the disk before it is renamed; after an error it is gone and the
+    old file is as it was.
+
+    Example::
+
+        with write_atomically(folder / "best.safetensors") as part:
+            save_file(weights, part)
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        _sync(part)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes whole or not at all."""
+    with write_atomically(path) as part:
+        part.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text whole or not at all, as UTF-8 with the line ends it has."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value whole or not at all; NaN and infinity, which JSON lacks, are refused."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open a folder; its rename is durable by itself
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

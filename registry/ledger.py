@@ -1,0 +1,214 @@
+"""The ledger: what was planned, what ran, and what came of it. One SQLite file per registry.
+
+Workers report events and only the driver writes them, each in a transaction of its own, so a killed driver
+leaves whole events or none. Anything may read meanwhile. The tables (``ledger_file.py``) are plain SQL::
+
+    sqlite3 taskloom-runs/ledger.sqlite \
+        "SELECT grid, label, seed, task, value FROM grid_cells JOIN scores USING (cell)"
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Any, Self
+
+from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.events import Event
+from taskloom.registry.ledger_events import WRITERS, now
+from taskloom.registry.ledger_file import FILE, NoRegistry, connect
+from taskloom.registry.records import CellRecord, EpochRecord, GridCell, GridRecord, Planned, StageRecord
+
+_CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
+
+
+class Ledger:
+    """Opened with :meth:`open`; a context manager that closes the file.
+
+    Example::
+
+        with Ledger.open("taskloom-runs", create=False) as ledger:
+            print(ledger.grid("quickstart").cells[0].cell.scores)
+    """
+
+    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._database = database
+        self._database.row_factory = sqlite3.Row
+        self._turn = RLock()  # an engine may emit from several threads; a connection has one transaction
+
+    @classmethod
+    def open(cls, folder: str | Path, *, create: bool) -> "Ledger":
+        """Open the ledger in a folder; ``create`` makes folder and file where there are none."""
+        return cls(Path(folder), connect(Path(folder), create=create))
+
+    @classmethod
+    def find(cls, folder: str | Path) -> "Ledger | None":
+        """Open the ledger in a folder if there is one."""
+        try:
+            return cls.open(folder, create=False)
+        except NoRegistry:
+            return None
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._turn:
+            try:
+                self._database.execute(begin)
+                try:
+                    yield self._database
+                except BaseException:
+                    self._database.execute("ROLLBACK")
+                    raise
+                self._database.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                raise RegistryError(f"{self.folder / FILE}: {error}") from error
+
+    # Writing
+
+    def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Planned]) -> None:
+        """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan."""
+        moment = now()
+        with self._transaction("BEGIN IMMEDIATE") as db:
+            db.execute(
+                "INSERT INTO grids VALUES (:name, :spec, :now, :now) "
+                "ON CONFLICT (name) DO UPDATE SET spec = :spec, updated = :now",
+                {"name": name, "spec": json.dumps(spec), "now": moment},
+            )
+            db.execute("DELETE FROM grid_cells WHERE grid = ?", [name])
+            for position, cell in enumerate(cells):
+                db.execute(
+                    "INSERT INTO cells (id, spec, status, created) VALUES (?, ?, 'planned', ?) ON CONFLICT DO NOTHING",
+                    [cell.id, json.dumps(cell.spec), moment],
+                )
+                db.execute(
+                    "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
+                    [name, position, cell.label, cell.seed, cell.id, json.dumps(dict(cell.reported))],
+                )
+
+    def write(self, event: Event) -> None:
+        """Write down what happened to a cell, whole or not at all. ``progress`` is not kept."""
+        if event.what == "progress":
+            return
+        writer = WRITERS.get(event.what)
+        if writer is None:
+            raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
+        with self._transaction("BEGIN IMMEDIATE") as db:
+            if not db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone():
+                raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
+            writer(db, event.cell, event.facts)
+
+    # Reading
+
+    def grids(self) -> tuple[GridRecord, ...]:
+        """Every grid ever recorded, by name."""
+        return tuple(self.grid(name) for name in self.grid_names())
+
+    def grid_names(self) -> list[str]:
+        return [row["name"] for row in self._database.execute("SELECT name FROM grids ORDER BY name")]
+
+    def grid(self, name: str) -> GridRecord:
+        """A grid as it was last run, with what is known of each of its cells."""
+        with self._transaction("BEGIN") as db:
+            grid = db.execute("SELECT * FROM grids WHERE name = ?", [name]).fetchone()
+            if grid is None:
+                raise RegistryError(
+                    unknown("grid", name, self.grid_names(), where=f"run in registry {self.folder} so far")
+                )
+            places = db.execute("SELECT * FROM grid_cells WHERE grid = ? ORDER BY position", [name]).fetchall()
+            of_grid = "id IN (SELECT cell FROM grid_cells WHERE grid = ?)"
+            cells = {cell.id: cell for cell in _cells(db, of_grid, [name])}
+        return GridRecord(
+            name=name,
+            spec=json.loads(grid["spec"]),
+            created=grid["created"],
+            updated=grid["updated"],
+            cells=tuple(
+                GridCell(place["label"], place["seed"], json.loads(place["reported"]), cells[place["cell"]])
+                for place in places
+            ),
+        )
+
+    def cells(self) -> tuple[CellRecord, ...]:
+        """Every cell of every grid, oldest first."""
+        with self._transaction("BEGIN") as db:
+            return tuple(sorted(_cells(db, "true", []), key=lambda cell: (cell.created, cell.id)))
+
+    def states(self) -> dict[str, str]:
+        """Cell → ``finished``, ``failed`` or ``interrupted``, for a plan; cells that never ran are no part."""
+        rows = self._database.execute("SELECT id, status FROM cells WHERE status != 'planned'")
+        return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
+
+    def cell(self, prefix: str) -> CellRecord:
+        """One cell by its identity, or by as much of its beginning as no other cell shares."""
+        with self._transaction("BEGIN") as db:
+            begins = _cells(db, "substr(id, 1, ?) = ?", [len(prefix), prefix]) if prefix else []
+        found = [cell for cell in begins if cell.id == prefix] or begins
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise RegistryError(f"no cell {prefix!r} in registry {self.folder}; `taskloom cells` lists them")
+        shown = ", ".join(cell.id for cell in found[:8])
+        raise RegistryError(f"cell {prefix!r} could be {shown}{', …' if len(found) > 8 else ''}; give more of it")
+
+    def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
+        """The epochs of a cell in the order of training."""
+        with self._transaction("BEGIN") as db:
+            epochs = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell]).fetchall()
+            values = db.execute("SELECT * FROM metrics WHERE cell = ?", [cell]).fetchall()
+        kept = {(row["stage"], row["epoch"]): _epoch(row) for row in epochs}
+        for row in values:
+            epoch, value = kept[row["stage"], row["epoch"]], _number(row["value"])
+            match row["split"], row["metric"]:
+                case "train", "loss":
+                    epoch.losses[row["task"]] = value
+                case "dev", "score":
+                    epoch.scores[row["task"]] = value
+                case _, metric:
+                    epoch.metrics.setdefault(row["task"], {})[metric] = value
+        return tuple(kept.values())
+
+    def stages(self, cell: str) -> tuple[StageRecord, ...]:
+        """The stages of a cell that are done."""
+        rows = self._database.execute("SELECT * FROM stages WHERE cell = ? ORDER BY stage", [cell])
+        return tuple(StageRecord(row["stage"], row["key"], bool(row["shared"]), row["seconds"]) for row in rows)
+
+    def log(self, cell: str) -> list[str]:
+        """The last log lines of a cell."""
+        return [
+            row["text"] for row in self._database.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])
+        ]
+
+
+def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRecord]:
+    scores: dict[str, dict[str, float]] = {}
+    for row in db.execute(f"SELECT * FROM scores WHERE cell IN (SELECT id FROM cells WHERE {which})", values):
+        scores.setdefault(row["cell"], {})[row["task"]] = _number(row["value"])
+    records = []
+    for row in db.execute(f"{_CELLS} WHERE {which}", values):
+        facts = dict(row)
+        facts["spec"], facts["versions"] = json.loads(facts["spec"]), json.loads(facts["versions"])
+        records.append(CellRecord(**facts, scores=scores.get(row["id"], {})))
+    return records
+
+
+def _epoch(row: sqlite3.Row) -> EpochRecord:
+    return EpochRecord(row["stage"], row["epoch"], row["step"], row["seconds"], {}, {}, {})
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)  # SQLite keeps NaN as NULL

@@ -1,0 +1,87 @@
+"""How each kind of event is written into the ledger; every function runs inside the event's transaction."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+LOG_LINES = 200  # per cell: the ledger stays small, the whole log is in the cell's folder
+
+
+def now() -> str:
+    """The time as the ledger keeps it: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _started(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    # From the beginning: what an earlier attempt reported no longer counts.
+    for table in ("epochs", "stages", "scores"):
+        db.execute(f"DELETE FROM {table} WHERE cell = ?", [cell])
+    db.execute("UPDATE cells SET started = ? WHERE id = ?", [now(), cell])
+    _resumed(db, cell, facts)
+
+
+def _resumed(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    db.execute(
+        "UPDATE cells SET status = 'running', attempts = attempts + 1, reason = NULL, finished = NULL, "
+        "started = coalesce(started, ?), device = coalesce(?, device), versions = coalesce(?, versions) "
+        "WHERE id = ?",
+        [now(), facts.get("device"), json.dumps(facts["versions"]) if "versions" in facts else None, cell],
+    )
+
+
+def _logged(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    db.execute("INSERT INTO log VALUES (?, ?, ?)", [cell, now(), str(facts["message"])])
+    db.execute(
+        "DELETE FROM log WHERE cell = ?1 AND rowid NOT IN "
+        "(SELECT rowid FROM log WHERE cell = ?1 ORDER BY rowid DESC LIMIT ?2)",
+        (cell, LOG_LINES),
+    )
+
+
+def _epoch_ended(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    at = [cell, facts["stage"], facts["epoch"]]
+    # A resumed cell may report an epoch again: the new report replaces the old one and, by cascade, its metrics.
+    db.execute("DELETE FROM epochs WHERE cell = ? AND stage = ? AND epoch = ?", at)
+    db.execute("INSERT INTO epochs VALUES (?, ?, ?, ?, ?)", [*at, facts.get("step"), facts.get("seconds")])
+    rows = [("dev", task, name, x) for task, named in facts.get("metrics", {}).items() for name, x in named.items()]
+    rows += [("train", task, "loss", x) for task, x in facts.get("losses", {}).items()]
+    rows += [("dev", task, "score", x) for task, x in facts.get("scores", {}).items()]
+    db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)", [[*at, *row] for row in rows])
+
+
+def _stage_ended(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
+        [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")],
+    )
+
+
+def _finished(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    db.execute(
+        "UPDATE cells SET status = 'finished', reason = NULL, finished = ?, seconds = ?, peak_memory = ?, "
+        "best_epoch = ? WHERE id = ?",
+        [now(), facts.get("seconds"), facts.get("peak_memory"), facts.get("best_epoch"), cell],
+    )
+    db.execute("DELETE FROM scores WHERE cell = ?", [cell])
+    db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
+
+
+def _failed(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    db.execute(
+        "UPDATE cells SET status = 'failed', reason = ?, finished = ? WHERE id = ?",
+        [str(facts.get("reason") or "no reason given"), now(), cell],
+    )
+
+
+#: What happened → who writes it down.
+WRITERS = {
+    "started": _started,
+    "resumed": _resumed,
+    "log": _logged,
+    "epoch": _epoch_ended,
+    "stage": _stage_ended,
+    "finished": _finished,
+    "failed": _failed,
+}

@@ -1,0 +1,93 @@
+"""What the ledger gives back: plain, immutable records. Light to import, like the ledger itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Planned(Protocol):
+    """What the ledger needs to know of a planned cell."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def spec(self) -> Mapping[str, Any]: ...
+    @property
+    def reported(self) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """One cell and how far it got.
+
+    ``status`` is ``planned``, ``running``, ``finished`` or ``failed``; a cell whose worker was killed stays
+    ``running`` until somebody resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score
+    that is no number is NaN. ``epochs`` counts the epochs that were reported.
+    """
+
+    id: str
+    spec: dict[str, Any]
+    status: str
+    reason: str | None
+    attempts: int
+    created: str
+    started: str | None
+    finished: str | None
+    seconds: float | None
+    peak_memory: int | None
+    device: str | None
+    versions: dict[str, Any]
+    best_epoch: int | None
+    epochs: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """A cell's place in a grid: its row, its seed, and what somebody published for that row."""
+
+    label: str
+    seed: int
+    reported: dict[str, float]
+    cell: CellRecord
+
+
+@dataclass(frozen=True)
+class GridRecord:
+    """A grid as it was last planned, joined with what is known of its cells, in grid order."""
+
+    name: str
+    spec: dict[str, Any]
+    created: str
+    updated: str
+    cells: tuple[GridCell, ...]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch: mean train losses and dev scores by task, and further metrics by task and name.
+
+    ``seconds`` count from the beginning of the run, ``step`` from the beginning of the stage.
+    """
+
+    stage: int
+    epoch: int
+    step: int | None
+    seconds: float | None
+    losses: dict[str, float]
+    scores: dict[str, float]
+    metrics: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage of a cell; ``shared`` says that another cell had computed it already."""
+
+    index: int
+    key: str
+    shared: bool
+    seconds: float | None

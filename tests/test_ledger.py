@@ -1,0 +1,402 @@
+"""The ledger on real SQLite files: what is written is read back, whole or not at all, by any number of processes."""
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskloom.core import Event, RegistryError
+from taskloom.registry.artifacts import Artifacts, write_atomically, write_bytes, write_json, write_text
+from taskloom.registry.ledger import Ledger
+from taskloom.registry.ledger_events import LOG_LINES
+from taskloom.registry.ledger_file import FILE, SCHEMA
+
+
+@dataclass(frozen=True)
+class Cell:
+    id: str
+    label: str = "sum"
+    seed: int = 0
+    spec: dict[str, Any] = field(default_factory=lambda: {"tasks": {"sst": {}}, "seed": 0})
+    reported: dict[str, float] = field(default_factory=dict)
+
+
+CELLS = [Cell("aa01", "sum", 0), Cell("aa02", "sum", 1), Cell("bb01", "pcgrad", 0, reported={"sst": 0.5})]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "registry", create=True) as opened:
+        opened.record_grid("grid", {"base": {}}, CELLS)
+        yield opened
+
+
+def epoch(cell: str, number: int, score: float, *, stage: int = 0) -> Event:
+    facts = {
+        "stage": stage,
+        "epoch": number,
+        "step": 10 * number,
+        "seconds": 1.5,
+        "losses": {"sst": 1.0 / number},
+        "scores": {"sst": score, "overall": score},
+        "metrics": {"sst": {"macro_f1": score / 2}},
+    }
+    return Event("epoch", cell, facts)
+
+
+def finish(ledger: Ledger, cell: str, **scores: float) -> None:
+    ledger.write(Event("started", cell, {"versions": {"torch": "2"}, "device": "cpu"}))
+    facts = {"scores": scores, "best_epoch": 2, "seconds": 3.25, "peak_memory": 2**40}
+    ledger.write(Event("finished", cell, facts))
+
+
+def test_a_grid_is_read_back_as_it_was_recorded(ledger: Ledger) -> None:
+    record = ledger.grid("grid")
+    assert record.spec == {"base": {}}
+    assert [(c.label, c.seed, c.cell.id, c.reported) for c in record.cells] == [
+        ("sum", 0, "aa01", {}),
+        ("sum", 1, "aa02", {}),
+        ("pcgrad", 0, "bb01", {"sst": 0.5}),
+    ]
+    assert {c.cell.status for c in record.cells} == {"planned"}
+    assert record.created == record.updated
+
+
+def test_a_cell_from_start_to_finish(ledger: Ledger) -> None:
+    versions = {"torch": "2.13", "taskloom": "0.1.0"}
+    ledger.write(Event("started", "aa01", {"versions": versions, "device": "cpu"}))
+    running = ledger.cell("aa01")
+    assert (running.status, running.attempts, running.device, running.versions) == ("running", 1, "cpu", versions)
+    ledger.write(epoch("aa01", 1, 0.25))
+    ledger.write(epoch("aa01", 2, 0.5))
+    ledger.write(Event("stage", "aa01", {"index": 0, "key": "cafe", "shared": True, "seconds": 3.0}))
+    ledger.write(Event("log", "aa01", {"message": "a line"}))
+    ledger.write(Event("progress", "aa01", {"step": 3}))
+    scores = {"sst": 0.1 + 0.2, "overall": 1 / 3}
+    ledger.write(Event("finished", "aa01", {"scores": scores, "best_epoch": 2, "seconds": 7.5, "peak_memory": 2**33}))
+
+    cell = ledger.cell("aa01")
+    assert cell.scores == scores, "to the last bit"
+    assert (cell.status, cell.best_epoch, cell.seconds, cell.peak_memory) == ("finished", 2, 7.5, 2**33)
+    assert cell.epochs == 2
+    assert cell.started is not None
+    assert cell.finished is not None
+    assert cell.created <= cell.started <= cell.finished
+    first, second = ledger.epochs("aa01")
+    assert (first.epoch, first.step, first.losses, first.seconds) == (1, 10, {"sst": 1.0}, 1.5)
+    assert (second.scores, second.metrics) == ({"sst": 0.5, "overall": 0.5}, {"sst": {"macro_f1": 0.25}})
+    assert [(s.index, s.key, s.shared, s.seconds) for s in ledger.stages("aa01")] == [(0, "cafe", True, 3.0)]
+    assert ledger.log("aa01") == ["a line"]
+
+
+def test_a_resumed_cell_replaces_the_epochs_that_it_reports_again(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    ledger.write(epoch("aa01", 1, 0.1))
+    ledger.write(epoch("aa01", 2, 0.2))
+    ledger.write(Event("resumed", "aa01", {}))
+    ledger.write(epoch("aa01", 2, 0.3))
+    assert [e.scores["sst"] for e in ledger.epochs("aa01")] == [0.1, 0.3]
+    assert ledger.cell("aa01").attempts == 2
+    assert ledger.cell("aa01").status == "running"
+
+
+def test_a_cell_started_anew_forgets_its_former_attempt(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    ledger.write(epoch("aa01", 1, 0.1))
+    ledger.write(Event("failed", "aa01", {"reason": "out of memory"}))
+    assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("failed", "out of memory")
+    ledger.write(Event("started", "aa01", {}))
+    assert ledger.epochs("aa01") == ()
+    assert (ledger.cell("aa01").reason, ledger.cell("aa01").finished) == (None, None)
+
+
+def test_a_score_that_is_no_number_stays_one(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=math.nan, overall=math.inf)
+    scores = ledger.cell("aa01").scores
+    assert math.isnan(scores["sst"])
+    assert scores["overall"] == math.inf
+
+
+def test_a_plan_learns_what_is_done(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=0.5)
+    ledger.write(Event("started", "aa02", {}))
+    ledger.write(Event("started", "bb01", {}))
+    ledger.write(Event("failed", "bb01", {"reason": "no"}))
+    assert ledger.states() == {"aa01": "finished", "aa02": "interrupted", "bb01": "failed"}
+
+
+def test_growing_a_grid_keeps_what_its_cells_have(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=0.5, overall=0.5)
+    ledger.record_grid("grid", {"base": {}, "seeds": [0]}, [Cell("cc01", "new"), CELLS[0]])
+    record = ledger.grid("grid")
+    assert [(c.label, c.cell.status) for c in record.cells] == [("new", "planned"), ("sum", "finished")]
+    assert record.spec["seeds"] == [0]
+    assert len(ledger.cells()) == 4, "cells that left the grid are still known"
+    assert [grid.name for grid in ledger.grids()] == ["grid"]
+
+
+def test_one_cell_may_stand_under_two_labels(ledger: Ledger) -> None:
+    ledger.record_grid("twice", {}, [Cell("aa01", "one"), Cell("aa01", "two")])
+    finish(ledger, "aa01", sst=0.5)
+    assert [c.cell.scores for c in ledger.grid("twice").cells] == [{"sst": 0.5}] * 2
+
+
+def test_cells_are_found_by_a_prefix_that_is_theirs_alone(ledger: Ledger) -> None:
+    assert ledger.cell("b").id == "bb01"
+    with pytest.raises(RegistryError, match=r"'aa' could be aa01, aa02; give more"):
+        ledger.cell("aa")
+    for nothing in ("zz", "", "%", "aa01x"):
+        with pytest.raises(RegistryError, match="no cell"):
+            ledger.cell(nothing)
+    with pytest.raises(RegistryError, match=r"no grid 'gird'; did you mean 'grid'\?"):
+        ledger.grid("gird")
+
+
+def test_events_that_make_no_sense_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="no recorded grid has"):
+        ledger.write(Event("started", "zz99", {}))
+    with pytest.raises(ValueError, match="did you mean 'started'"):
+        ledger.write(Event("startet", "aa01", {}))
+
+
+def test_an_event_is_written_whole_or_not_at_all(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    with pytest.raises(sqlite3.Error):
+        ledger.write(Event("finished", "aa01", {"scores": {"sst": 0.5, "para": object()}, "seconds": 1.0}))
+    cell = ledger.cell("aa01")
+    assert (cell.status, cell.scores, cell.seconds) == ("running", {}, None)
+
+
+def test_the_log_stays_small(ledger: Ledger) -> None:
+    for number in range(LOG_LINES + 20):
+        ledger.write(Event("log", "aa01", {"message": f"line {number}"}))
+    lines = ledger.log("aa01")
+    assert len(lines) == LOG_LINES
+    assert lines[-1] == f"line {LOG_LINES + 19}"
+
+
+def test_plain_sql_answers_questions(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=0.25)
+    finish(ledger, "aa02", sst=0.75)
+    with sqlite3.connect(ledger.folder / FILE) as database:
+        query = "SELECT label, avg(value) FROM grid_cells JOIN scores USING (cell) WHERE task = 'sst' GROUP BY label"
+        assert database.execute(query).fetchall() == [("sum", 0.5)]
+    database.close()
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["started", "resumed", "epoch", "finished", "failed"]),
+        st.sampled_from(["aa01", "aa02"]),
+        st.integers(1, 3),
+        st.floats(0, 1),
+    ),
+    max_size=25,
+)
+
+
+@given(EVENTS)
+def test_any_history_reads_as_if_only_its_last_words_had_been_said(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, str, int, float]]
+) -> None:
+    """The ledger against a dictionary that is told the same."""
+    status = dict.fromkeys(["aa01", "aa02"], "planned")
+    epochs: dict[str, dict[int, float]] = {"aa01": {}, "aa02": {}}
+    with Ledger.open(tmp_path_factory.mktemp("law"), create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+        for what, cell, number, score in events:
+            if what == "epoch":
+                ledger.write(epoch(cell, number, score))
+                epochs[cell][number] = score
+                continue
+            ledger.write(Event(what, cell, {"scores": {"sst": score}, "reason": "why"}))
+            status[cell] = {"started": "running", "resumed": "running"}.get(what, what)
+            if what == "started":
+                epochs[cell] = {}
+        for cell in status:
+            assert ledger.cell(cell).status == status[cell]
+            assert {e.epoch: e.scores["sst"] for e in ledger.epochs(cell)} == epochs[cell]
+
+
+# Several processes
+
+
+WRITER = """
+import sys
+from taskloom.core import Event
+from taskloom.registry.ledger import Ledger
+
+with Ledger.open(sys.argv[1], create=True) as ledger:
+    class Cell:
+        id, label, seed, spec, reported = sys.argv[2], sys.argv[2], 0, {}, {}
+    ledger.record_grid(sys.argv[2], {}, [Cell])
+    ledger.write(Event("started", sys.argv[2], {}))
+    for number in range(1, int(sys.argv[3]) + 1):
+        scores = {f"task{i}": number for i in range(20)}
+        ledger.write(Event("epoch", sys.argv[2], {"stage": 0, "epoch": number, "scores": scores}))
+        print(number, flush=True)
+"""
+
+
+def writer(folder: Path, cell: str, epochs: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(folder), cell, str(epochs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_begin_and_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "registry"
+    writers = [writer(folder, f"cell{i}", 40) for i in range(3)]
+    for process in writers:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    with Ledger.open(folder, create=False) as ledger:
+        assert [len(ledger.epochs(f"cell{i}")) for i in range(3)] == [40] * 3
+
+
+def test_a_killed_writer_leaves_whole_events(tmp_path: Path) -> None:
+    process = writer(tmp_path, "cell", 100_000)
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(25)]
+    time.sleep(0.003)  # somewhere inside an event
+    process.send_signal(signal.SIGKILL)
+    said += [int(line) for line in process.stdout.read().splitlines() if line.strip()]
+    process.wait()
+    process.stdout.close()
+    with Ledger.open(tmp_path, create=True) as ledger:
+        epochs = ledger.epochs("cell")
+        assert len(epochs) in (said[-1], said[-1] + 1), "what was reported is there"
+        assert all(set(e.scores.values()) == {e.epoch} and len(e.scores) == 20 for e in epochs)
+        assert ledger.states() == {"cell": "interrupted"}
+        ledger.write(Event("resumed", "cell", {}))  # and it goes on
+        database = ledger._database
+        assert database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+# Registries that cannot be used
+
+
+def refusal(folder: Path, *, create: bool = True) -> str:
+    with pytest.raises(RegistryError) as caught:
+        Ledger.open(folder, create=create)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_newer_registry_is_refused_with_both_versions(tmp_path: Path) -> None:
+    Ledger.open(tmp_path, create=True).close()
+    database = sqlite3.connect(tmp_path / FILE)
+    database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    database.execute("UPDATE meta SET value = '9.9.9'")
+    database.commit()
+    database.close()
+    before = (tmp_path / FILE).read_bytes()
+    message = refusal(tmp_path)
+    assert f"taskloom 9.9.9 (ledger version {SCHEMA + 1})" in message
+    assert f"reads ledger version {SCHEMA}" in message
+    assert "Upgrade taskloom" in message
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    assert "nothing was run there yet" in refusal(tmp_path / "none", create=False)
+    assert "nothing was run there yet" in refusal(tmp_path, create=False)
+    assert Ledger.find(tmp_path / "none") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("hello")
+    assert "should be a folder" in refusal(tmp_path / "file", create=False)
+    assert "cannot be made" in refusal(tmp_path / "file")
+    assert "cannot be made" in refusal(tmp_path / "file" / "below")
+
+    (tmp_path / "folder" / FILE).mkdir(parents=True)
+    assert "it is a folder" in refusal(tmp_path / "folder")
+
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / FILE).write_text("this is no database, and long enough to be looked at " * 20)
+    assert "not a database" in refusal(tmp_path / "text")
+
+    (tmp_path / "other").mkdir()
+    database = sqlite3.connect(tmp_path / "other" / FILE)
+    database.execute("CREATE TABLE theirs (x)")
+    database.close()
+    before = (tmp_path / "other" / FILE).read_bytes()
+    assert "no ledger of taskloom" in refusal(tmp_path / "other")
+    assert (tmp_path / "other" / FILE).read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc, where nobody may make a folder")
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    message = refusal(Path("/proc/taskloom-runs"))
+    assert "/proc/taskloom-runs cannot be made" in message
+    assert "--registry" in message
+
+
+def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()  # what a process killed between open and the first commit leaves
+    assert "nothing was run there yet" in refusal(tmp_path, create=False)
+    with Ledger.open(tmp_path, create=True) as ledger:
+        assert ledger.grids() == ()
+
+
+def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+    path = tmp_path / FILE
+    path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
+    assert "cannot be used as a ledger" in refusal(tmp_path)
+
+
+# Files beside the ledger
+
+
+def test_folders_lie_inside_the_registry(tmp_path: Path) -> None:
+    artifacts = Artifacts(tmp_path / "registry")
+    assert artifacts.cell("0a1b") == tmp_path / "registry" / "cells" / "0a1b"
+    assert artifacts.stage("ff-2").is_dir()
+    assert artifacts.cache().is_dir()
+    assert sorted(path.name for path in (tmp_path / "registry").iterdir()) == ["cache", "cells", "stages"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc", "a/b", "a\\b", "a.b", "-rf", "ä", "a\n", "x" * 129])
+def test_no_name_leads_out_of_the_registry(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RegistryError, match="cannot name a folder"):
+        Artifacts(tmp_path).cell(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_whose_place_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "cells").write_text("")
+    with pytest.raises(RegistryError, match="cannot be made"):
+        Artifacts(tmp_path).cell("0a1b")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_json(path, {"epoch": 1})
+    with pytest.raises(ZeroDivisionError), write_atomically(path) as part:
+        part.write_text('{"epoch": ')
+        raise ZeroDivisionError
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"loss": math.nan})
+    assert json.loads(path.read_text()) == {"epoch": 1}
+    write_text(tmp_path / "log.txt", "one\r\ntwö\n")
+    write_bytes(tmp_path / "raw", b"\0\1")
+    assert (tmp_path / "log.txt").read_bytes() == "one\r\ntwö\n".encode()
+    assert (tmp_path / "raw").read_bytes() == b"\0\1"
+    assert sorted(os.listdir(tmp_path)) == ["log.txt", "raw", "state.json"], "no part is left"
