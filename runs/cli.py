@@ -1,0 +1,74 @@
+"""The command line. Exit codes: 0 done, 1 some cell failed, 2 the request was wrong, 130 interrupted.
+
+Commands import what is heavy inside their functions, so that ``--help`` and those that only read the ledger answer
+at once.
+"""
+
+import sys
+
+import click
+
+from taskloom.core.errors import TaskloomError, unknown
+from taskloom.runs.commands.cells import cells
+from taskloom.runs.commands.grids import grids
+from taskloom.runs.commands.plan import plan
+from taskloom.runs.commands.plugins import plugins
+from taskloom.runs.commands.run import INTERRUPTED, run
+from taskloom.runs.commands.schema import schema
+from taskloom.runs.commands.table import table
+from taskloom.runs.commands.validate import validate
+
+
+class Refused(click.ClickException):
+    """A message to the user instead of a traceback."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """A group that turns our errors into messages and knows what a misspelt command may have meant."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except TaskloomError as error:
+            raise Refused(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            raise click.UsageError(unknown("command", name, self.commands, where="commands"), ctx)
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which one uses them
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="taskloom", prog_name="taskloom")
+def cli() -> None:
+    """Multi-task fine-tuning experiments that can be trusted: one JSON grid in, one comparison table out.
+
+    \b
+    Begin with:
+      taskloom run quickstart      train a small grid on the CPU and print its table
+      taskloom grids               what else can be run
+      taskloom plugins             what a grid can be made of
+    """
+
+
+for _command in (run, plan, table, cells, grids, plugins, validate, schema):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the command ``taskloom``."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without "±" gets "?", not a traceback
+    cli(prog_name="taskloom")

@@ -1,0 +1,117 @@
+"""What several commands share: options, output, and grids by name or path without torch."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from tabulate import tabulate
+
+from taskloom.core.errors import RegistryError, unknown
+from taskloom.registry.ledger import Ledger
+from taskloom.registry.records import GridRecord
+from taskloom.runs.render import FORMATS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+REGISTRY = "taskloom-runs"
+
+
+def registry_option(command: Command) -> Command:
+    """``--registry``: where results are kept."""
+    return click.option(
+        "--registry",
+        envvar="TASKLOOM_REGISTRY",
+        type=click.Path(path_type=Path),
+        default=Path(REGISTRY),
+        show_default=True,
+        show_envvar=True,
+        metavar="FOLDER",
+        help="Where results are kept.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """``--json``: for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def format_option(command: Command) -> Command:
+    """``--format``: how a table is written."""
+    return click.option(
+        "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
+    )(command)
+
+
+def yes_option(command: Command) -> Command:
+    """``--yes``: large grids are meant."""
+    return click.option("--yes", is_flag=True, help="Accept a grid of more than 10,000 cells.")(command)
+
+
+def say(text: str) -> None:
+    """Print to stdout. A reader that has gone away (``| head``) ends the output, not the command."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say_json(value: Any) -> None:
+    """Print a JSON value to stdout."""
+    say(json.dumps(value, indent=2, allow_nan=False))
+
+
+def note(text: str) -> None:
+    """Print to stderr what is no part of the answer."""
+    click.echo(text, err=True)
+
+
+def listing(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
+    """Rows under headers, as text."""
+    cells = [[" ".join(str("" if cell is None else cell).split()) for cell in row] for row in rows]
+    return tabulate(cells, headers=headers, tablefmt="simple", disable_numparse=True)
+
+
+def on_terminal() -> bool:
+    """Whether stdout shows bold type."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
+    """The last run of a grid that is given by packaged name, by path, or by its name in the registry.
+
+    Says on stderr if the file is no longer what was run.
+    """
+    from taskloom.registry.manager import packaged_grids
+
+    packaged = packaged_grids()
+    path = packaged[source].path if source in packaged else Path(source).expanduser()
+    names = ledger.grid_names()
+    if not _is_file(path):
+        if source not in names:
+            known = f"run in registry {ledger.folder} so far"
+            raise RegistryError(f"{unknown('grid', source, names, where=known)}, and no file of that name")
+        return ledger.grid(source)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8-sig"))
+        name = str(raw.get("name") or path.stem)
+    except (OSError, ValueError, AttributeError):
+        raw, name = None, path.stem
+    if name not in names:
+        raise RegistryError(
+            f"grid {name!r} was not run in registry {ledger.folder} yet; `taskloom run {source}` does that "
+            f"(run there so far: {', '.join(names) or 'none'})"
+        )
+    record = ledger.grid(name)
+    if raw != record.spec:
+        note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
+    return record
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # too long for a path, or in a folder that may not be read

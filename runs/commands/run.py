@@ -1,0 +1,64 @@
+"""``taskloom run``."""
+
+from pathlib import Path
+
+import click
+
+from taskloom.registry.ledger import Ledger
+from taskloom.runs.commands.common import format_option, note, on_terminal, registry_option, say, yes_option
+from taskloom.runs.render import render
+from taskloom.runs.tables import table_of
+
+INTERRUPTED = 130
+
+
+@click.command(short_help="Run a grid and print its comparison table.")
+@click.argument("grid")
+@registry_option
+@click.option("--engine", default="local", show_default=True, help="Where cells are run.")
+@click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
+@yes_option
+@format_option
+@click.pass_context
+def run(context: click.Context, grid: str, registry: Path, engine: str, retry: bool, yes: bool, form: str) -> None:
+    """Run every cell of GRID that is not finished, then print the comparison table.
+
+    GRID is the name of a packaged grid (see `taskloom grids`) or the path of a JSON file. All errors are reported
+    before anything is trained. Progress goes to stderr and the table to stdout. Exits with 0 when every cell is
+    finished, 1 when some cell failed, 2 when the request was wrong.
+
+    \b
+    Examples:
+      taskloom run quickstart
+      taskloom run grid.json --registry results
+      taskloom run grid.json --format github > table.md
+    """
+    from taskloom.runs.grid import load_grid
+
+    loaded = load_grid(grid)  # before torch is imported: a misspelt path should be told at once
+
+    from taskloom.registry.catalogue import load_catalogue
+    from taskloom.runs.drive import run_plan
+    from taskloom.runs.plan import make_plan
+    from taskloom.runs.progress import show_progress
+
+    catalogue = load_catalogue()
+    found = Ledger.find(registry)
+    try:
+        plan = make_plan(loaded, catalogue, found, allow_large=yes)
+    except BaseException:
+        if found is not None:
+            found.close()
+        raise
+    with found or Ledger.open(registry, create=True) as ledger:
+        try:
+            with show_progress(plan) as progress:
+                for line in plan.notes:
+                    progress.say(line)
+                outcome = run_plan(plan, catalogue, ledger, engine=engine, retry_failed=retry, listen=progress)
+        except KeyboardInterrupt:
+            note("Interrupted. Finished cells and epochs are kept; the same command goes on from there.")
+            context.exit(INTERRUPTED)
+        record = ledger.grid(plan.grid.name)
+    say(render(table_of(record), form, terminal=on_terminal()))
+    context.exit(1 if outcome.failed else 0)

@@ -1,0 +1,40 @@
+"""``taskloom validate``."""
+
+import click
+
+from taskloom.core.errors import Problem, RequestError, TaskloomError
+from taskloom.runs.commands.common import json_option, note, say, say_json, yes_option
+
+
+@click.command(short_help="Report all errors of a grid.")
+@click.argument("grid")
+@yes_option
+@json_option
+@click.pass_context
+def validate(context: click.Context, grid: str, yes: bool, as_json: bool) -> None:
+    """Check GRID and everything that it names, and report all errors together. Exits with 2 if there are any.
+
+    \b
+    Examples:
+      taskloom validate grid.json
+      taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
+    """
+    from taskloom.registry.catalogue import load_catalogue
+    from taskloom.runs.grid import load_grid
+    from taskloom.runs.plan import make_plan
+
+    try:
+        made = make_plan(load_grid(grid), load_catalogue(), None, allow_large=yes)
+    except TaskloomError as error:
+        if not as_json:
+            raise
+        problems = error.problems if isinstance(error, RequestError) else [Problem("", str(error))]
+        say_json({"valid": False, "errors": [vars(problem) for problem in problems]})
+        context.exit(2)
+    if as_json:
+        say_json({"valid": True, "errors": []})
+        return
+    for line in made.notes:
+        note(line)
+    rows = len({cell.label for cell in made.cells})
+    say(f"{grid} is valid: {len(made.cells)} cells in {rows} rows")
