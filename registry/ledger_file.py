@@ -3,7 +3,6 @@
 import sqlite3
 import time
 from contextlib import closing, suppress
-from importlib.metadata import version
 from os import W_OK, access
 from pathlib import Path
 from urllib.parse import quote
@@ -136,7 +135,7 @@ def _make(database: sqlite3.Connection) -> None:
         if _is_empty(database):  # somebody may have been quicker
             for statement in TABLES.split(";"):
                 database.execute(statement)
-            database.execute("INSERT INTO meta VALUES ('made_by', ?)", [version("taskloom")])
+            database.execute("INSERT INTO meta VALUES ('made_by', ?)", [_version()])
             database.execute(f"PRAGMA user_version = {SCHEMA}")
             database.execute(f"PRAGMA application_id = {APPLICATION}")
         database.execute("COMMIT")
@@ -161,9 +160,15 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
             maker = f"taskloom {rows.fetchone()[0]}"
         raise RegistryError(
             f"registry {path.parent} was written by {maker} (ledger version {schema}); this is taskloom "
-            f"{version('taskloom')}, which reads ledger version {SCHEMA}. Upgrade taskloom, or choose another folder "
+            f"{_version()}, which reads ledger version {SCHEMA}. Upgrade taskloom, or choose another folder "
             "with --registry."
         )
+
+
+def _version() -> str:
+    from importlib.metadata import version  # slow to import, and rarely asked for
+
+    return version("taskloom")
 
 
 def _missing(folder: Path) -> MissingRegistryError:

@@ -51,5 +51,6 @@ class Live:
         cells = Table.grid(padding=(0, 2))
         for cell in board.running.values():
             cells.add_row(Text(cell.title, style="bold"), Text(cell.line()))
-        bar = ProgressBar(total=max(board.work, 1), completed=board.done, width=40)
+        bar = Table.grid()  # a bar alone does not end its line
+        bar.add_row(ProgressBar(total=max(board.work, 1), completed=board.done, width=40))
         return Group(cells, bar, Text(board.line()))

@@ -18,17 +18,17 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class Figure:
-    """What the finished seeds of a row gave in one column."""
+    """What the finished seeds of a row gave in one column.
+
+    >>> Figure((0.5, 0.75)).mean, Figure((0.5,)).sd, Figure(()).mean
+    (0.625, None, None)
+    """
 
     values: tuple[float, ...]
 
     @cached_property
     def mean(self) -> float | None:
-        """The mean, or None where there is no value.
-
-        >>> Figure((0.5, 0.75)).mean, Figure(()).mean
-        (0.625, None)
-        """
+        """The mean, or None where there is no value."""
         return statistics.mean(self.values) if self.values else None
 
     @cached_property
