@@ -1,0 +1,12 @@
+"""Built-in metrics."""
+
+from taskloom.core import Metric, hookimpl
+from taskloom.plugins.metrics.accuracy import Accuracy
+from taskloom.plugins.metrics.macro_f1 import MacroF1
+from taskloom.plugins.metrics.pearson import Pearson
+from taskloom.plugins.metrics.spearman import Spearman
+
+
+@hookimpl
+def taskloom_metrics() -> list[type[Metric]]:
+    return [Accuracy, MacroF1, Pearson, Spearman]

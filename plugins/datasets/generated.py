@@ -1,0 +1,153 @@
+"""A corpus from a grammar of ours."""
+
+import hashlib
+from functools import lru_cache
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+from pydantic import Field
+
+from taskloom.core import DataSet, Examples, Labels, Split
+from taskloom.plugins.datasets.grammar import Draw, draw_frame, split_of
+from taskloom.plugins.datasets.pairs import agreement, entailment, in_words, paraphrase, similarity
+from taskloom.plugins.datasets.sentiment import sentiment
+
+GeneratedTask = Literal["sentiment", "paraphrase", "similarity", "entailment"]
+#: How many drawings may repeat an earlier example of the split before a repetition is accepted.
+PATIENCE = 200
+#: The classes, or numbers of changes, that take turns so that a corpus of any size is balanced.
+TURNS: dict[GeneratedTask, int] = {"sentiment": 5, "paraphrase": 2, "similarity": 6, "entailment": 1}
+LABELS: dict[GeneratedTask, Labels | None] = {
+    "sentiment": Labels.of_classes(5),
+    "paraphrase": Labels.of_classes(2),
+    "similarity": Labels.of_range(0, 5),
+    "entailment": None,
+}
+COLUMNS: dict[GeneratedTask, int] = {"sentiment": 1, "paraphrase": 2, "similarity": 2, "entailment": 3}
+
+
+class Generated(DataSet):
+    """Sentences from a grammar: any size, no files, the same on every machine.
+
+    ``sentiment`` is one sentence in 5 balanced classes; its class follows from graded words, adverbs, "not" and
+    "but". ``paraphrase`` is a pair in 2 balanced classes: the same meaning in other words, voice and order, or
+    another meaning, mostly with much the same words. ``similarity`` is a pair with a value from 0 to 5: five times
+    the weight of the parts of meaning that agree (agent, action, object, quality, number, place; synonyms agree)
+    over the weight of all. ``entailment`` is a premise, a sentence that follows and one that contradicts, without
+    labels. The four share their words.
+
+    No meaning is in two splits, whatever the options, and a larger size begins with the smaller one's examples.
+
+    Reads: nothing.
+
+    Options:
+        task: which of the four.
+        size: training examples.
+        dev_size: dev examples.
+        test_size: test examples.
+        seed: another corpus of the same kind; not the run's seed, so that runs of several seeds see the same data.
+        noise: the share of training labels that are drawn at random instead.
+
+    Siblings: ``cs224n`` reads the course's files, ``table`` any others.
+
+    Example: ``{"tasks": {"para": {"data": {"name": "generated", "task": "paraphrase", "size": 2000}}}}``
+    """
+
+    name = "generated"
+
+    def __init__(
+        self,
+        *,
+        task: GeneratedTask,
+        size: Annotated[int, Field(ge=1)] = 1200,
+        dev_size: Annotated[int, Field(ge=1)] = 300,
+        test_size: Annotated[int, Field(ge=1)] = 300,
+        seed: Annotated[int, Field(ge=0)] = 0,
+        noise: Annotated[float, Field(ge=0, le=1)] = 0.0,
+    ) -> None:
+        self.task: GeneratedTask = task
+        self.sizes: dict[Split, int] = {"train": size, "dev": dev_size, "test": test_size}
+        self.seed = seed
+        self.noise = noise
+        self.columns = COLUMNS[task]
+        self.labels = LABELS[task]
+
+    def load(self, split: Split) -> Examples:
+        return _generate(self.task, split, self.sizes[split], self.seed, self.noise if split == "train" else 0.0)
+
+    def content(self) -> str:
+        return _fingerprint(self.task, tuple(self.sizes.values()), self.seed, self.noise)
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(task: GeneratedTask, sizes: tuple[int, ...], seed: int, noise: float) -> str:
+    """A hash of the examples themselves: no change of the grammar can go unseen."""
+    digest = hashlib.sha256()
+    for split, size in zip(get_args(Split), sizes, strict=True):
+        examples = _generate(task, split, size, seed, noise if split == "train" else 0.0)
+        digest.update(repr((split, examples.columns)).encode())
+        digest.update(b"" if examples.labels is None else examples.labels.tobytes())
+    return digest.hexdigest()
+
+
+def _generate(task: GeneratedTask, split: Split, size: int, seed: int, noise: float) -> Examples:
+    draw = Draw(seed, "generated", task, split)
+    seen: set[tuple[str, ...]] = set()
+    rows: list[tuple[str, ...]] = []
+    labels: list[float] = []
+    while len(rows) < size:
+        for turn in draw.shuffled(range(TURNS[task])):
+            texts, label = _fresh(task, split, turn, draw, seen)
+            rows.append(texts)
+            labels.append(label)
+    columns = tuple(zip(*rows[:size], strict=True))
+    ids = tuple(f"{task}-{split}-{row}" for row in range(size))
+    if task == "entailment":
+        return Examples(columns, None, ids)
+    return Examples(columns, np.array(_with_noise(task, labels[:size], seed, noise)), ids)
+
+
+def _fresh(
+    task: GeneratedTask, split: Split, turn: int, draw: Draw, seen: set[tuple[str, ...]]
+) -> tuple[tuple[str, ...], float]:
+    """Draw until an example is new to its split."""
+    make = _sentiment if task == "sentiment" else _related
+    for _ in range(PATIENCE):
+        texts, label = make(task, split, turn, draw)
+        if texts not in seen:
+            break
+    seen.add(texts)
+    return texts, label
+
+
+def _sentiment(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[tuple[str, ...], float]:
+    while split_of(text := sentiment(turn, draw)) != split:
+        pass
+    return (text,), float(turn)
+
+
+def _related(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[tuple[str, ...], float]:
+    """Two or three sentences with meanings that all belong to the split."""
+    while True:
+        first = draw_frame(draw)
+        if split_of(first) != split:
+            continue
+        if task == "paraphrase":
+            frames, label = paraphrase(first, turn, draw), float(turn)
+        elif task == "similarity":
+            frames = similarity(first, turn, draw)
+            label = agreement(*frames)
+        else:
+            frames, label = entailment(first, draw), 0.0
+        if all(split_of(frame) == split for frame in frames):
+            return in_words(frames, draw), label
+
+
+def _with_noise(task: GeneratedTask, labels: list[float], seed: int, noise: float) -> list[float]:
+    """Some labels drawn anew, from a stream of their own: the texts are those of a corpus without noise."""
+    if not noise:
+        return labels
+    draw, meaning = Draw(seed, "generated", task, "noise"), LABELS[task]
+    assert meaning is not None
+    values = [float(value) for value in range(meaning.classes)] or sorted(set(labels))
+    return [draw.pick(values) if draw.chance(noise) else label for label in labels]

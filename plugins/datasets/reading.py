@@ -1,0 +1,167 @@
+"""From the rows of a file to examples: what is asked of each, and what happens to those that lack it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from taskloom.core import DataError, Examples, Labels, unknown
+from taskloom.plugins.datasets.files import read_bytes
+from taskloom.plugins.datasets.rows import Format, Row, Rows, parse
+
+#: The share of a file's rows that may be unreadable and are skipped.
+TOLERATED = 0.01
+#: How many of them an error names.
+NAMED = 3
+
+
+class UnreadableError(Exception):
+    """Why a row cannot be used."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns hold what, and how the file is written."""
+
+    texts: tuple[str, ...]
+    label: str | None
+    id: str | None
+    labels: Labels | None
+    names: tuple[str, ...] = ()  # of the classes, where the file has names and not numbers
+    format: Format = "auto"
+    quotes: bool = True
+    strict: bool = False
+    quotes_hint: str = ""  # what to do about quotes that do not close
+
+    def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
+        """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
+        if self.label is None or self.label not in values:
+            return delimiter == "\t"
+        try:
+            read_label(values[self.label], self)
+        except UnreadableError:
+            return False
+        return True
+
+
+def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
+    """Read a file. A file that need not have labels and has none gives examples without."""
+    table = parse(path, read_bytes(path), format=layout.format, quotes=layout.quotes, is_row=layout.is_row)
+    labelled = layout.label is not None and (needs_labels or _has_labels(table, layout.label))
+    _check_columns(path, table, layout, labelled)
+    texts, labels, ids = [], [], []
+    skipped: list[str] = []
+    for row in table.rows:
+        try:
+            if row.problem:
+                raise UnreadableError(row.problem)
+            found = [_read_text(row, column) for column in layout.texts]
+            label = read_label(_value(row, layout.label), layout) if labelled and layout.label else 0.0
+            name = _read_id(row, layout)
+        except UnreadableError as problem:
+            skipped.append(f"{path.name}, line {row.line}: {problem}")
+            if layout.strict:
+                raise DataError(f"{skipped[0]} (strict: true refuses such rows)") from None
+            continue
+        texts.append(found)
+        labels.append(label)
+        ids.append(name)
+    _check_share(path, skipped, len(table.rows), layout)
+    columns = tuple(zip(*texts, strict=True))
+    return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped))
+
+
+def read_label(value: object, layout: Layout) -> float:
+    """A label as a number: the place of its name, a class number, or a value in range."""
+    meaning, column = layout.labels, layout.label
+    assert meaning is not None
+    written = "" if value is None else str(value).strip()
+    if not written:
+        raise UnreadableError(f"{column} is empty")
+    if layout.names:
+        if written not in layout.names:
+            raise UnreadableError(f"{column}: {unknown('class', written[:40], layout.names)}")
+        return float(layout.names.index(written))
+    try:
+        number = float(value) if isinstance(value, bool) else float(written.replace("_", "?"))
+    except ValueError:
+        raise UnreadableError(f"{column} {written[:40]!r} is not a number") from None
+    whole = not meaning.classes or (isfinite(number) and number == int(number))
+    if not (meaning.low <= number <= meaning.high and whole):
+        kind = "a whole number from " if meaning.classes else ""
+        raise UnreadableError(
+            f"{column} {written} is out of range; it should be {kind}{meaning.low:g} to {meaning.high:g}"
+        )
+    return number
+
+
+def _value(row: Row, column: str) -> object:
+    if column not in row.values:
+        raise UnreadableError(f"there is no {column}")
+    return row.values[column]
+
+
+def _read_text(row: Row, column: str) -> str:
+    value = _value(row, column)
+    if value is not None and not isinstance(value, str):
+        raise UnreadableError(f"{column} is {str(value)[:40]!r}, not a text")
+    text = (value or "").strip()
+    if not text:
+        raise UnreadableError(f"{column} is empty")
+    return _utf8(text, column)
+
+
+def _utf8(text: str, column: str) -> str:
+    """The text, if it is one: a byte that is no UTF-8 stands in it as a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:x}"
+        raise UnreadableError(f"{column} is not UTF-8 ({what} after {text[: error.start][-20:]!r})") from None
+    return text
+
+
+def _written(row: Row, column: str | None) -> str:
+    """What a row has in a column, as text; "" for nothing."""
+    value = row.values.get(column) if column else None
+    return "" if value is None else str(value).strip()
+
+
+def _read_id(row: Row, layout: Layout) -> str:
+    """The id; where there is none, the number of the line."""
+    return _utf8(_written(row, layout.id), str(layout.id)) or str(row.line)
+
+
+def _has_labels(table: Rows, column: str) -> bool:
+    return any(_written(row, column) for row in table.rows)
+
+
+def _check_columns(path: Path, table: Rows, layout: Layout, labelled: bool) -> None:
+    if not table.rows:
+        raise DataError(f"{path} has a header and no rows")
+    if not table.columns:  # JSON lines, not one of which is an object
+        raise DataError(f"{path.name}, line {table.rows[0].line}: {table.rows[0].problem}")
+    needed = [
+        *layout.texts,
+        *([layout.label] if labelled and layout.label else []),
+        *([layout.id] if layout.id else []),
+    ]
+    there = [name.encode("utf-8", "replace").decode() for name in table.columns]  # fit to be printed
+    wrong = [unknown("column", name, filter(None, there), where="there") for name in needed if name not in there]
+    wrong += [f"column {name!r} is there {there.count(name)} times" for name in needed if there.count(name) > 1]
+    if wrong:
+        raise DataError(f"{path}: {'; '.join(wrong)}")
+
+
+def _check_share(path: Path, skipped: Sequence[str], rows: int, layout: Layout) -> None:
+    if len(skipped) <= TOLERATED * rows:
+        return
+    more = f"; and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
+    hint = layout.quotes_hint if any("quote" in problem for problem in skipped) else ""
+    raise DataError(
+        f"{path}: {len(skipped)} of {rows} rows cannot be read; up to {TOLERATED:.0%} would be skipped: "
+        f"{'; '.join(skipped[:NAMED])}{more}{hint}"
+    )

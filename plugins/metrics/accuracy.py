@@ -1,0 +1,29 @@
+"""Accuracy."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.core import Metric
+from taskloom.plugins.metrics.checks import check_scorable
+
+
+class Accuracy(Metric):
+    """The share of examples whose predicted class is the expected one.
+
+    accuracy = 1/n Σ [ŷᵢ = yᵢ]
+
+    Reads: class numbers.
+
+    Siblings: ``macro_f1`` gives rare classes the same weight as frequent ones.
+
+    Example: ``{"tasks": {"sst": {"metric": "accuracy"}}}``
+    """
+
+    name = "accuracy"
+
+    def __init__(self) -> None:
+        pass
+
+    def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+        check_scorable(self.name, predicted, expected)
+        return float(np.mean(predicted == expected))

@@ -1,0 +1,44 @@
+"""Pearson's correlation."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.core import Metric
+from taskloom.plugins.metrics.checks import check_scorable
+
+
+def correlation_of(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Pearson's r of two rows of numbers [n]; 0 where one of them is constant and r is not defined."""
+    if (a == a[0]).all() or (b == b[0]).all():
+        return 0.0
+    # First to a size of 1, so that squares neither overflow nor vanish.
+    a, b = (x / np.abs(x).max() for x in (a, b))
+    a, b = a - a.mean(), b - b.mean()
+    a, b = (x / np.abs(x).max() for x in (a, b))
+    return float(np.clip(a @ b / np.sqrt((a @ a) * (b @ b)), -1.0, 1.0))
+
+
+class Pearson(Metric):
+    """How well a straight line through the predictions gives the labels, from −1 to 1.
+
+    r = Σ (ŷᵢ − mean ŷ)(yᵢ − mean y) / √(Σ (ŷᵢ − mean ŷ)² · Σ (yᵢ − mean y)²)
+
+    Where all predictions (or all labels) are the same, r is not defined; the score is then 0.0, so that a model
+    which has learned nothing ranks as one that guesses.
+
+    Reads: values.
+
+    Siblings: ``spearman`` looks only at the order.
+
+    Example: ``{"tasks": {"sts": {"metric": "pearson"}}}``
+    """
+
+    name = "pearson"
+    correlation = True
+
+    def __init__(self) -> None:
+        pass
+
+    def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+        check_scorable(self.name, predicted, expected)
+        return correlation_of(predicted, expected)

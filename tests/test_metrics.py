@@ -1,0 +1,132 @@
+"""Metrics: laws, outside witnesses, numbers worked by hand."""
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from taskloom.core import Metric, TrainingError
+from taskloom.plugins.metrics import taskloom_metrics
+from taskloom.plugins.metrics.accuracy import Accuracy
+from taskloom.plugins.metrics.macro_f1 import MacroF1
+from taskloom.plugins.metrics.pearson import Pearson
+from taskloom.plugins.metrics.spearman import Spearman
+
+CORRELATIONS = [Pearson(), Spearman()]
+METRICS = [Accuracy(), MacroF1(), *CORRELATIONS]
+named = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+correlation = pytest.mark.parametrize("metric", CORRELATIONS, ids=lambda metric: metric.name)
+
+
+def row(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+@st.composite
+def classes(draw):
+    n = draw(st.integers(1, 40))
+    some = arrays(np.float64, n, elements=st.integers(0, 4).map(float))
+    return draw(some), draw(some)
+
+
+@st.composite
+def values(draw):
+    n = draw(st.integers(3, 40))
+    some = arrays(np.float64, n, elements=st.integers(-1000, 1000).map(lambda x: x / 100))
+    a, b = draw(some), draw(some)
+    assume(np.ptp(a) and np.ptp(b))
+    return a, b
+
+
+def test_all_are_offered():
+    assert sorted(metric.name for metric in taskloom_metrics()) == ["accuracy", "macro_f1", "pearson", "spearman"]
+    assert {metric.name for metric in taskloom_metrics() if metric.correlation} == {"pearson", "spearman"}
+
+
+@given(classes())
+def test_accuracy_is_the_share_of_hits(pair):
+    predicted, expected = pair
+    assert Accuracy()(predicted, expected) == sum(map(float.__eq__, predicted, expected)) / len(expected)
+
+
+@given(classes())
+def test_macro_f1_is_the_mean_of_precision_and_recall_by_definition(pair):
+    predicted, expected = (side.tolist() for side in pair)
+    scores = []
+    for c in set(predicted + expected):
+        hits = sum(p == e == c for p, e in zip(predicted, expected, strict=True))
+        precision = hits / predicted.count(c) if c in predicted else 0.0
+        recall = hits / expected.count(c) if c in expected else 0.0
+        scores.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    assert MacroF1()(*pair) == pytest.approx(np.mean(scores))
+
+
+def test_macro_f1_equals_sklearn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    draw = np.random.default_rng(0)
+    for n in (1, 7, 200):
+        predicted, expected = draw.integers(0, 5, (2, n)).astype(float)
+        theirs = sklearn.f1_score(expected, predicted, average="macro", zero_division=0)
+        assert MacroF1()(predicted, expected) == pytest.approx(theirs, abs=1e-12)
+
+
+@given(values())
+def test_correlations_equal_scipy(pair):
+    assert Pearson()(*pair) == pytest.approx(scipy.stats.pearsonr(*pair).statistic, abs=1e-9)
+    assert Spearman()(*pair) == pytest.approx(scipy.stats.spearmanr(*pair).statistic, abs=1e-9)
+
+
+@correlation
+@given(pair=values(), scale=st.floats(0.01, 100), shift=st.floats(-100, 100))
+def test_correlations_are_symmetric_bounded_and_blind_to_scale_and_shift(metric: Metric, pair, scale, shift):
+    a, b = pair
+    r = metric(a, b)
+    assert -1.0 <= r <= 1.0
+    assert metric(b, a) == pytest.approx(r, abs=1e-9)
+    assert metric(scale * a + shift, b) == pytest.approx(r, abs=1e-6)
+    assert metric(-a, b) == pytest.approx(-r, abs=1e-9)
+
+
+@given(values())
+def test_spearman_sees_only_the_order(pair):
+    a, b = pair
+    assert Spearman()(np.exp(a / 10), b) == pytest.approx(Spearman()(a, b), abs=1e-12)
+
+
+def test_numbers_worked_by_hand():
+    predicted, expected = row(0, 1, 1, 1), row(0, 0, 1, 2)
+    assert Accuracy()(predicted, expected) == 0.5
+    # Class 0: 2·1/(1+2); class 1: 2·1/(3+1); class 2 is never predicted: 0.
+    assert MacroF1()(predicted, expected) == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    # Around their means: (−1, 0, 1) and (−2, −1, 3); 5 / √(2·14).
+    assert Pearson()(row(1, 2, 3), row(0, 1, 5)) == pytest.approx(5 / 28**0.5)
+    # Ranks (1, 2.5, 2.5, 4) and (1, 3, 2, 4): 4.5 / √(4.5 · 5).
+    assert Spearman()(row(1, 2, 2, 9), row(0, 7, 3, 8)) == pytest.approx(4.5 / 22.5**0.5)
+
+
+@correlation
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e300])
+def test_a_constant_side_gives_zero_without_a_warning(metric: Metric, constant):
+    flat, other = np.full(7, constant), np.arange(7.0)
+    assert metric(flat, other) == metric(other, flat) == metric(flat, flat) == 0.0
+
+
+@correlation
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_extreme_values_neither_overflow_nor_vanish(metric: Metric, size):
+    assert metric(row(1, 2, 3) * size, row(1, 2, 3)) == pytest.approx(1.0)
+
+
+@named
+def test_predictions_that_are_not_finite_fail_the_run_by_name(metric: Metric):
+    with pytest.raises(TrainingError, match=f"{metric.name}.*1 of 3 predictions are not finite.*learning rate"):
+        metric(row(1, np.nan, 2), row(1, 2, 3))
+
+
+@named
+@pytest.mark.parametrize(("predicted", "expected"), [(row(1, 2), row(1)), (row(), row()), (row(1)[None], row(1)[None])])
+def test_shapes_that_cannot_be_scored_are_refused(metric: Metric, predicted, expected):
+    with pytest.raises(ValueError, match="as many predictions as labels"):
+        metric(predicted, expected)
