@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taskloom.core.combiner import GradientCombiner as GradientCombiner
-    from taskloom.core.combiner import Gradients as Gradients
     from taskloom.core.combiner import Step as Step
-    from taskloom.core.combiner import combine_gradients as combine_gradients
-    from taskloom.core.combiner import gramian_of as gramian_of
-    from taskloom.core.combiner import take_gradients as take_gradients
+    from taskloom.core.combiner import check_losses as check_losses
     from taskloom.core.component import Component as Component
     from taskloom.core.data import DataSet as DataSet
     from taskloom.core.data import Examples as Examples
@@ -33,6 +30,11 @@ if TYPE_CHECKING:
     from taskloom.core.errors import unknown as unknown
     from taskloom.core.events import Event as Event
     from taskloom.core.events import Job as Job
+    from taskloom.core.gradients import Gradients as Gradients
+    from taskloom.core.gradients import combine_gradients as combine_gradients
+    from taskloom.core.gradients import densify_gradients as densify_gradients
+    from taskloom.core.gradients import gramian_of as gramian_of
+    from taskloom.core.gradients import take_gradients as take_gradients
     from taskloom.core.head import Head as Head
     from taskloom.core.hookspecs import INTERFACE as INTERFACE
     from taskloom.core.hookspecs import hookimpl as hookimpl
@@ -73,13 +75,14 @@ if TYPE_CHECKING:
     from taskloom.core.tokens import arrange as arrange
 
 _HOMES = {
-    "combiner": "GradientCombiner Gradients Step combine_gradients gramian_of take_gradients",
+    "combiner": "GradientCombiner Step check_losses",
     "component": "Component",
     "data": "DataSet Examples Labels Split",
     "encoder": "Encoder",
     "engine": "Emit Engine Work",
     "errors": "DataError PluginError Problem RegistryError RequestError TaskloomError TrainingError WeightsError unknown",
     "events": "Event Job",
+    "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
     "head": "Head",
     "hookspecs": "INTERFACE hookimpl hookspec",
     "loss": "Loss",

@@ -1,7 +1,8 @@
 """Interface 5 of 5: per-task gradients → one update."""
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import ClassVar, Protocol
 
 import torch
@@ -9,8 +10,7 @@ from torch import Tensor, nn
 
 from taskloom.core.component import Component
 from taskloom.core.errors import TrainingError
-
-Gradients = list[Tensor | None]  # one per shared parameter; None where the task does not reach it
+from taskloom.core.gradients import Gradients, combine_gradients, gramian_of, take_gradients
 
 
 class Step(Protocol):
@@ -48,7 +48,8 @@ class GradientCombiner(nn.Module, Component, ABC):
     The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class takes
     the gradients task by task (one task's activations alive at a time, nothing flattened or copied), forms
     G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that needs more than that
-    overrides :meth:`update`.
+    overrides :meth:`update`. A loss or a gradient that is not finite is an error that names the task, and what is
+    in ``.grad`` when ``step.apply`` is called is dense.
 
     State that changes during training belongs into buffers; random numbers come from ``self.generator``.
     """
@@ -73,6 +74,7 @@ class GradientCombiner(nn.Module, Component, ABC):
         for task in step.tasks:
             losses[task] = step.backward(task)
             taken.append(take_gradients(step.shared))
+        check_losses(losses)
         combine_gradients(taken, self.weights(gramian_of(taken, step.tasks)), step.shared)
         step.apply()
         return losses
@@ -81,44 +83,9 @@ class GradientCombiner(nn.Module, Component, ABC):
         """Called after each epoch (counted from 1) with the mean training loss of each task."""
 
 
-def take_gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
-    """Move the gradients out of the parameters: no copy, and the next backward starts from nothing."""
-    taken: Gradients = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    return taken
-
-
-def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
-    """G[i, j] = gᵢ·gⱼ over all parameters, [T, T] in float64.
-
-    A task whose gradient is not finite is an error that names it.
-    """
-    count = len(gradients)
-    gramian = torch.zeros(count, count, dtype=torch.float64)
-    for i in range(count):
-        for j in range(i + 1):
-            dots = [
-                torch.dot(a.reshape(-1), b.reshape(-1))
-                for a, b in zip(gradients[i], gradients[j], strict=True)
-                if a is not None and b is not None
-            ]
-            if dots:
-                gramian[i, j] = gramian[j, i] = torch.stack(dots).double().sum()
-    bad = [task for task, norm in zip(tasks, gramian.diagonal().tolist(), strict=True) if not norm < float("inf")]
+def check_losses(losses: Mapping[str, Tensor]) -> None:
+    """Refuse to go on from a loss that is not finite, by the name of its task."""
+    values = torch.stack(list(losses.values())).tolist() if losses else []
+    bad = [f"{task!r} ({value})" for task, value in zip(losses, values, strict=True) if not isfinite(value)]
     if bad:
-        raise TrainingError(f"the gradient of task {', '.join(map(repr, bad))} is not finite")
-    return gramian
-
-
-def combine_gradients(gradients: Sequence[Gradients], weights: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    """Σ wᵢ gᵢ into each parameter's ``.grad``, written over the first gradient that reaches it."""
-    factors = weights.tolist()
-    for place, parameter in enumerate(parameters):
-        total: Tensor | None = None
-        for factor, taken in zip(factors, gradients, strict=True):
-            gradient = taken[place]
-            if gradient is None:
-                continue
-            total = gradient.mul_(factor) if total is None else total.add_(gradient, alpha=factor)
-        parameter.grad = total
+        raise TrainingError(f"the loss of task {', '.join(bad)} is not finite; a smaller learning rate may help")

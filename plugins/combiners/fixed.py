@@ -1,0 +1,50 @@
+"""What combiners with weights that are known beforehand share: gradients add up where they arise."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from taskloom.core import (
+    GradientCombiner,
+    Step,
+    TrainingError,
+    check_losses,
+    densify_gradients,
+    gramian_of,
+    take_gradients,
+)
+
+
+class FixedWeights(GradientCombiner):
+    """Σ wᵢ gᵢ with weights that do not depend on the gradients.
+
+    Each task's backward adds its scaled gradient to ``.grad``, so no gradient is ever kept per task. The heads'
+    own parameters get the same weight as the shared ones: this is the gradient of the weighted sum of losses.
+    """
+
+    @abstractmethod
+    def factors(self, tasks: Sequence[str]) -> list[float]:
+        """The weight of each task of a step, in order."""
+
+    def update(self, step: Step) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        for task, factor in zip(step.tasks, self.factors(step.tasks), strict=True):
+            losses[task] = step.backward(task, factor)
+        check_losses(losses)
+        densify_gradients(step.shared)
+        gradients = [parameter.grad for parameter in step.shared if parameter.grad is not None]
+        if gradients and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
+            _blame(step)
+        step.apply()
+        return losses
+
+
+def _blame(step: Step) -> None:
+    """Find the task whose gradient is not finite by going through the tasks again, one at a time."""
+    take_gradients(step.shared)
+    for task in step.tasks:
+        step.backward(task)
+        gramian_of([take_gradients(step.shared)], [task])
+    raise TrainingError(f"the summed gradient of tasks {', '.join(map(repr, step.tasks))} is not finite")

@@ -1,0 +1,26 @@
+"""The sum of the tasks' gradients."""
+
+from collections.abc import Sequence
+
+from taskloom.plugins.combiners.fixed import FixedWeights
+
+
+class Sum(FixedWeights):
+    """The sum of the tasks' gradients.
+
+    g = Σᵢ gᵢ, the gradient of the summed loss: what the papers call cumulative loss.
+
+    Reads: the gradient of every task in the step; keeps none of them.
+
+    Siblings: ``mean`` divides by the number of tasks, ``pcgrad`` takes conflicts out first.
+
+    Reference: Caruana, "Multitask Learning", Machine Learning 28, 1997.
+
+    Example:
+        {"stages": [{"combiner": "sum"}]}
+    """
+
+    name = "sum"
+
+    def factors(self, tasks: Sequence[str]) -> list[float]:
+        return [1.0] * len(tasks)
