@@ -7,9 +7,14 @@ unknown keys. Whether a named component exists and takes the options given is th
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+_STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+# As JSON has them: "3" is no number and true is no 1, but 1 will do for 1.0.
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
 
 
 class ComponentSpec(BaseModel):
@@ -47,13 +52,13 @@ class OptimizerSpec(BaseModel):
     """AdamW with decoupled weight decay and bias correction (Loshchilov & Hutter 2019)."""
 
     model_config = _STRICT
-    lr: float | None = Field(None, gt=0)
+    lr: Number | None = Field(None, gt=0)
     """Learning rate; by default 1e-5, or 1e-3 where the encoder is frozen, as in the papers."""
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    betas: tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
-    eps: float = Field(1e-6, gt=0)
+    eps: Number = Field(1e-6, gt=0)
     """Added to the denominator."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: Number = Field(0.0, ge=0)
     """Decoupled weight decay."""
 
 
@@ -63,7 +68,7 @@ class ScheduleSpec(BaseModel):
     model_config = _STRICT
     name: Literal["constant", "linear", "cosine"] = "constant"
     """After warm-up: stay, fall in a line to zero, or fall along half a cosine to zero."""
-    warmup: float = Field(0.0, ge=0)
+    warmup: Number = Field(0.0, ge=0)
     """Steps of linear warm-up; below 1, a share of all steps."""
 
 
@@ -85,11 +90,11 @@ class StageSpec(BaseModel):
     """AdamW's numbers."""
     schedule: Annotated[ScheduleSpec, BeforeValidator(_schedule_from_name)] = ScheduleSpec()
     """How the learning rate moves."""
-    epochs: int = Field(10, ge=0)
+    epochs: Whole = Field(10, ge=0)
     """Passes of the sampler; 0 leaves everything untrained."""
-    frozen: bool = False
+    frozen: Flag = False
     """Keep the encoder as it is and train only heads."""
-    clip: float | None = Field(None, gt=0)
+    clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
 
 
@@ -107,7 +112,7 @@ class RunSpec(BaseModel):
     """How the tasks' dev scores become one: their mean, or the mean with correlations mapped to (r + 1)/2."""
     selection: str = "overall"
     """What chooses the best epoch: "overall", the name of a task, or "last"."""
-    seed: int = Field(0, ge=0)
+    seed: Whole = Field(0, ge=0)
     """The seed of everything random."""
 
 
@@ -119,7 +124,7 @@ class CellSpec(BaseModel):
     """The row's name in the table."""
     set: dict[str, JsonValue] = Field(default_factory=dict)
     """Dotted path → value, laid over the base."""
-    reported: dict[str, float] = Field(default_factory=dict)
+    reported: dict[str, Number] = Field(default_factory=dict)
     """Figures that somebody published for this row, by column."""
 
 
@@ -129,7 +134,7 @@ class TableSpec(BaseModel):
     model_config = _STRICT
     columns: tuple[str, ...] | None = None
     """Columns in order: names of tasks, "overall", "seconds", "memory"; by default all tasks and "overall"."""
-    digits: int = Field(3, ge=0, le=10)
+    digits: Whole = Field(3, ge=0, le=10)
     """Digits behind the point."""
 
 
@@ -163,7 +168,7 @@ class GridSpec(BaseModel):
     """Explicit cells beside the product."""
     exclude: tuple[dict[str, JsonValue], ...] = ()
     """Product cells that match all paths of an entry are left out."""
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[Whole, Field(ge=0)], ...] = Field((0,), min_length=1)
     """Each cell is run once with every seed."""
     baseline: str | None = None
     """The label of the cell that the others are compared with."""

@@ -1,0 +1,1 @@
+"""taskloom.registry: what is installed (plugins, catalogue) and what was run (ledger, artifacts)."""

@@ -1,0 +1,106 @@
+"""One component in the catalogue, and the rules for entering it."""
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskloom.core import (
+    Component,
+    DataSet,
+    Encoder,
+    Engine,
+    GradientCombiner,
+    Head,
+    Loss,
+    Metric,
+    PluginError,
+    Sampler,
+)
+from taskloom.registry.manager import Plugin
+from taskloom.registry.options import Option, options_of
+
+INTERFACES: dict[str, type[Component]] = {
+    "encoder": Encoder,
+    "head": Head,
+    "loss": Loss,
+    "sampler": Sampler,
+    "combiner": GradientCombiner,
+    "data": DataSet,
+    "metric": Metric,
+    "engine": Engine,
+}
+HOOKS = {
+    "encoder": "taskloom_encoders",
+    "head": "taskloom_heads",
+    "loss": "taskloom_losses",
+    "sampler": "taskloom_samplers",
+    "combiner": "taskloom_combiners",
+    "data": "taskloom_datasets",
+    "metric": "taskloom_metrics",
+    "engine": "taskloom_engines",
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component: its class, its options, and the plugin that brings it."""
+
+    kind: str
+    name: str
+    cls: type[Component]
+    plugin: str
+    distribution: str
+    version: str
+    options: dict[str, Option] = field(repr=False)
+
+    @property
+    def doc(self) -> str:
+        """The whole docstring."""
+        return inspect.cleandoc(self.cls.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """The docstring's first line."""
+        return self.doc.partition("\n")[0]
+
+    @property
+    def origin(self) -> str:
+        """The plugin in words."""
+        return f"plugin {self.plugin!r} of {self.distribution} {self.version}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry for a listing, as JSON values."""
+        options = [
+            {"name": one.name, "takes": one.allowed, "required": one.required, "default": one.default, "text": one.text}
+            for one in self.options.values()
+        ]
+        origin = {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
+        return {"kind": self.kind, "name": self.name, **origin, "summary": self.summary, "options": options}
+
+
+def checked_name(kind: str, cls: Any) -> str:
+    """The name of a class that may enter the catalogue as this kind; ``PluginError`` if it may not."""
+    interface, hook = INTERFACES[kind], HOOKS[kind]
+    if not isinstance(cls, type) or not issubclass(cls, interface):
+        found = cls.__name__ if isinstance(cls, type) else f"{cls!r}, which is no class"
+        raise PluginError(f"{hook}() should return subclasses of {interface.__name__}. Found {found}.")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise PluginError(f"{cls.__name__} should define every method of {interface.__name__}. Missing: {missing}.")
+    name: object = cls.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise PluginError(
+            f"{cls.__name__}.name should be what users type: letters, digits and any of _ . : - Found {name!r}."
+        )
+    return name
+
+
+def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> Entry:
+    """The entry of a class; ``PluginError`` if its options break a rule."""
+    options = options_of(cls)
+    stray = sorted(set(cls.places) - options.keys())
+    if stray:
+        raise PluginError(f"places should name options. Found {', '.join(stray)}.")
+    return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)

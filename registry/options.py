@@ -1,0 +1,193 @@
+"""The options of a component, read from the annotated keyword arguments of its ``__init__``.
+
+Each option has a strict validator of pydantic's: JSON in, Python values out, ``"3"`` is no number and ``true`` no
+whole number, but 1 will do for 1.0. An argument annotated with an interface (``loss: Loss``) takes a component there.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import getitem, or_
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import PydanticCustomError, to_jsonable_python
+
+from taskloom.core.component import Component
+from taskloom.core.errors import PluginError
+from taskloom.registry.words import describe, refusal, show
+
+#: Marks the place of a component in an option's JSON schema.
+SLOT = "x-component"
+_STRICT_JSON = json.JSONEncoder(allow_nan=False).encode
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A component given as an option: its kind and what was written, not yet looked up."""
+
+    kind: str
+    given: Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its name, what it takes, its default as a JSON value, and its line in the docstring."""
+
+    name: str
+    annotation: Any
+    adapter: TypeAdapter[Any]
+    required: bool
+    default: Any
+    text: str
+
+    @property
+    def allowed(self) -> str:
+        """What its value should be, in words."""
+        return describe(self.annotation)
+
+    def read(self, value: Any) -> Any:
+        """A JSON value → what the constructor takes (components as :class:`Nested`); ValueError if it does not fit."""
+        try:
+            return self.adapter.validate_json(_STRICT_JSON(value), strict=True)
+        except ValidationError as error:
+            own = [item for item in error.errors() if item["type"] in ("value_error", "assertion_error")]
+            if own:  # a validator of the plugin's own explains itself
+                raise ValueError(f"{own[0]['msg'].split(', ', 1)[-1]}. Found {show(value)}.") from None
+            raise ValueError(refusal(self.annotation, value)) from None
+        except (TypeError, ValueError):  # not JSON: NaN, infinity or an object of Python's
+            raise ValueError(refusal(self.annotation, value)) from None
+
+
+def options_of(cls: type[Component]) -> dict[str, Option]:
+    """The options of a component class; ``PluginError`` if its constructor breaks a rule."""
+    owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+    if owner is object or owner.__module__.partition(".")[0] == "torch":
+        return {}
+    texts = option_texts(cls.__doc__ or "") or option_texts(owner.__doc__ or "")
+    constructor: Callable[..., None] = vars(owner)["__init__"]
+    try:
+        hints = get_type_hints(constructor, include_extras=True)
+    except Exception as error:
+        raise PluginError(f"the annotations of __init__ should be names that exist: {error}") from error
+    _, *parameters = inspect.signature(constructor).parameters.values()
+    return {one.name: _option(one, hints, texts.get(one.name, "")) for one in parameters}
+
+
+def _option(parameter: inspect.Parameter, hints: Mapping[str, Any], text: str) -> Option:
+    name = parameter.name
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise PluginError(f"__init__ should name its options. Found '{parameter}'.")
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        raise PluginError(f"option {name!r} should be keyword-only: put '*' before it")
+    if name == "name":
+        raise PluginError("an option should not be called 'name': that is the component's own")
+    if name not in hints:
+        raise PluginError(f"option {name!r} should be annotated with its type")
+    annotation = hints[name]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(_with_slots(annotation))
+    except PydanticSchemaGenerationError:
+        raise PluginError(f"option {name!r} should be of a type that JSON can hold. Found {annotation}.") from None
+    except PluginError as error:
+        raise PluginError(f"option {name!r} {error}") from None
+    required = parameter.default is inspect.Parameter.empty
+    option = Option(name, annotation, adapter, required, None, text)
+    default = None if required else _checked_default(option, parameter.default)
+    return Option(name, annotation, adapter, required, default, text)
+
+
+def _checked_default(option: Option, default: Any) -> Any:
+    """A default as a JSON value. It should be one that a grid could give, and the same when it is read back."""
+    message = f"the default of option {option.name!r} {refusal(option.annotation, default)}"
+    try:
+        written = dump(option.adapter.validate_python(default, strict=True))
+        if isinstance(written, Nested):  # in Python the default would be a text where the class expects a component
+            raise PluginError(f"option {option.name!r} should have no default, or None: it takes a component")
+        again = dump(option.read(written))
+    except ValueError:
+        raise PluginError(message) from None
+    if written != again:
+        raise PluginError(message)
+    return written
+
+
+def dump(value: Any) -> Any:
+    """What :meth:`Option.read` gave, as JSON values again, always in the same form; components stay ``Nested``."""
+    if isinstance(value, Nested):
+        return value
+    if isinstance(value, Mapping):
+        return {str(to_jsonable_python(key)): dump(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [dump(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((dump(item) for item in value), key=json.dumps)
+    return to_jsonable_python(value)
+
+
+def fill(value: Any, place: Callable[[Nested, str], Any], path: str) -> Any:
+    """A value with every component in it replaced by what ``place`` makes of it and its path."""
+    if isinstance(value, Nested):
+        return place(value, path)
+    if isinstance(value, dict):
+        return {key: fill(item, place, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(fill(item, place, f"{path}.{index}") for index, item in enumerate(value))
+    return value
+
+
+def option_texts(doc: str) -> dict[str, str]:
+    """The ``Options:`` block of a docstring: option → text.
+
+    >>> option_texts("Focal.\\n\\nOptions:\\n    gamma: how much easy\\n        examples count less\\n\\nSiblings:")
+    {'gamma': 'how much easy examples count less'}
+    """
+    lines = inspect.cleandoc(doc).splitlines()
+    start = next((place for place, line in enumerate(lines) if line.strip() == "Options:"), len(lines))
+    texts: dict[str, str] = {}
+    for line in lines[start + 1 :]:
+        if line and not line.startswith(" "):
+            break
+        match = re.match(r" {1,4}(\w+): *(.*)$", line)
+        if match:
+            texts[match[1]] = match[2]
+        elif texts and line.strip():
+            texts[next(reversed(texts))] += f" {line.strip()}"
+    return texts
+
+
+def _with_slots(annotation: Any) -> Any:
+    """The annotation with every interface in it replaced by a validator for a component of that kind."""
+    if isinstance(annotation, type) and issubclass(annotation, Component):
+        if "kind" not in vars(annotation) or annotation is Component:
+            raise PluginError(f"should be annotated with an interface such as Loss. Found {annotation.__name__}.")
+        kind = annotation.kind
+        return Annotated[Any, PlainValidator(partial(_nested, kind)), WithJsonSchema({SLOT: kind})]
+    origin, args = get_origin(annotation), get_args(annotation)
+    if not args or not any(_mentions_component(arg) for arg in args):
+        return annotation
+    inner = tuple(_with_slots(arg) for arg in args)
+    if origin is Annotated:
+        return getitem(Annotated, inner)
+    if origin in (Union, UnionType):
+        if sum(_mentions_component(arg) for arg in args) > 1:
+            raise PluginError(f"should name one interface, not a choice of several. Found {annotation}.")
+        return reduce(or_, inner)
+    return origin[inner]
+
+
+def _mentions_component(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, Component):
+        return True
+    return any(_mentions_component(arg) for arg in get_args(annotation))
+
+
+def _nested(kind: str, value: Any) -> Nested:
+    if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("name"), str)):
+        return Nested(kind, value)
+    raise PydanticCustomError("component", "no component")

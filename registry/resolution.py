@@ -1,0 +1,131 @@
+"""A run as a user wrote it → its canonical form: every component complete, every default written out, all checked."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from taskloom.core import Component, Problem, RunSpec, Task, plain, unknown
+from taskloom.registry.problems import problems_of
+from taskloom.registry.words import join, show
+
+if TYPE_CHECKING:
+    from taskloom.registry.catalogue import Catalogue
+
+_TASK_PARTS = ("data", "head", "loss", "metric")
+_STAGE_PARTS = ("sampler", "combiner")
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+#: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
+RESERVED = ("overall", "seconds", "memory", "last")
+#: The papers' learning rates for a trained and for a frozen encoder.
+LR, LR_FROZEN = 1e-5, 1e-3
+
+
+def slots_of(run: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Every component of a run as (path, kind, component); a run that is wrong in form gives those it has."""
+    if "encoder" in run:
+        yield "encoder", "encoder", run["encoder"]
+    tasks, stages = run.get("tasks"), run.get("stages")
+    parts: list[tuple[str, Any, tuple[str, ...]]] = []
+    if isinstance(tasks, Mapping):
+        parts += [(f"tasks.{name}", task, _TASK_PARTS) for name, task in tasks.items()]
+    if isinstance(stages, list | tuple):
+        parts += [(f"stages.{place}", stage, _STAGE_PARTS) for place, stage in enumerate(stages)]
+    for path, part, kinds in parts:
+        if isinstance(part, Mapping):
+            yield from ((f"{path}.{kind}", kind, part[kind]) for kind in kinds if kind in part)
+
+
+def resolve_run(catalogue: "Catalogue", spec: RunSpec | Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """See ``Catalogue.resolve_run``."""
+    try:
+        run: dict[str, Any] = plain(spec if isinstance(spec, RunSpec) else RunSpec.model_validate(spec))
+    except ValidationError as error:
+        return {}, _best_effort(catalogue, spec, problems_of(error, RunSpec))
+    problems: list[Problem] = []
+    failed = _resolve_parts(catalogue, run, problems)
+    problems += _name_problems(run)
+    for stage in run["stages"]:
+        if stage["tasks"] is None:
+            stage["tasks"] = list(run["tasks"])
+        if stage["optimizer"]["lr"] is None:
+            frozen = stage["frozen"] or run["encoder"].get("trainable") is False
+            stage["optimizer"]["lr"] = LR_FROZEN if frozen else LR
+    return run, [*problems, *_construction_problems(catalogue, run, failed)]
+
+
+def _resolve_parts(catalogue: "Catalogue", run: dict[str, Any], problems: list[Problem]) -> set[str]:
+    """Complete every component in place; returns the paths of those that have problems."""
+    failed = set()
+    for path, kind, component in list(slots_of(run)):
+        resolved, found = catalogue.resolve(kind, component, path)
+        *parents, last = path.split(".")
+        home: Any = run
+        for step in parents:
+            home = home[int(step)] if isinstance(home, list) else home[step]
+        home[last] = resolved
+        problems += found
+        if found:
+            failed.add(path)
+    return failed
+
+
+def _best_effort(catalogue: "Catalogue", run: Any, problems: list[Problem]) -> list[Problem]:
+    """The components' problems of a run that is wrong in form, so that the user hears of all at once."""
+    heard = {problem.path for problem in problems}
+    for path, kind, component in slots_of(run if isinstance(run, Mapping) else {}):
+        found = catalogue.resolve(kind, component, path)[1]
+        problems += [one for one in found if one.path not in heard and join(one.path, "name") not in heard]
+    return problems
+
+
+def _name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
+    tasks: list[str] = list(run["tasks"])
+    for name in tasks:
+        if not _TASK_NAME.fullmatch(name):
+            yield Problem("tasks", f"a task's name should be letters, digits, '_' and '-'. Found {show(name)}.")
+        elif name in RESERVED:
+            yield Problem("tasks", f"a task should not be called {', '.join(RESERVED)}. Found {name!r}.")
+    for place, stage in enumerate(run["stages"]):
+        yield from _stage_problems(f"stages.{place}.tasks", stage["tasks"], tasks)
+    if run["selection"] not in (*tasks, "overall", "last"):
+        yield Problem("selection", unknown("selection", run["selection"], [*tasks, "overall", "last"]))
+
+
+def _stage_problems(path: str, named: Sequence[str] | None, tasks: Sequence[str]) -> Iterator[Problem]:
+    if named is None:
+        return
+    if not named:
+        yield Problem(path, "should name at least one task. Found [].")
+    for name in dict.fromkeys(named):
+        if name not in tasks:
+            yield Problem(path, unknown("task", name, tasks, where="tasks"))
+        elif named.count(name) > 1:
+            yield Problem(path, f"should name a task once. Found {name!r} {named.count(name)} times.")
+
+
+def _construction_problems(catalogue: "Catalogue", run: Mapping[str, Any], failed: set[str]) -> Iterator[Problem]:
+    """What only the components themselves can tell: constructors that refuse, parts of a task that do not fit."""
+    made: dict[str, Component] = {}
+    for path, kind, component in slots_of(run):
+        if path in failed:
+            continue
+        tried = catalogue.try_out(kind, component)
+        if isinstance(tried, Component):
+            made[path] = tried
+        else:
+            yield from (Problem(join(path, one.path), one.message) for one in tried)
+    for name in run["tasks"]:
+        parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
+        if len(parts) == len(_TASK_PARTS):
+            yield from _fit_problems(name, parts)
+
+
+def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
+    try:
+        return Task(name=name, **parts).problems()
+    except Exception as error:  # a third party's attribute may be anything
+        found = f"{type(error).__name__}: {error}"
+        names = ", ".join(f"{kind} {part.name!r}" for kind, part in parts.items())
+        return [Problem(f"tasks.{name}", f"{names} cannot be checked against each other: {found}")]

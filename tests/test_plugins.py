@@ -1,0 +1,345 @@
+"""Plugins as they are in the world: real distributions on the path of a real process, most of them broken."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from taskloom.core import INTERFACE
+from taskloom.registry.manager import packaged_grids
+
+#: Prints what a process finds installed, and what it makes of one component of each name asked for.
+REPORT = """
+import json, sys
+from taskloom.registry.catalogue import load_catalogue
+catalogue = load_catalogue()
+print(json.dumps({
+    "loaded": [[one.name, one.distribution, one.version, one.seconds] for one in catalogue.plugins.loaded],
+    "failed": {one.plugin: [one.distribution, one.version, one.reason] for one in catalogue.failed},
+    "components": [entry.as_dict() for entry in catalogue.entries],
+    "asked": {name: [str(problem) for problem in catalogue.resolve("loss", name, "tasks.sst.loss")[1]]
+              for name in sys.argv[1:]},
+    "grids": {name: [grid.distribution, grid.conflict] for name, grid in catalogue.plugins.grids.items()},
+}))
+"""
+
+FOCAL = '''
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from taskloom.core import Loss, Prediction, hookimpl
+
+class Focal(Loss):
+    """Cross-entropy that turns away from easy examples."""
+
+    name = "focal"
+
+    def __init__(self, *, gamma: float = 2.0) -> None:
+        super().__init__()
+        self.gamma = gamma
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        each = cross_entropy(prediction.score, target, reduction="none")
+        return ((1 - (-each).exp()) ** self.gamma * each).mean()
+
+@hookimpl
+def taskloom_losses() -> list[type[Loss]]:
+    return [Focal]
+'''
+
+#: A plugin with one loss that does nothing: what stands in {} is changed by each test.
+LOSS = '''
+from taskloom.core import Loss, hookimpl
+class {cls}(Loss):
+    """A loss."""
+    name = "{name}"
+    def __init__(self, {options}) -> None:
+        super().__init__()
+    def forward(self, prediction, target):
+        return prediction.score.mean()
+@hookimpl
+def taskloom_losses():
+    return [{cls}]
+'''
+
+
+def install(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
+    """A distribution taskloom-<name> with one module and one entry point, laid out as an installer would."""
+    (site / f"taskloom_{name}.py").write_text(dedent(code), encoding="utf-8")
+    info = site / f"taskloom_{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: taskloom-{name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = taskloom_{name}\n")
+
+
+def run_python(code: str, *arguments: str, site: Path, **environment: str) -> str:
+    kept = {key: value for key, value in os.environ.items() if key != "TASKLOOM_PLUGINS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**kept, "PYTHONPATH": str(site), **environment},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def report(site: Path, *asked: str, **environment: str) -> Any:
+    return json.loads(run_python(REPORT, *asked, site=site, **environment))
+
+
+BROKEN: Mapping[str, tuple[str, str]] = {
+    "noimport": ("import module_that_is_not_there", "ModuleNotFoundError: No module named 'module_that_is_not_there'"),
+    "raising": ("raise RuntimeError('first line\\n  second line')", "RuntimeError: first line second line"),
+    "leaving": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "syntax": ("def broken(:", "SyntaxError: invalid syntax"),
+    "misspelt": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_loses(): return []",
+        "no hook 'taskloom_loses'; did you mean 'taskloom_losses'?",
+    ),
+    "elsewhere": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef focal_losses(): return []",
+        "no hook 'focal_losses'",
+    ),
+    "unmarked": ("def taskloom_losses(): return []", "taskloom_losses() should be marked with @hookimpl"),
+    "signature": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(config): return []",
+        "wrong signature: Plugin 'taskloom-signature:taskloom:signature' for hook 'taskloom_losses'",
+    ),
+    "wrapping": (
+        "from taskloom.core import hookimpl\n@hookimpl(wrapper=True)\ndef taskloom_losses():\n  yield\n  return []",
+        "taskloom_losses() should not be a wrapper",
+    ),
+    "heavygrid": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_grids(): return []",
+        "taskloom_grids() belongs in a module of the entry-point group 'taskloom.grids'. Found it in 'taskloom'.",
+    ),
+    "newer": (f"TASKLOOM_INTERFACE = {INTERFACE + 1}", f"is written for plugin interface {INTERFACE + 1}"),
+    "hookraises": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(): return 1 / 0",
+        "taskloom_losses() raised ZeroDivisionError: division by zero",
+    ),
+    "nolist": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(): return None",
+        "taskloom_losses() should return a list of classes. Found null.",
+    ),
+    "noclass": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(): return ['focal']",
+        "taskloom_losses() should return subclasses of Loss. Found 'focal', which is no class.",
+    ),
+    "wrongkind": (
+        "from taskloom.core import Metric, hookimpl\nclass M(Metric): name = 'm'\n"
+        "@hookimpl\ndef taskloom_losses(): return [M]",
+        "taskloom_losses() should return subclasses of Loss. Found M.",
+    ),
+    "abstract": (
+        "from taskloom.core import Loss, hookimpl\nclass Half(Loss): name = 'half'\n"
+        "@hookimpl\ndef taskloom_losses(): return [Half]",
+        "Half should define every method of Loss. Missing: forward.",
+    ),
+    "unnamed": (
+        LOSS.format(cls="Nameless", name="", options="*, a: int = 1"),
+        "Nameless.name should be what users type",
+    ),
+    "untyped": (
+        LOSS.format(cls="Untyped", name="untyped", options="*, gamma=2.0"),
+        "loss 'untyped': option 'gamma' should be annotated with its type",
+    ),
+    "positional": (
+        LOSS.format(cls="Positional", name="positional", options="gamma: float = 2.0"),
+        "loss 'positional': option 'gamma' should be keyword-only",
+    ),
+    "badplace": (
+        LOSS.format(cls="Strange", name="strange", options="*, a: int = 1").replace("name =", "places = {'b'}; name ="),
+        "loss 'strange': places should name options. Found b.",
+    ),
+    "baddefault": (
+        LOSS.format(cls="Default", name="default", options="*, gamma: float = None"),
+        "loss 'default': the default of option 'gamma' should be a number. Found null.",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def broken_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What a process sees where every plugin but one is broken, each in its own way."""
+    site = tmp_path_factory.mktemp("broken")
+    for name, (code, _) in BROKEN.items():
+        install(site, name, code)
+    install(site, "focal", "print('hello from an import')\n" + FOCAL)
+    install(site, "one", LOSS.format(cls="One", name="twice", options="*, a: int = 1"), version="3.0")
+    install(site, "two", LOSS.format(cls="Two", name="twice", options="*, b: int = 1"), version="4.0")
+    install(site, "three", LOSS.format(cls="Three", name="twice", options="*, c: int = 1"), version="5.0")
+    install(site, "mse", LOSS.format(cls="Mse", name="mse", options="broken"))
+    return report(site, "focal", "twice", "untyped", "fokal", "mse")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_plugin_is_reported_by_name(broken_world: Any, name: str) -> None:
+    distribution, version, reason = broken_world["failed"][name]
+    assert (distribution, version) == (f"taskloom-{name}", "1.2")
+    assert BROKEN[name][1] in reason
+    assert "\n" not in reason
+
+
+def test_broken_plugins_stop_nobody_else(broken_world: Any) -> None:
+    focal = next(one for one in broken_world["components"] if one["name"] == "focal")
+    assert focal == {
+        "kind": "loss",
+        "name": "focal",
+        "plugin": "focal",
+        "distribution": "taskloom-focal",
+        "version": "1.2",
+        "summary": "Cross-entropy that turns away from easy examples.",
+        "options": [{"name": "gamma", "takes": "a number", "required": False, "default": 2.0, "text": ""}],
+    }
+    assert broken_world["asked"]["focal"] == []
+    assert "loss 'mse': option 'broken' should be keyword-only" in broken_world["failed"]["mse"][2]
+    assert broken_world["asked"]["mse"] == []  # the built-in of the name of a broken class
+    builtin = [name for name, distribution, _, _ in broken_world["loaded"] if distribution == "taskloom"]
+    assert {"encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics", "engines"} <= set(builtin)
+    assert all(seconds >= 0 for *_, seconds in broken_world["loaded"])
+
+
+def test_a_signature_error_names_hook_and_argument(broken_world: Any) -> None:
+    reason = broken_world["failed"]["signature"][2]
+    assert "taskloom_losses(config)" in reason
+    assert "can not be found in the hookspec" in reason
+
+
+def test_two_components_of_one_name_are_an_error_that_names_both(broken_world: Any) -> None:
+    (problem,) = broken_world["asked"]["twice"]
+    assert problem.startswith("tasks.sst.loss: loss 'twice' is claimed by ")
+    assert "plugin 'one' of taskloom-one 3.0" in problem
+    assert "plugin 'two' of taskloom-two 4.0" in problem
+    assert "plugin 'three' of taskloom-three 5.0" in problem
+    assert "loss 'twice' is claimed by" in broken_world["failed"]["two"][2]
+
+
+def test_a_component_whose_plugin_failed_says_so(broken_world: Any) -> None:
+    assert "option 'gamma' should be annotated" in broken_world["asked"]["untyped"][0]
+    message = broken_world["asked"]["fokal"][0]
+    assert "no loss 'fokal'; did you mean 'focal'?" in message
+    assert "not loaded: plugin 'noimport' of taskloom-noimport 1.2: ModuleNotFoundError" in message
+
+
+def test_a_third_party_cannot_replace_a_builtin(tmp_path: Path) -> None:
+    code = LOSS.replace("Loss", "Metric").replace("losses", "metrics").replace("def forward", "def __call__")
+    install(tmp_path, "other", code.format(cls="Mine", name="accuracy", options="*, a: int = 1"))
+    script = """
+from taskloom.registry.catalogue import load_catalogue
+catalogue = load_catalogue()
+print(catalogue.resolve("metric", "accuracy")[1][0])
+print(catalogue.get("metric", "pearson").distribution)
+"""
+    first, second = run_python(script, site=tmp_path).splitlines()
+    assert "plugin 'metrics' of taskloom " in first
+    assert "plugin 'other' of taskloom-other 1.2" in first
+    assert second == "taskloom"
+
+
+LIMITS: Mapping[str, tuple[set[str], set[str]]] = {
+    "": (set(), set()),
+    "focal": ({"taskloom-focal"}, set()),
+    "Taskloom_Focal": ({"taskloom-focal"}, set()),  # a distribution's name, written as people write them
+    "focal, second": ({"taskloom-focal", "taskloom-second"}, set()),
+    "fokal": (set(), {"fokal"}),
+}
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What is loaded under each limit, of two plugins."""
+    site = tmp_path_factory.mktemp("limited")
+    install(site, "focal", BROKEN["nolist"][0])
+    install(site, "second", BROKEN["nolist"][0])
+    script = """
+import json, os, sys
+from taskloom.registry.manager import load_plugins
+found = {}
+for limit in sys.argv[1:]:
+    os.environ["TASKLOOM_PLUGINS"] = limit
+    plugins = load_plugins()
+    failed = {one.plugin: one.reason for one in plugins.failed}
+    found[limit] = [[one.distribution for one in plugins.loaded], failed]
+print(json.dumps(found))
+"""
+    return json.loads(run_python(script, *LIMITS, site=site))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_environment_limits_third_parties(limited: Any, limit: str) -> None:
+    loaded, reasons = limited[limit]
+    expected, failed = LIMITS[limit]
+    assert set(loaded) == expected | {"taskloom"}
+    assert set(reasons) == failed
+    if failed:
+        assert "did you mean 'focal'?" in reasons["fokal"]
+
+
+GRIDS = """
+from pathlib import Path
+from taskloom.core import hookimpl
+@hookimpl
+def taskloom_grids():
+    return [Path(__file__).with_name(name) for name in {names}]
+"""
+
+
+def test_grids_come_from_light_modules_and_import_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "ours.json").write_text("{}")
+    (tmp_path / "quickstart.json").write_text("{}")
+    install(tmp_path, "grids1", GRIDS.format(names=["ours.json", "quickstart.json"]), group="taskloom.grids")
+    install(tmp_path, "grids2", GRIDS.format(names=["gone.json", "ours.json"]), group="taskloom.grids", version="9")
+    install(tmp_path, "heavy", "import torch")
+    script = """
+import json, sys
+from taskloom.registry.manager import load_plugins, packaged_grids
+grids = packaged_grids()
+assert not {"torch", "numpy", "pydantic"} & sys.modules.keys()
+print(json.dumps([{name: one.conflict for name, one in grids.items()}, [str(one) for one in load_plugins().failed]]))
+"""
+    conflicts, failed = json.loads(run_python(script, site=tmp_path))
+    assert "'grids1' of taskloom-grids1 1.2 and by plugin 'grids2' of taskloom-grids2 9" in conflicts["ours"]
+    assert "plugin 'grids' of taskloom" in conflicts["quickstart"]
+    assert any("should be a JSON file. Found" in line and "gone.json" in line for line in failed)
+    assert sum("is claimed by" in line for line in failed) == 2
+
+
+def test_a_component_hook_in_the_light_group_is_refused(tmp_path: Path) -> None:
+    install(tmp_path, "focal", BROKEN["nolist"][0], group="taskloom.grids")
+    script = "from taskloom.registry.manager import load_plugins\nprint(*load_plugins().failed)"
+    line = run_python(script, site=tmp_path)
+    assert "taskloom_losses() belongs in a module of the entry-point group 'taskloom'" in line
+
+
+def test_our_own_grids_are_found_without_conflict() -> None:
+    grids = packaged_grids()
+    assert grids["quickstart"].distribution == "taskloom"
+    assert not any(grid.conflict for grid in grids.values())
+    assert all(grid.path.is_file() for grid in grids.values())
+
+
+def test_a_tracker_that_raises_does_not_stop_the_next(tmp_path: Path) -> None:
+    tracker: Callable[[str], str] = lambda body: (  # noqa: E731
+        f"from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_run_failed(reason, cell):\n  {body}"
+    )
+    install(tmp_path, "a", tracker("raise ValueError(reason)"))
+    install(tmp_path, "b", tracker("return [cell, reason]"))
+    script = """
+from taskloom.registry.manager import load_plugins
+plugins = load_plugins()
+print([result for _, result in plugins.results("taskloom_run_failed", cell="c", label="l", reason="r")])
+print(*plugins.failed)
+"""
+    results, failed = run_python(script, site=tmp_path).splitlines()
+    assert results == "[['c', 'r']]"
+    assert failed == "plugin 'a' of taskloom-a 1.2: taskloom_run_failed() raised ValueError: r"
