@@ -1,0 +1,12 @@
+"""The built-in losses."""
+
+from taskloom.core import Loss, hookimpl
+from taskloom.plugins.losses.binary_cross_entropy import BinaryCrossEntropy
+from taskloom.plugins.losses.cosine_embedding import CosineEmbedding
+from taskloom.plugins.losses.cross_entropy import CrossEntropy
+from taskloom.plugins.losses.mse import MSE
+
+
+@hookimpl
+def taskloom_losses() -> list[type[Loss]]:
+    return [BinaryCrossEntropy, CosineEmbedding, CrossEntropy, MSE]

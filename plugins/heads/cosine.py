@@ -1,0 +1,77 @@
+"""Cosine similarity of two sentence vectors."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Head, Labels, Prediction
+from taskloom.plugins.heads.layers import learnable_layers
+from taskloom.plugins.similarity import cosine_of
+
+
+class Cosine(Head):
+    """The cosine of two sentence vectors, scaled to the label's range.
+
+    score = scale · cos(x, y) with cos = x·y / max(‖x‖‖y‖, 1e-8), x and y being dropout(u) and dropout(v), each
+    through the same ``layers`` × (linear, ReLU, dropout). ``relu`` lifts negative cosines to zero. A learnable layer
+    ends in a ReLU, so with one the cosine is never negative.
+
+    Decides: the score itself; where there are two classes, 1 from ``threshold`` · ``scale`` on, and where there are
+    more, the nearest class.
+
+    Reads: two texts encoded apart. Losses see x and y.
+
+    Options:
+        layers: learnable layers before the cosine, shared by both texts
+        dropout: share of a vector that is dropped in training, before the first layer and after each one
+        relu: no cosine below zero
+        scale: what a cosine of 1 becomes; 5 for similarity labels from 0 to 5
+        threshold: cosine from which two texts count as the same, for labels with two classes
+
+    Siblings: ``linear`` with ``reads: "pair"`` learns how to compare instead.
+
+    Reference: Reimers & Gurevych, "Sentence-BERT", EMNLP 2019.
+
+    Example:
+        {"tasks": {"sts": {"head": {"name": "cosine", "relu": true}, "loss": "mse", "metric": "pearson"}}}
+    """
+
+    name = "cosine"
+    gives = "score"
+    reads = "pair"
+
+    def __init__(
+        self,
+        *,
+        layers: Annotated[int, Field(ge=0)] = 0,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        relu: bool = False,
+        scale: Annotated[float, Field(gt=0)] = 5.0,
+        threshold: Annotated[float, Field(ge=-1, le=1)] = 0.5,
+    ) -> None:
+        super().__init__()
+        self.layers = layers
+        self.dropout = dropout
+        self.relu = relu
+        self.scale = scale
+        self.threshold = threshold
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        self.labels = labels
+        self.front = learnable_layers(width, self.layers, self.dropout, generator)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        compared = self.front(vectors)  # [2, B, d]
+        cosine = cosine_of(compared[0], compared[1])  # [B]
+        return Prediction(self.scale * (cosine.relu() if self.relu else cosine), compared)
+
+    def decide(self, score: Tensor) -> Tensor:
+        if self.labels.classes == 2:
+            return (score >= self.threshold * self.scale).long()
+        if self.labels.classes > 2:
+            return score.round().clamp(0, self.labels.classes - 1).long()
+        return score

@@ -1,0 +1,73 @@
+"""A linear layer over sentence vectors."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Head, Labels, Prediction, new_linear
+from taskloom.plugins.heads.layers import learnable_layers
+
+
+class Linear(Head):
+    """A linear layer over one sentence vector, two of them, or the vector of a joined pair.
+
+    x = dropout(v), then ``layers`` × (linear, ReLU, dropout) at the width of x, then a linear layer to one logit
+    per class or one number. For a pair x is u ⊕ v, of width 2d.
+
+    Decides: the class with the largest logit. One number is a logit where there are two classes (1 above zero), is
+    rounded to the nearest class where there are more, and is the value itself where labels are values.
+
+    Reads: one text, two texts encoded apart, or two texts in one sequence.
+
+    Options:
+        reads: "single" one text, "pair" two texts encoded apart, "joint" two texts in one sequence
+        layers: learnable layers before the last one
+        dropout: share of a vector that is dropped in training, before the first layer and after each learnable one
+
+    Siblings: ``cosine`` compares two vectors and has no weights of its own unless given layers.
+
+    Reference: Devlin et al., "BERT", NAACL 2019, section 4.
+
+    Example:
+        {"tasks": {"para": {"head": {"name": "linear", "reads": "pair", "layers": 1}}}}
+    """
+
+    name = "linear"
+    gives = "either"
+
+    def __init__(
+        self,
+        *,
+        reads: Literal["single", "pair", "joint"] = "single",
+        layers: Annotated[int, Field(ge=0)] = 0,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+    ) -> None:
+        super().__init__()
+        self.reads = reads
+        self.layers = layers
+        self.dropout = dropout
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        inputs = 2 * width if self.reads == "pair" else width
+        self.labels = labels
+        self.outputs = outputs
+        self.front = learnable_layers(inputs, self.layers, self.dropout, generator)
+        self.last = new_linear(inputs, outputs, generator)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        joined = torch.cat(tuple(vectors), dim=-1)  # [B, S·d]
+        score = self.last(self.front(joined))  # [B, outputs]
+        return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
+
+    def decide(self, score: Tensor) -> Tensor:
+        if self.outputs > 1:
+            return score.argmax(-1)
+        if self.labels.classes == 2:
+            return (score > 0).long()
+        if self.labels.classes > 2:
+            return score.round().clamp(0, self.labels.classes - 1).long()
+        return score
