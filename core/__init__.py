@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from taskloom.core.combiner import GradientCombiner as GradientCombiner
     from taskloom.core.combiner import Step as Step
-    from taskloom.core.combiner import check_losses as check_losses
     from taskloom.core.component import Component as Component
     from taskloom.core.data import DataSet as DataSet
     from taskloom.core.data import Examples as Examples
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
     from taskloom.core.tokens import arrange as arrange
 
 _HOMES = {
-    "combiner": "GradientCombiner Step check_losses",
+    "combiner": "GradientCombiner Step",
     "component": "Component",
     "data": "DataSet Examples Labels Split",
     "encoder": "Encoder",

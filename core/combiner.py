@@ -1,15 +1,13 @@
 """Interface 5 of 5: per-task gradients → one update."""
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
-from taskloom.core.errors import TrainingError
 from taskloom.core.gradients import Gradients, combine_gradients, gramian_of, take_gradients
 
 
@@ -29,7 +27,8 @@ class Step(Protocol):
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         """Forward, loss and backward of one task: adds ``scale`` × its gradient to every ``.grad``.
 
-        Returns the unscaled loss, detached. The task's activations are gone when this returns.
+        Returns the unscaled loss, detached; one that is not finite is an error that names the task. The task's
+        activations are gone when this returns.
         """
         ...
 
@@ -48,8 +47,8 @@ class GradientCombiner(nn.Module, Component, ABC):
     The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class takes
     the gradients task by task (one task's activations alive at a time, nothing flattened or copied), forms
     G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that needs more than that
-    overrides :meth:`update`. A loss or a gradient that is not finite is an error that names the task, and what is
-    in ``.grad`` when ``step.apply`` is called is dense.
+    overrides :meth:`update`. A gradient that is not finite is an error that names the task, and what is in
+    ``.grad`` when ``step.apply`` is called is dense.
 
     State that changes during training belongs into buffers; random numbers come from ``self.generator``.
     """
@@ -74,18 +73,9 @@ class GradientCombiner(nn.Module, Component, ABC):
         for task in step.tasks:
             losses[task] = step.backward(task)
             taken.append(take_gradients(step.shared))
-        check_losses(losses)
         combine_gradients(taken, self.weights(gramian_of(taken, step.tasks)), step.shared)
         step.apply()
         return losses
 
     def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
         """Called after each epoch (counted from 1) with the mean training loss of each task."""
-
-
-def check_losses(losses: Mapping[str, Tensor]) -> None:
-    """Refuse to go on from a loss that is not finite, by the name of its task."""
-    values = torch.stack(list(losses.values())).tolist() if losses else []
-    bad = [f"{task!r} ({value})" for task, value in zip(losses, values, strict=True) if not isfinite(value)]
-    if bad:
-        raise TrainingError(f"the loss of task {', '.join(bad)} is not finite; a smaller learning rate may help")
