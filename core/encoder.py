@@ -61,6 +61,13 @@ class Encoder(nn.Module, Component, ABC):
         """A fingerprint of the weights that will be loaded ("" when drawn from the seed); part of identity."""
         return ""
 
+    def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        """Input embeddings [N, d] → one vector per sequence, [S, d]: :meth:`encode` and :meth:`pool` in a row.
+
+        An encoder may override it to leave out states that its pooling does not read.
+        """
+        return self.pool(self.encode(embedded, tokens), tokens)
+
     def forward(self, tokens: Tokens) -> Tensor:
         """Tokens → one vector per sequence, [S, d]."""
-        return self.pool(self.encode(self.embed(tokens), tokens), tokens)
+        return self.vectors(self.embed(tokens), tokens)

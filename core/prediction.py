@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from taskloom.core.tokens import SEQUENCES, Tokens
@@ -52,8 +53,9 @@ def predict(encoder: "Encoder", head: "Head", tokens: Tokens, rows: Tensor | Non
 
     def run(embedded: Tensor | None) -> Prediction:
         start = encoder.embed(tokens) if embedded is None else embedded
-        pooled = encoder.pool(encoder.encode(start, tokens), tokens)  # [S·B, d]
-        vectors = pooled.unflatten(0, (SEQUENCES[head.reads], -1))  # [S, B, d]
-        return replace(head(vectors), rows=rows, replay=Replay(start, run))
+        pooled = encoder.vectors(start, tokens)  # [S·B, d]
+        vectors = torch.unflatten(pooled, 0, (SEQUENCES[head.reads], -1))  # [S, B, d]
+        prediction: Prediction = head(vectors)
+        return replace(prediction, rows=rows, replay=Replay(start, run))
 
     return run(None)

@@ -52,6 +52,11 @@ class Tokens:
     def longest(self) -> int:
         return int(self.lengths.max())
 
+    @property
+    def even(self) -> bool:
+        """Whether all sequences have one length, so that nothing needs padding."""
+        return len(self) * self.longest == self.ids.shape[0]
+
     @cached_property
     def starts(self) -> Tensor:
         """Row of each sequence's first token, [S]."""
@@ -81,12 +86,15 @@ class Tokens:
 
     def pad(self, rows: Tensor) -> Tensor:
         """[N, …] → [S, L, …], zero where there is no token."""
+        if self.even:
+            return torch.unflatten(rows, 0, (len(self), self.longest))
         out = rows.new_zeros((len(self) * self.longest, *rows.shape[1:]))
         return out.index_copy(0, self.slots, rows).view(len(self), self.longest, *rows.shape[1:])
 
     def unpad(self, padded: Tensor) -> Tensor:
         """[S, L, …] → [N, …]: the inverse of :meth:`pad`."""
-        return padded.flatten(0, 1).index_select(0, self.slots)
+        flat = padded.flatten(0, 1)
+        return flat if self.even else flat.index_select(0, self.slots)
 
     def to(self, device: torch.device | str) -> "Tokens":
         return Tokens(self.ids.to(device), self.lengths.to(device), self.types.to(device))

@@ -1,0 +1,126 @@
+"""BERT's parts on packed rows: embeddings, layers and pooler (Devlin et al. 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, gelu, layer_norm, linear
+
+from taskloom.core import Dropout, Tokens, init_linear
+from taskloom.plugins.encoders.attention import Layout, attend, attend_first
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a BERT."""
+
+    vocabulary: int
+    layers: int
+    width: int
+    heads: int
+    feed_forward: int
+    longest: int
+    types: int = 2
+    eps: float = 1e-12
+
+
+def table(rows: int, width: int) -> nn.Parameter:
+    """An embedding table, not yet filled."""
+    return nn.Parameter(torch.empty(rows, width))
+
+
+def empty_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer, not yet filled: ``nn.Linear(…)`` would draw from torch's global generator."""
+    return nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call,no-any-return]
+
+
+class Norm(nn.Module):
+    """LayerNorm with BERT's small ε."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class Embeddings(nn.Module):
+    """Word + position + segment → LayerNorm → dropout."""
+
+    def __init__(self, sizes: Architecture, dropout: float) -> None:
+        super().__init__()
+        self.word = table(sizes.vocabulary, sizes.width)
+        self.position = table(sizes.longest, sizes.width)
+        self.segment = table(sizes.types, sizes.width)
+        self.norm = Norm(sizes.width, sizes.eps)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        # A batch touches few rows of the word table, so its gradient is those rows and not a table of zeros.
+        x = embedding(tokens.ids, self.word, sparse=True)  # [N, d]
+        x = x + embedding(tokens.positions, self.position) + embedding(tokens.types, self.segment)
+        return self.dropout(self.norm(x))  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """Self-attention, add and norm, feed-forward, add and norm; one projection makes queries, keys and values."""
+
+    def __init__(self, sizes: Architecture, dropout: float, attention_dropout: float) -> None:
+        super().__init__()
+        self.heads = sizes.heads
+        self.qkv = empty_linear(sizes.width, 3 * sizes.width)
+        self.out = empty_linear(sizes.width, sizes.width)
+        self.attention_norm = Norm(sizes.width, sizes.eps)
+        self.up = empty_linear(sizes.width, sizes.feed_forward)
+        self.down = empty_linear(sizes.feed_forward, sizes.width)
+        self.output_norm = Norm(sizes.width, sizes.eps)
+        self.dropout = Dropout(dropout)
+        self.attention_dropout = Dropout(attention_dropout)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """States [N, d] in the layout's order → the next states, [N, d]."""
+        return self._finish(x, attend(self.qkv(x), layout, self.heads, self.attention_dropout))
+
+    def first(self, x: Tensor, layout: Layout) -> Tensor:
+        """The same for the first token of each sequence alone, [N, d] → [S, d], at a sixth of the work."""
+        width = x.shape[1]
+        weights = torch.split(self.qkv.weight, [width, 2 * width])
+        biases = torch.split(self.qkv.bias, [width, 2 * width])
+        first = x.index_select(0, layout.firsts)  # [S, d]
+        q, kv = linear(first, weights[0], biases[0]), linear(x, weights[1], biases[1])
+        return self._finish(first, attend_first(q, kv, layout, self.heads, self.attention_dropout))
+
+    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = self.attention_norm(self._add(x, self.out(mixed)))
+        return self.output_norm(self._add(x, self.down(gelu(self.up(x)))))  # type: ignore[no-any-return]
+
+    def _add(self, x: Tensor, change: Tensor) -> Tensor:
+        """x + dropout(change), in one pass over memory."""
+        if not self.dropout.active:
+            return x + change
+        return torch.addcmul(x, change, self.dropout.noise(change))
+
+
+class Pooler(nn.Module):
+    """tanh(W · state of [CLS] + b)."""
+
+    def __init__(self, sizes: Architecture) -> None:
+        super().__init__()
+        self.dense = empty_linear(sizes.width, sizes.width)
+
+    def forward(self, first: Tensor) -> Tensor:
+        return torch.tanh(linear(first, self.dense.weight, self.dense.bias))
+
+
+def initialise(module: nn.Module, generator: torch.Generator, std: float = 0.02) -> None:
+    """Draw all weights as BERT does: N(0, std²), biases zero, norms one."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            init_linear(part, generator, std)
+        elif isinstance(part, Embeddings):
+            with torch.no_grad():
+                for rows in (part.word, part.position, part.segment):
+                    rows.normal_(0.0, std, generator=generator)

