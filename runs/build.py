@@ -30,5 +30,5 @@ def make_task(catalogue: "Catalogue", name: str, spec: dict[str, Any]) -> Task:
 
 def without_places(catalogue: "Catalogue", kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     """A component's options less those that only say where something lies: moving a file changes no result."""
-    places = catalogue.find(kind, spec["name"]).cls.places
+    places = catalogue.get(kind, spec["name"]).cls.places
     return {key: value for key, value in spec.items() if key not in places}
