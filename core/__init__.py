@@ -79,7 +79,8 @@ _HOMES = {
     "data": "DataSet Examples Labels Split",
     "encoder": "Encoder",
     "engine": "Emit Engine Work",
-    "errors": "DataError PluginError Problem RegistryError RequestError TaskloomError TrainingError WeightsError unknown",
+    "errors": "DataError PluginError Problem RegistryError RequestError TaskloomError TrainingError WeightsError "
+    "unknown",
     "events": "Event Job",
     "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
     "head": "Head",

@@ -67,4 +67,7 @@ class DataSet(Component, ABC):
 
     @abstractmethod
     def content(self) -> str:
-        """A fingerprint of everything :meth:`load` depends on: a hash of the files, or of the generating rule."""
+        """A fingerprint of what the train and dev splits hold: a hash of their files, or of the generated examples.
+
+        It is part of a result's identity. A test split is left out: it decides nothing about a run.
+        """

@@ -75,12 +75,12 @@ def write_atomically(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         yield part
-        _sync(part)
+        sync(part)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -99,7 +99,8 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk, so that a power cut cannot undo it."""
     if path.is_dir() and os.name == "nt":
         return  # Windows cannot open a folder; its rename is durable by itself
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

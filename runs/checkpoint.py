@@ -7,7 +7,6 @@ The last two are kept, so that a damaged one can be passed over. Nothing is ever
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import tempfile
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from taskloom.registry.artifacts import sync
 
 Tensors = dict[str, Tensor]
 KEPT = 2
@@ -32,11 +33,11 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
         save_file(tensors, partial / "tensors.safetensors")
         facts = {**state, "sha256": _sha256(partial / "tensors.safetensors")}
         (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
-        for name in ("tensors.safetensors", "state.json"):
-            with (partial / name).open("rb") as file:
-                os.fsync(file.fileno())
+        for path in (partial / "tensors.safetensors", partial / "state.json", partial):
+            sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -62,7 +63,7 @@ def save_checkpoint(folder: Path, stage: int, epoch: int, tensors: Tensors, stat
 
 def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | None, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones."""
-    damaged = []
+    damaged: list[str] = []
     for path in reversed(_checkpoints(folder)):
         try:
             return load_folder(path), damaged
@@ -75,6 +76,8 @@ def drop_checkpoints(folder: Path) -> None:
     """Remove a finished cell's checkpoints, and what a killed writer left."""
     for path in [*_checkpoints(folder), *folder.glob(".partial-*")]:
         shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -134,7 +137,7 @@ def random_state(generators: dict[str, torch.Generator]) -> Tensors:
     kept["random.torch"] = torch.get_rng_state()
     if torch.cuda.is_available():
         kept["random.cuda"] = torch.cuda.get_rng_state()
-    words, place = np.random.get_state(legacy=False)["state"].values()  # type: ignore[call-overload]
+    words, place = np.random.get_state(legacy=False)["state"].values()
     kept["random.numpy"] = torch.from_numpy(np.append(words, place).astype(np.int64))
     kept["random.python"] = torch.tensor([*random.getstate()[1]], dtype=torch.int64)
     return kept

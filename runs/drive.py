@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskloom.core import Engine, Event, Job, RequestError
-from taskloom.core.errors import Problem, unknown
+from taskloom.core import Engine, Event, Job
 from taskloom.runs.build import make
 from taskloom.runs.plan import Plan
 from taskloom.runs.track import tell_trackers
@@ -38,9 +37,7 @@ def run_plan(
 
     Cells that stand in the grid under several labels are run once. Only this function writes to the ledger.
     """
-    names = catalogue.names("engine")
-    if engine not in names:
-        raise RequestError("--engine", [Problem("", unknown("engine", engine, names, where="installed"))])
+    runner = make(catalogue, Engine, {"name": engine})
     ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
     jobs: dict[str, Job] = {}
     outcome = Outcome()
@@ -64,5 +61,5 @@ def run_plan(
             listen(Event("log", event.cell, {"message": problem}))
         listen(event)
 
-    make(catalogue, Engine, {"name": engine}).execute(list(jobs.values()), train, emit)
+    runner.execute(list(jobs.values()), train, emit)
     return outcome

@@ -93,7 +93,8 @@ class Feed:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each row, all its texts together, [size]."""
-        return np.sum([column.lengths for column in self.columns], axis=0)
+        total: NDArray[np.int64] = np.sum([column.lengths for column in self.columns], axis=0)
+        return total
 
     def pool(self) -> Pool:
         """What a sampler may know of this split."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.registry.manager import packaged_grids
-from taskloom.registry.words import problems_of
+from taskloom.registry.problems import problems_of
 from taskloom.runs.paths import PathError, assign, matches
 
 #: A grid of more cells than this is more likely a slip than a wish.
@@ -43,6 +43,8 @@ class Variant:
 def load_grid(source: str) -> Grid:
     """Read a grid by the name of a packaged one or by the path of a JSON file."""
     packaged = packaged_grids()
+    if source in packaged and packaged[source].conflict:
+        raise RequestError(source, [Problem("", packaged[source].conflict)])
     path = packaged[source].path if source in packaged else Path(source).expanduser()
     if path.is_dir() or not path.exists():
         what = "is a folder, not a file" if path.is_dir() else "is no file"
@@ -52,7 +54,7 @@ def load_grid(source: str) -> Grid:
     try:
         spec = GridSpec.model_validate(raw)
     except ValidationError as error:
-        raise RequestError(str(path), problems_of(error)) from None
+        raise RequestError(str(path), problems_of(error, GridSpec)) from None
     return Grid(spec.name or _name_of(path), path, spec, raw)
 
 
@@ -132,6 +134,8 @@ def _base(grid: Grid) -> dict[str, Any]:
         packaged = packaged_grids()
         if raw not in packaged:
             raise RequestError(str(path), [Problem("base", unknown("packaged grid", raw, packaged, where="packaged"))])
+        if packaged[raw].conflict:
+            raise RequestError(str(path), [Problem("base", packaged[raw].conflict)])
         if raw in seen and path == packaged[raw].path:
             raise RequestError(str(path), [Problem("base", f"the grids {' → '.join([*seen, raw])} go in a circle")])
         seen.append(raw)
@@ -140,7 +144,7 @@ def _base(grid: Grid) -> dict[str, Any]:
     try:
         return dict(plain(RunSpec.model_validate(raw)))
     except ValidationError as error:
-        raise RequestError(str(grid.path), problems_of(error, "base")) from None
+        raise RequestError(str(grid.path), problems_of(error, RunSpec, "base")) from None
 
 
 @dataclass(frozen=True)

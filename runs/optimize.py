@@ -32,9 +32,9 @@ def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
     >>> [rate_factor(step, 10, {"name": "linear", "warmup": 2}) for step in (0, 1, 2, 6, 9)]
     [0.5, 1.0, 1.0, 0.5, 0.125]
     """
-    warmup = schedule["warmup"] if schedule["warmup"] >= 1 else schedule["warmup"] * steps
+    warmup: float = schedule["warmup"] if schedule["warmup"] >= 1 else schedule["warmup"] * steps
     if step + 1 < warmup:
-        return float((step + 1) / warmup)
+        return (step + 1) / warmup
     progress = min(1.0, max(0.0, (step - warmup) / max(1.0, steps - warmup)))
     if schedule["name"] == "linear":
         return 1.0 - progress
@@ -69,7 +69,7 @@ class GroupStep:
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         loss = self._loss(task)
         if loss.requires_grad:  # a frozen encoder under a head without weights has nothing to learn
-            (loss if scale == 1.0 else loss * scale).backward()
+            torch.autograd.backward(loss if scale == 1.0 else loss * scale)
         return loss.detach()
 
     def evaluate(self, task: str) -> Tensor:
@@ -90,5 +90,5 @@ class GroupStep:
         criterion = self._model.loss(task)
         loss: Tensor = criterion(prediction, feed.target(rows))
         if not torch.isfinite(loss):
-            raise TrainingError(f"the loss {criterion.name!r} of task {task!r} is {float(loss)}")
+            raise TrainingError(f"the loss {criterion.name!r} of task {task!r} is {loss.item()}")
         return loss

@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from taskloom.core import DataSet, Encoder, Problem, RequestError, RunSpec, Split, TaskloomError
-from taskloom.registry.words import problems_of
+from taskloom.core import DataSet, Encoder, Problem, RequestError, Split, TaskloomError
 from taskloom.runs.build import make, without_places
 from taskloom.runs.grid import Grid, Variant, expand
 
@@ -125,14 +122,7 @@ class _Checked:
 
     def __init__(self, variant: Variant, catalogue: "Catalogue") -> None:
         self.variant = variant
-        self.spec: dict[str, Any] = {}
-        self.problems: list[Problem] = []
-        try:
-            run = RunSpec.model_validate(variant.spec)
-        except ValidationError as error:
-            self.problems = problems_of(error)
-        else:
-            self.spec, self.problems = catalogue.resolve_run(run)
+        self.spec, self.problems = catalogue.resolve_run(variant.spec)
 
 
 class _Contents:

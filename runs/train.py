@@ -127,7 +127,7 @@ class Run:
         """Keep weights and predictions if selection prefers this epoch; of equals, the first."""
         how = self.job.spec["selection"]
         score = float(epoch) if how == "last" or not scores else scores[how]
-        if score <= self.best.score:
+        if not score > self.best.score:
             return
         self.best = Best(epoch, score, scores)
         saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})

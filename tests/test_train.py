@@ -49,7 +49,10 @@ def of(events: list[Event], what: str) -> list[Event]:
 
 
 def test_a_frozen_stage_trains_heads_and_leaves_the_encoder(tmp_path: Path) -> None:
-    cells = [{"label": "untrained", "set": {"stages.0.epochs": 0}}, {"label": "frozen", "set": {"stages.0.frozen": True}}]
+    cells = [
+        {"label": "untrained", "set": {"stages.0.epochs": 0}},
+        {"label": "frozen", "set": {"stages.0.frozen": True}},
+    ]
     path = grid(tmp_path, {"tasks": {"sst": SST}, "stages": [STAGE]}, cells=cells)
     plan, outcome, events = run(path, tmp_path / "r")
     assert (outcome.finished, outcome.failed) == (2, 0)

@@ -43,6 +43,7 @@ def run(context: click.Context, grid: str, registry: Path, engine: str, retry: b
     from taskloom.runs.progress import show_progress
 
     catalogue = load_catalogue()
+    catalogue.get("engine", engine)  # before a registry is made: a misspelt name should leave nothing behind
     found = Ledger.find(registry)
     try:
         plan = make_plan(loaded, catalogue, found, allow_large=yes)
