@@ -72,3 +72,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without "±" gets "?", not a traceback
     cli(prog_name="taskloom")
+
+
+if __name__ == "__main__":
+    main()
