@@ -1,7 +1,6 @@
 """BERT weights on disk: which tensors there should be, and how they become ours."""
 
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +24,10 @@ _SIZES = {
     "heads": "num_attention_heads",
     "feed_forward": "intermediate_size",
     "longest": "max_position_embeddings",
+    "types": "type_vocab_size",
 }
-_FACTS = {  # what this encoder is, with the value that a config leaves out
-    "model_type": ("bert", "bert"),
-    "hidden_act": ("gelu", "gelu"),
-    "position_embedding_type": ("absolute", "absolute"),
-    "is_decoder": (False, False),
-}
+#: What this encoder is; a config that leaves one out means the same.
+_FACTS = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 
 
 @dataclass(frozen=True)
@@ -52,15 +48,19 @@ def read_config(folder: Path) -> Config:
         raise WeightsError(f"{path} cannot be read: {error}") from None
     if not isinstance(raw, dict):
         raise WeightsError(f"{path} should hold an object. Found {type(raw).__name__}.")
-    for key, (wanted, default) in _FACTS.items():
-        if raw.get(key, default) not in (wanted, None):
+    for key, wanted in _FACTS.items():
+        if raw.get(key) not in (wanted, None):
             raise WeightsError(f"{path}: {key} should be {wanted!r} for minbert. Found {raw[key]!r}.")
+    raw = {"type_vocab_size": 2, **raw}
     found = {ours: raw.get(theirs) for ours, theirs in _SIZES.items()}
     bad = [f"{_SIZES[ours]} is {value!r}" for ours, value in found.items() if type(value) is not int or value < 1]
     if bad:
         raise WeightsError(f"{path}: sizes should be whole numbers from 1. Found: {', '.join(bad)}.")
-    sizes = Architecture(**found, types=raw.get("type_vocab_size", 2), eps=raw.get("layer_norm_eps", 1e-12))  # type: ignore[arg-type]
-    return Config(sizes, raw.get("hidden_dropout_prob", 0.1), raw.get("attention_probs_dropout_prob", 0.1))
+    names = {"layer_norm_eps": 1e-12, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    eps, dropout, attention_dropout = shares = [raw.get(name, default) for name, default in names.items()]
+    if not all(isinstance(share, int | float) and 0 <= share < 1 for share in shares):
+        raise WeightsError(f"{path}: {', '.join(names)} should be numbers from 0 to below 1. Found {shares}.")
+    return Config(Architecture(**found, eps=eps), dropout, attention_dropout)
 
 
 def sources(sizes: Architecture, *, pooler: bool) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
@@ -152,7 +152,7 @@ def _read_shapes(path: Path) -> Shapes:
 def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
     try:
         held: Any = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # bytes that are no archive make the unpickler fail in many ways
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(f"{path} cannot be read as plain tensors: {reason}") from None
     if not isinstance(held, dict):
