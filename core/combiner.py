@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
+from taskloom.core.errors import Problem
 from taskloom.core.gradients import Gradients, combine_gradients, gramian_of, take_gradients
 
 
@@ -22,6 +23,10 @@ class Step(Protocol):
     @property
     def shared(self) -> Sequence[nn.Parameter]:
         """The trainable parameters that several tasks share; a head's own never take part in combination."""
+        ...
+
+    def own(self, task: str) -> Sequence[nn.Parameter]:
+        """The trainable parameters that one task has for itself: its head's and its loss's."""
         ...
 
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
@@ -58,6 +63,13 @@ class GradientCombiner(nn.Module, Component, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.generator: torch.Generator | None = None
+
+    def problems(self, tasks: Sequence[str]) -> list[Problem]:
+        """What in the options does not fit the tasks of the stage, such as a name that is none of them.
+
+        Asked before anything is trained; each problem's path is the option's name.
+        """
+        return []
 
     def prepare(self, *, tasks: Sequence[str]) -> None:
         """Called once before a stage with the names of its tasks."""

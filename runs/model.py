@@ -46,6 +46,12 @@ class Model(nn.Module):
         """What all tasks share and learn: the encoder and whatever heads share."""
         return [p for part in (self.encoder, self.shared) for p in part.parameters() if p.requires_grad]
 
+    def own_parameters(self, task: str) -> list[nn.Parameter]:
+        """What one task has for itself and learns: its head and its loss, less what heads share."""
+        shared = {id(p) for p in self.shared.parameters()}
+        parts = (self.heads[task], self.losses[task])
+        return [p for part in parts for p in part.parameters() if p.requires_grad and id(p) not in shared]
+
     def trained_parameters(self, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Parameter]]:
         """What a stage with these tasks learns, by name."""
         own = {f"{part}.{name}." for part in ("heads", "losses") for name in names}

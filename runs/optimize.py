@@ -66,6 +66,9 @@ class GroupStep:
     def tasks(self) -> Sequence[str]:
         return tuple(self._batches)
 
+    def own(self, task: str) -> Sequence[nn.Parameter]:
+        return self._model.own_parameters(task)
+
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         loss = self._loss(task)
         if loss.requires_grad:  # a frozen encoder under a head without weights has nothing to learn

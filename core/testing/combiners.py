@@ -35,7 +35,10 @@ class SmallStep:
     def loss(self, task: str) -> Tensor:
         table, layer = self.shared
         states = (nn.functional.embedding(self.ids[task], table, sparse=True) @ layer).tanh()  # [5, 4]
-        return (states @ self.heads[task]).sin().sum()
+        return (states @ self.heads[task]).sin().add(1.5).sum()  # above zero, as losses are
+
+    def own(self, task: str) -> Sequence[nn.Parameter]:
+        return [self.heads[task]]
 
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         loss = self.loss(task)

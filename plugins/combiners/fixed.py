@@ -1,4 +1,4 @@
-"""What combiners with weights that are known beforehand share: gradients add up where they arise."""
+"""What combiners that weigh losses share: gradients add up where they arise."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -28,15 +28,21 @@ class FixedWeights(GradientCombiner):
         """The weight of each task of a step, in order."""
 
     def update(self, step: Step) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = {}
-        for task, factor in zip(step.tasks, self.factors(step.tasks), strict=True):
-            losses[task] = step.backward(task, factor)
-        densify_gradients(step.shared)
-        gradients = [parameter.grad for parameter in step.shared if parameter.grad is not None]
-        if gradients and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
-            _blame(step)
+        losses = add_up(step, self.factors(step.tasks))
         step.apply()
         return losses
+
+
+def add_up(step: Step, factors: Sequence[float]) -> dict[str, Tensor]:
+    """Leave Σ wᵢ gᵢ in ``.grad``, dense and finite; returns each task's loss."""
+    losses: dict[str, Tensor] = {}
+    for task, factor in zip(step.tasks, factors, strict=True):
+        losses[task] = step.backward(task, factor)
+    densify_gradients(step.shared)
+    gradients = [parameter.grad for parameter in step.shared if parameter.grad is not None]
+    if gradients and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
+        _blame(step)
+    return losses
 
 
 def _blame(step: Step) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taskloom.core import GradientCombiner
+from taskloom.core import GradientCombiner, Step, combine_gradients, densify_gradients, gramian_of, take_gradients
 
 
 class PCGrad(GradientCombiner):
@@ -16,12 +16,21 @@ class PCGrad(GradientCombiner):
     gradient is a combination of the original ones, so its coefficients follow from the Gramian alone.
 
     Reads: the gradients of the shared parameters. A head's own parameters take no part: they get the whole
-    gradient of their task, under either reduction.
+    gradient of their task, under either reduction. With ``scope: all`` they do take part: a head's gradient counts
+    in ‖gⱼ‖², which makes projections shorter, and where gⱼ is added to or taken from others' gradients, its head
+    moves along: it gets Σᵢ of task j's coefficients times its own gradient, under either reduction, since there is
+    nothing to take a mean of.
 
     Options:
         reduction: "mean" or "sum" of the projected gradients
+        scope: "shared" (as in the paper) projects the gradients of shared parameters only; "all" projects those of
+            the whole model, as the authors' TensorFlow code and Pytorch-PCGrad do
+        include_self: let a projected gᵢ meet its own original gᵢ too, as LibMTL, Pytorch-PCGrad and the authors'
+            code do; that changes something only with three tasks or more, where projections may have turned gᵢ
+            against itself
 
-    Siblings: without conflicts the shared parameters get what ``mean`` or ``sum`` gives them.
+    Siblings: without conflicts the shared parameters get what ``mean`` or ``sum`` gives them; ``gradvac`` moves
+    gradients towards the angle that tasks usually have; ``gse`` follows it with a plain step.
 
     Reference: Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, Algorithm 1.
 
@@ -31,23 +40,56 @@ class PCGrad(GradientCombiner):
 
     name = "pcgrad"
 
-    def __init__(self, *, reduction: Literal["mean", "sum"] = "mean") -> None:
+    def __init__(
+        self,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+        scope: Literal["shared", "all"] = "shared",
+        include_self: bool = False,
+    ) -> None:
         super().__init__()
         self.reduction = reduction
+        self.scope = scope
+        self.include_self = include_self
 
     def weights(self, gramian: Tensor) -> Tensor:
+        return self._reduced(self._coefficients(gramian))
+
+    def update(self, step: Step) -> dict[str, Tensor]:
+        if self.scope == "shared":
+            return super().update(step)
+        losses, taken, squares = {}, [], []
+        for task in step.tasks:
+            losses[task] = step.backward(task)
+            taken.append(take_gradients(step.shared))
+            densify_gradients(step.own(task))
+            squares.append(gramian_of([[parameter.grad for parameter in step.own(task)]], [task])[0, 0])
+        # Heads have no parameter in common, so they only add to the norms.
+        total = self._coefficients(gramian_of(taken, step.tasks) + torch.stack(squares).diag())  # [T]
+        combine_gradients(taken, self._reduced(total), step.shared)
+        for task, factor in zip(step.tasks, total.tolist(), strict=True):
+            for parameter in step.own(task):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+        step.apply()
+        return losses
+
+    def _coefficients(self, gramian: Tensor) -> Tensor:
+        """The sum of the projected gradients in terms of the original ones: [T, T] → [T]."""
         count = len(gramian)
         projected = torch.eye(count, dtype=gramian.dtype)  # [T, T] row i: projected gradient i in original ones
         for i in range(count):
             for j in self._order(count):
                 # The norm may underflow to zero where the inner product does not.
-                if j == i or gramian[j, j] <= 0:
+                if gramian[j, j] <= 0 or (j == i and not self.include_self):
                     continue
                 inner = gramian[j] @ projected[i]
                 if inner < 0:
                     projected[i, j] -= inner / gramian[j, j]
-        total = projected.sum(0)  # [T]
-        return total / count if self.reduction == "mean" else total
+        return projected.sum(0)
+
+    def _reduced(self, total: Tensor) -> Tensor:
+        return total / len(total) if self.reduction == "mean" else total
 
     def _order(self, count: int) -> list[int]:
         device = "cpu" if self.generator is None else self.generator.device

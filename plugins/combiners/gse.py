@@ -1,0 +1,82 @@
+"""Gradient surgery followed by a plain step."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from taskloom.core import GradientCombiner, Gradients, Step, combine_gradients, gramian_of, take_gradients
+from taskloom.plugins.combiners.fixed import add_up
+from taskloom.plugins.combiners.pcgrad import PCGrad
+
+
+class GSE(GradientCombiner):
+    """Two optimizer steps at a time: one by gradient surgery, then one by the plain summed loss.
+
+    θ′ = step(θ, mean of the projected gradients of ``pcgrad``), θ″ = step(θ′, Σᵢ gᵢ): each step is a whole one, with
+    its own clipping and optimizer update (AdamW counts two). Which gradients the second step takes, the paper
+    leaves open: "fresh" ones at the moved parameters cost another forward and backward pass of every task; "kept"
+    ones are those of the first pass, so the two steps differ in the projection only.
+
+    Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task in
+    both steps. The reported loss is that of the first pass. No more memory than ``pcgrad`` with "fresh", one
+    gradient more with "kept".
+
+    Options:
+        second: gradients of the second step: "fresh" at the moved parameters, or "kept" from the first pass
+
+    Siblings: its first step is ``pcgrad``, its second ``sum``.
+
+    Reference: Cortes, Hsieh and Fu, "An Exploration of Fine-Tuning Techniques on minBERT Optimizations", CS224N,
+    experiment 1c.
+
+    Example:
+        {"stages": [{"combiner": {"name": "gse", "second": "kept"}}]}
+    """
+
+    name = "gse"
+
+    def __init__(self, *, second: Literal["fresh", "kept"] = "fresh") -> None:
+        super().__init__()
+        self.second = second
+        self.surgery = PCGrad(reduction="mean")
+
+    def update(self, step: Step) -> dict[str, Tensor]:
+        if self.second == "fresh":
+            losses = self.surgery.update(step)
+            add_up(step, [1.0] * len(step.tasks))
+        else:
+            losses, kept = self._first_keeping(step)
+            for parameter, gradient in kept:
+                parameter.grad = gradient
+        step.apply()
+        return losses
+
+    def _first_keeping(self, step: Step) -> tuple[dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
+        """The first step; also returns the plain sum of its gradients, parameter by parameter."""
+        losses: dict[str, Tensor] = {}
+        taken: list[Gradients] = []
+        for task in step.tasks:
+            losses[task] = step.backward(task)
+            taken.append(take_gradients(step.shared))
+        own = [parameter for task in step.tasks for parameter in step.own(task)]
+        kept = [(parameter, parameter.grad.clone()) for parameter in own if parameter.grad is not None]
+        weights = self.surgery.weights(gramian_of(taken, step.tasks))
+        for place, parameter in enumerate(step.shared):
+            parts = [[gradients[place]] for gradients in taken]
+            for gradients in taken:
+                gradients[place] = None
+            total = _sum_of(parts, parameter)
+            if total is not None:
+                kept.append((parameter, total))
+            combine_gradients(parts, weights, [parameter])
+        step.apply()
+        return losses, kept
+
+
+def _sum_of(parts: Sequence[Gradients], parameter: nn.Parameter) -> Tensor | None:
+    """The sum of one parameter's gradients, which stay as they are: only this parameter's are copied at a time."""
+    copies: list[Gradients] = [[None if part is None else part.clone() for part in one] for one in parts]
+    combine_gradients(copies, torch.ones(len(copies)), [parameter])
+    return parameter.grad

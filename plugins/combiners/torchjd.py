@@ -1,0 +1,197 @@
+"""TorchJD's aggregators, all of them, behind one name."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from taskloom.core import (
+    GradientCombiner,
+    Gradients,
+    Problem,
+    RequestError,
+    Step,
+    TrainingError,
+    combine_gradients,
+    gramian_of,
+    take_gradients,
+    unknown,
+)
+from taskloom.plugins.combiners.torchjd_state import pack, unpack
+
+_BASES = ("Aggregator", "WeightedAggregator", "GramianWeightedAggregator")
+
+
+class TorchJD(GradientCombiner):
+    """Any aggregator of the library TorchJD: UPGrad, DualProj, FairGrad, Krum, ConFIG, GradDrop and the rest.
+
+    One that is a function of the Gramian is given the Gramian in float64 and costs no more than ``pcgrad``. Any other
+    (ConFIG, Constant, ExcessMTL, GradDrop, Mean, NashMTL, Random, Sum, TrimmedMean in version 0.18) needs the
+    gradients written out as one matrix [tasks, parameters], which takes as much memory again as they do.
+    What TorchJD draws from torch's global generator comes from the run's own here, and the global one is left as it
+    was. State (of GradVac, PCD, NashMTL, ExcessMTL) is saved and restored.
+
+    Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
+    Needs the extra: pip install "taskloom[torchjd]".
+
+    Options:
+        aggregator: the class in torchjd.aggregation, such as "UPGrad"
+        options: its arguments as TorchJD names them; a list of numbers, in the order of the stage's tasks, becomes
+            a vector; the number of tasks is filled in where it is asked for
+
+    Siblings: ``pcgrad``, ``gradvac``, ``cagrad``, ``mgda``, ``imtl_g``, ``nash_mtl`` and ``aligned_mtl`` need no
+    other library.
+
+    Reference: Quinton and Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, and TorchJD's pages.
+
+    Example:
+        {"stages": [{"combiner": {"name": "torchjd", "aggregator": "CAGrad", "options": {"c": 0.4}}}]}
+    """
+
+    name = "torchjd"
+    anchor: Tensor  # holds nothing; is where the combiner is
+
+    def __init__(self, *, aggregator: str = "UPGrad", options: dict[str, JsonValue] | None = None) -> None:
+        super().__init__()
+        self.wanted, self.options = aggregator, {key: _argument(key, value) for key, value in (options or {}).items()}
+        self.register_buffer("anchor", torch.zeros(0), persistent=False)
+        self._take(make_aggregator(self.wanted, self.options, tasks=2))
+
+    def problems(self, tasks: Sequence[str]) -> list[Problem]:
+        """Whether the aggregator takes as many tasks, found by trying it on gradients that are orthogonal."""
+        self._take(make_aggregator(self.wanted, self.options, len(tasks)))
+        try:
+            self._call(torch.eye(len(tasks), dtype=torch.float64))
+        except TrainingError as error:
+            return [Problem("options", str(error))]
+        return []
+
+    def prepare(self, *, tasks: Sequence[str]) -> None:
+        if problems := self.problems(tasks):
+            raise RequestError("combiner 'torchjd'", problems)
+        self._take(make_aggregator(self.wanted, self.options, len(tasks)))
+
+    def update(self, step: Step) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        taken: list[Gradients] = []
+        for task in step.tasks:
+            losses[task] = step.backward(task)
+            taken.append(take_gradients(step.shared))
+        gramian = gramian_of(taken, step.tasks)
+        if self._by_gramian:
+            combine_gradients(taken, self._call(gramian, self._seed()), step.shared)
+        elif step.shared:
+            self._write(step, self._call(_jacobian(taken, step), self._seed()))
+        step.apply()
+        return losses
+
+    def get_extra_state(self) -> Tensor:
+        """What a stateful aggregator remembers, as one row of bytes."""
+        return pack(self._aggregator, self._shape)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Give an aggregator its memory back: after one call its state has the right form and can be filled."""
+        device = "cpu" if self._by_gramian else self.anchor.device
+        dtype = torch.float64 if self._by_gramian else torch.float32
+
+        def prime(shape: list[int]) -> None:
+            self._call(torch.eye(*shape, dtype=dtype, device=device))
+
+        unpack(self._aggregator, state, prime)
+
+    def _take(self, aggregator: Any) -> None:
+        # In a tuple, so that its buffers are not taken for ours: they change their form while it works.
+        self._hidden = (aggregator,)
+        self._shape: list[int] = []  # of what it saw last
+        self._by_gramian = hasattr(aggregator, "gramian_weighting")
+
+    @property
+    def _aggregator(self) -> Any:
+        return self._hidden[0]
+
+    def _seed(self) -> int:
+        device = "cpu" if self.generator is None else self.generator.device
+        return int(torch.randint(2**62, (), generator=self.generator, device=device).item())
+
+    def _call(self, matrix: Tensor, seed: int = 0) -> Tensor:
+        """The Gramian [T, T] → weights [T], or the Jacobian [T, n] → the update [n]."""
+        aggregator = self._aggregator
+        call: Callable[[Tensor], Tensor] = aggregator.gramian_weighting if self._by_gramian else aggregator
+        for module in aggregator.modules():
+            for key, value in vars(module).items():
+                if isinstance(value, Tensor):  # a vector among the options
+                    vars(module)[key] = value.to(matrix)
+        try:
+            with seeded_globals(seed), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of solvers, about how TorchJD uses them
+                result = call(matrix)
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise TrainingError(f"TorchJD's {self.wanted} with {len(matrix)} tasks: {error}") from error
+        if not result.isfinite().all():
+            raise TrainingError(f"TorchJD's {self.wanted} gave an update that is not finite")
+        self._shape = list(matrix.shape)
+        return result
+
+    def _write(self, step: Step, update: Tensor) -> None:
+        parts = torch.split(update, [parameter.numel() for parameter in step.shared])
+        for parameter, part in zip(step.shared, parts, strict=True):
+            parameter.grad = part.view_as(parameter).to(parameter.dtype)
+
+
+def make_aggregator(name: str, options: Mapping[str, Any], tasks: int) -> Any:
+    """An aggregator by name; ``ValueError`` if TorchJD lacks it or does not take the options."""
+    try:
+        library = import_module("torchjd.aggregation")
+    except ImportError:
+        raise ValueError("combiner 'torchjd' needs the package torchjd: pip install 'taskloom[torchjd]'") from None
+    known = [
+        key for key in library.__all__ if key not in _BASES and issubclass(getattr(library, key), library.Aggregator)
+    ]
+    if name not in known:
+        raise ValueError(unknown("aggregator", name, known, where="in TorchJD"))
+    cls = getattr(library, name)
+    accepted = inspect.signature(cls.__init__).parameters.keys() - {"self"}
+    for key in options:
+        if key not in accepted:
+            raise ValueError(unknown(f"option of {name}", key, accepted))
+    given = {"n_tasks": tasks, **options} if "n_tasks" in accepted else dict(options)
+    try:
+        return cls(**given)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ValueError(f"TorchJD's {name} cannot be made: {error}") from None
+
+
+@contextmanager
+def seeded_globals(seed: int) -> Iterator[None]:
+    """Seed torch's global generators, and leave them as they were before."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+def _argument(key: str, value: JsonValue) -> Any:
+    if isinstance(value, list):
+        if not all(isinstance(item, int | float) for item in value):
+            raise ValueError(f"option {key!r} should be a number, a text or a list of numbers. Found {value!r}.")
+        return torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, dict):
+        raise ValueError(f"option {key!r} should be a number, a text or a list of numbers. Found {value!r}.")
+    return value
+
+
+def _jacobian(taken: Sequence[Gradients], step: Step) -> Tensor:
+    """The gradients as one matrix [tasks, parameters]; uses them up."""
+    sizes = [parameter.numel() for parameter in step.shared]
+    jacobian = torch.zeros(len(taken), sum(sizes), device=step.shared[0].device)
+    for place, part in enumerate(torch.split(jacobian, sizes, dim=1)):
+        for row, gradients in zip(part, taken, strict=True):
+            gradient, gradients[place] = gradients[place], None
+            if gradient is not None:
+                row.copy_(gradient.to_dense().reshape(-1) if gradient.is_sparse else gradient.reshape(-1))
+    return jacobian
