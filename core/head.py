@@ -22,7 +22,7 @@ class Head(nn.Module, Component, ABC):
     """
 
     kind: ClassVar[str] = "head"
-    gives: ClassVar[Literal["classes", "score", "either", "vectors"]] = "either"
+    gives: Literal["classes", "score", "either", "vectors"] = "either"
     reads: Reads = "single"
 
     @abstractmethod

@@ -35,8 +35,8 @@ def _cases(subject: Subject) -> Iterator[Case]:
     readings = (
         [{}] if "reads" in subject.options or "reads" not in hints else [{"reads": r} for r in get_args(hints["reads"])]
     )
-    gives = getattr(subject.component, "gives", "either")
     for options in readings or [{}]:
+        gives = subject.make(**options).gives  # of the head made: one that wraps another gives what that gives
         if gives in ("classes", "either"):
             yield Case(options, 3, Labels.of_classes(3))
         if gives != "classes":

@@ -1,10 +1,15 @@
 """The built-in heads."""
 
 from taskloom.core import Head, hookimpl
+from taskloom.plugins.heads.both_orders import BothOrders
 from taskloom.plugins.heads.cosine import Cosine
+from taskloom.plugins.heads.cosine_features import CosineFeatures
+from taskloom.plugins.heads.cosine_sigmoid import CosineSigmoid
+from taskloom.plugins.heads.embedding import Embedding
 from taskloom.plugins.heads.linear import Linear
+from taskloom.plugins.heads.shared_layer import SharedLayer
 
 
 @hookimpl
 def taskloom_heads() -> list[type[Head]]:
-    return [Cosine, Linear]
+    return [BothOrders, Cosine, CosineFeatures, CosineSigmoid, Embedding, Linear, SharedLayer]

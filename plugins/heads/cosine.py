@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Head, Labels, Prediction
+from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.heads.layers import learnable_layers
 from taskloom.plugins.similarity import cosine_of
 
@@ -30,7 +31,8 @@ class Cosine(Head):
         scale: what a cosine of 1 becomes; 5 for similarity labels from 0 to 5
         threshold: cosine from which two texts count as the same, for labels with two classes
 
-    Siblings: ``linear`` with ``reads: "pair"`` learns how to compare instead.
+    Siblings: ``linear`` with ``reads: "pair"`` learns how to compare instead; ``cosine_sigmoid`` bends the cosine,
+    ``cosine_features`` takes it as one feature among others.
 
     Reference: Reimers & Gurevych, "Sentence-BERT", EMNLP 2019.
 
@@ -70,8 +72,4 @@ class Cosine(Head):
         return Prediction(self.scale * (cosine.relu() if self.relu else cosine), compared)
 
     def decide(self, score: Tensor) -> Tensor:
-        if self.labels.classes == 2:
-            return (score >= self.threshold * self.scale).long()
-        if self.labels.classes > 2:
-            return score.round().clamp(0, self.labels.classes - 1).long()
-        return score
+        return decide_number(score, score >= self.threshold * self.scale, self.labels)

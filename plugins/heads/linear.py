@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Head, Labels, Prediction, new_linear
+from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.heads.layers import learnable_layers
 
 
@@ -26,7 +27,8 @@ class Linear(Head):
         layers: learnable layers before the last one
         dropout: share of a vector that is dropped in training, before the first layer and after each learnable one
 
-    Siblings: ``cosine`` compares two vectors and has no weights of its own unless given layers.
+    Siblings: ``cosine`` compares two vectors and has no weights of its own unless given layers; ``cosine_features``
+    adds their cosine to a pair; ``both_orders`` reads a joined pair in both orders.
 
     Reference: Devlin et al., "BERT", NAACL 2019, section 4.
 
@@ -66,8 +68,4 @@ class Linear(Head):
     def decide(self, score: Tensor) -> Tensor:
         if self.outputs > 1:
             return score.argmax(-1)
-        if self.labels.classes == 2:
-            return (score > 0).long()
-        if self.labels.classes > 2:
-            return score.round().clamp(0, self.labels.classes - 1).long()
-        return score
+        return decide_number(score, score > 0, self.labels)

@@ -1,0 +1,84 @@
+"""A joined pair read in both orders."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Dropout, Head, Labels, Prediction, init_linear, new_linear
+from taskloom.plugins.heads.deciding import decide_number
+
+Activation = Literal["none", "tanh", "relu", "gelu"]
+_MODULES: dict[Activation, type[nn.Module]] = {
+    "none": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+}
+
+
+class BothOrders(Head):
+    """A logit for each order of a joined pair, perhaps one for their difference, and a linear layer over them.
+
+    With p = dropout(enc(a, b)) and q = dropout(enc(b, a)): score = w · act(w₁·p + b₁, w₂·q + b₂, w₃·(p − q) + b₃) + b,
+    without the third where ``difference`` is false. The two orders have layers of their own, so swapping the texts
+    changes the score unless these are equal; with equal ones only the difference tells the orders apart.
+
+    The papers' heads are PH (the default), DPH (``difference``) and DPHA (``difference`` and ``activation: "tanh"``).
+
+    Decides: the score itself; where there are two classes, 1 above zero, and where there are more, the nearest class.
+
+    Reads: two texts in one sequence, in both orders. Losses see enc(a, b) and enc(b, a), which are vectors of the pair
+    and not of its texts: embedding losses have nothing to compare here.
+
+    Options:
+        difference: also look at the element-wise difference of the two vectors
+        activation: what the logits go through before the last layer
+        dropout: share of each vector that is dropped in training
+
+    Siblings: ``linear`` with ``reads: "joint"`` reads one order; ``shared_layer`` puts a layer in front that all tasks
+    share.
+
+    Reference: "Robust Embeddings using Contrastive and Multiple Negatives on BERT", section 4 (PH, DPH, DPHA).
+
+    Example:
+        {"tasks": {"para": {"head": {"name": "both_orders", "difference": true, "activation": "tanh"}}}}
+    """
+
+    name = "both_orders"
+    gives = "score"
+    reads = "both_orders"
+
+    def __init__(
+        self,
+        *,
+        difference: bool = False,
+        activation: Activation = "none",
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+    ) -> None:
+        super().__init__()
+        self.difference = difference
+        self.activation = activation
+        self.dropout = dropout
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        views = 3 if self.difference else 2
+        self.labels = labels
+        self.drop = Dropout(self.dropout)
+        self.views = nn.ModuleList(new_linear(width, 1, generator) for _ in range(views))
+        self.act = _MODULES[self.activation]()
+        # As wide as torch's own default: BERT's 0.02 on three inputs would all but cut the gradient to the encoder.
+        self.last = init_linear(new_linear(views, 1, generator), generator, std=(3 * views) ** -0.5)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        p, q = self.drop(vectors)  # [B, d] each
+        seen = (p, q, p - q) if self.difference else (p, q)
+        logits = [view(x) for view, x in zip(self.views, seen, strict=True)]  # [B, 1] each
+        score = self.last(self.act(torch.cat(logits, dim=-1)))  # [B, 1]
+        return Prediction(score.squeeze(-1), vectors)
+
+    def decide(self, score: Tensor) -> Tensor:
+        return decide_number(score, score > 0, self.labels)

@@ -1,0 +1,59 @@
+"""A linear layer over two sentence vectors and their cosine."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Dropout, Head, Labels, Prediction, new_linear
+from taskloom.plugins.heads.deciding import decide_number
+from taskloom.plugins.similarity import cosine_of
+
+
+class CosineFeatures(Head):
+    """A linear layer over both sentence vectors and their cosine, 2d + 1 features.
+
+    score = w · dropout(u ⊕ v ⊕ cos(u, v)) + b; the cosine is that of the whole vectors, before anything is dropped,
+    and is itself dropped as one feature among the others.
+
+    Decides: as ``linear``: the class with the largest logit; of one number, 1 above zero where there are two classes,
+    the nearest class where there are more, and the value itself where labels are values.
+
+    Reads: two texts encoded apart. Losses see u and v.
+
+    Options:
+        dropout: share of the 2d + 1 features that is dropped in training
+
+    Siblings: ``linear`` with ``reads: "pair"`` is the same without the cosine; ``cosine`` has nothing but the cosine.
+
+    Reference: "An Exploration of Fine-Tuning Techniques on minBERT Optimizations", section 5.3.3 (2d + 1 features).
+
+    Example:
+        {"tasks": {"sts": {"head": "cosine_features", "loss": "mse", "metric": "pearson"}}}
+    """
+
+    name = "cosine_features"
+    gives = "either"
+    reads = "pair"
+
+    def __init__(self, *, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        self.labels = labels
+        self.outputs = outputs
+        self.drop = Dropout(self.dropout)
+        self.last = new_linear(2 * width + 1, outputs, generator)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        cosine = cosine_of(vectors[0], vectors[1]).to(vectors.dtype)  # [B]
+        features = torch.cat([vectors[0], vectors[1], cosine[:, None]], dim=-1)  # [B, 2d + 1]
+        score = self.last(self.drop(features))  # [B, outputs]
+        return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
+
+    def decide(self, score: Tensor) -> Tensor:
+        return score.argmax(-1) if self.outputs > 1 else decide_number(score, score > 0, self.labels)

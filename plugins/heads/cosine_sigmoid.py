@@ -1,0 +1,68 @@
+"""A steep sigmoid of the cosine of two projected sentence vectors."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Dropout, Head, Labels, Prediction, new_linear
+from taskloom.plugins.heads.deciding import decide_number
+from taskloom.plugins.similarity import cosine_of
+
+
+class CosineSigmoid(Head):
+    """A steep sigmoid of the cosine of two sentence vectors, each projected by the same linear layer.
+
+    score = scale · σ(steepness · cos(x, y)) with x = W·dropout(u) + b and y = W·dropout(v) + b, W being d × d; cos as
+    in ``cosine``. The score lies between 0 and ``scale``, and is half of it where the cosine is 0. At a steepness of
+    20 it hardly moves (and teaches hardly anything) beyond cosines of ±0.3.
+
+    Decides: the score itself; where there are two classes, 1 from half of ``scale`` on, and where there are more, the
+    nearest class.
+
+    Reads: two texts encoded apart. Losses see x and y.
+
+    Options:
+        dropout: share of a sentence vector that is dropped in training, before the projection
+        steepness: what the cosine is multiplied with inside the sigmoid
+        scale: what the sigmoid is multiplied with; 5 for similarity labels from 0 to 5
+
+    Siblings: ``cosine`` is a straight line of the cosine; ``cosine_features`` takes the cosine as one feature of many.
+
+    Reference: Reimers & Gurevych, "Sentence-BERT", EMNLP 2019 (cosine of two encodings); the d-feature head of
+    "An Exploration of Fine-Tuning Techniques on minBERT Optimizations", section 5.3.3.
+
+    Example:
+        {"tasks": {"sts": {"head": "cosine_sigmoid", "loss": "mse", "metric": "pearson"}}}
+    """
+
+    name = "cosine_sigmoid"
+    gives = "score"
+    reads = "pair"
+
+    def __init__(
+        self,
+        *,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        steepness: Annotated[float, Field(gt=0)] = 20.0,
+        scale: Annotated[float, Field(gt=0)] = 5.0,
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.steepness = steepness
+        self.scale = scale
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        self.labels = labels
+        self.front = nn.Sequential(Dropout(self.dropout), new_linear(width, width, generator))
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        compared = self.front(vectors)  # [2, B, d]
+        cosine = cosine_of(compared[0], compared[1])  # [B]
+        return Prediction(self.scale * (self.steepness * cosine).sigmoid(), compared)
+
+    def decide(self, score: Tensor) -> Tensor:
+        return decide_number(score, score >= self.scale / 2, self.labels)

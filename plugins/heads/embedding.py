@@ -1,0 +1,52 @@
+"""Sentence vectors as they are."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from taskloom.core import Head, Labels, Prediction
+from taskloom.plugins.heads.deciding import decide_number
+from taskloom.plugins.similarity import cosine_of
+
+
+class Embedding(Head):
+    """Passes the sentence vectors on: for losses that look at nothing else.
+
+    There are no weights and nothing is dropped. Where there are two texts or three, the score is the cosine of the
+    first two, so that a labelled pair can still be judged; of a single text nothing is predicted and the score is 0.
+
+    Decides: the score itself; where there are two classes, 1 from a cosine of 0.5 on.
+
+    Reads: one, two or three texts, each encoded apart. Losses see the encoder's vectors.
+
+    Options:
+        reads: "single" one text, "pair" two, "triple" three (anchor, positive, negative)
+
+    Siblings: ``cosine`` with ``dropout: 0`` sees the same vectors and gives a scaled score to learn from.
+
+    Reference: Gao et al., "SimCSE", EMNLP 2021.
+
+    Example:
+        {"tasks": {"nli": {"head": {"name": "embedding", "reads": "triple"}, "loss": "simcse"}}}
+    """
+
+    name = "embedding"
+    gives = "vectors"
+
+    def __init__(self, *, reads: Literal["single", "pair", "triple"] = "pair") -> None:
+        super().__init__()
+        self.reads = reads
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        self.labels = labels
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        if len(vectors) == 1:
+            return Prediction(vectors.new_zeros(vectors.shape[1]), vectors)
+        return Prediction(cosine_of(vectors[0], vectors[1]), vectors)
+
+    def decide(self, score: Tensor) -> Tensor:
+        return decide_number(score, score >= 0.5, self.labels)

@@ -1,0 +1,80 @@
+"""A layer that all tasks share, in front of any head."""
+
+from typing import Annotated, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Dropout, Head, Labels, Prediction, TrainingError, new_linear
+
+
+class CommonLayer(nn.Module):
+    """tanh(W·dropout(x) + b), at the encoder's width."""
+
+    def __init__(self, width: int, dropout: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.drop = Dropout(dropout)
+        self.linear = new_linear(width, width, generator)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return cast(Tensor, self.linear(self.drop(vectors)).tanh())
+
+
+class SharedLayer(Head):
+    """One linear layer with tanh, the same for every task that has this head, in front of a head of the task's own.
+
+    x = tanh(W·dropout(v) + b) for every vector v, then ``head`` on x. W and b exist once in a model: they learn from
+    all these tasks, and count as shared parameters when gradients are combined. Their first values come from the
+    first of the tasks.
+
+    Decides: as ``head`` does.
+
+    Reads: what ``head`` reads. Losses see what ``head`` shows them, made of x.
+
+    Options:
+        head: the task's own head, behind the shared layer
+        dropout: share of a sentence vector that is dropped in training before the shared layer, the same in all tasks;
+            what is dropped behind it is the business of ``head``
+
+    Siblings: ``layers`` of ``linear`` and ``cosine`` are layers of one task alone.
+
+    Reference: "Robust Embeddings using Contrastive and Multiple Negatives on BERT", section 4 (CL); Caruana,
+    "Multitask Learning", Machine Learning 1997 (hard sharing).
+
+    Example:
+        {"tasks": {"sst": {"head": {"name": "shared_layer", "head": "linear"}}}}
+    """
+
+    name = "shared_layer"
+
+    def __init__(self, *, head: Head, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0) -> None:
+        super().__init__()
+        if isinstance(head, SharedLayer):
+            raise ValueError("head 'shared_layer' should not be inside another: a model has one shared layer")
+        self.head = head
+        self.reads = head.reads
+        self.gives = head.gives
+        self.dropout = dropout
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+    ) -> None:
+        # Drawn by every task and kept of the first: the weights of a task's own head do not hang on who is first.
+        drawn = CommonLayer(width, self.dropout, generator)
+        if self.name not in shared:
+            shared[self.name] = drawn
+        self.layer = cast(CommonLayer, shared[self.name])
+        if self.layer.drop.p != self.dropout:
+            raise TrainingError(
+                f"head {self.name!r} should have one dropout in all tasks, because they share the layer. "
+                f"Found {self.layer.drop.p:g} and {self.dropout:g}."
+            )
+        self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        prediction: Prediction = self.head(self.layer(vectors))
+        return prediction
+
+    def decide(self, score: Tensor) -> Tensor:
+        return self.head.decide(score)
