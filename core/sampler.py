@@ -1,7 +1,7 @@
 """Interface 4 of 5: which batches make up one optimizer step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from taskloom.core.component import Component
+from taskloom.core.errors import Problem
 
 Rows = NDArray[np.int64]
 
@@ -45,9 +46,16 @@ class Sampler(Component, ABC):
 
     kind: ClassVar[str] = "sampler"
 
+    def problems(self, tasks: Sequence[str]) -> list[Problem]:
+        """What in the options does not fit the tasks of the stage, such as a name that is none of them.
+
+        Asked before anything is trained; each problem's path is the option's name.
+        """
+        return []
+
     @abstractmethod
-    def prepare(self, pools: Mapping[str, Pool], *, generator: torch.Generator) -> None:
-        """Learn the tasks (in order) and their data."""
+    def prepare(self, pools: Mapping[str, Pool], *, generator: torch.Generator, epochs: int = 1) -> None:
+        """Learn the tasks (in order), their data, and how many epochs the stage has."""
 
     @property
     @abstractmethod

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from taskloom.core import Component, Problem, RunSpec, Task, plain, unknown
+from taskloom.core import Component, Problem, RunSpec, Sampler, Task, plain, unknown
 from taskloom.registry.problems import problems_of
 from taskloom.registry.words import join, show
 
@@ -120,6 +120,11 @@ def _construction_problems(catalogue: "Catalogue", run: Mapping[str, Any], faile
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
         if len(parts) == len(_TASK_PARTS):
             yield from _fit_problems(name, parts)
+    for place, stage in enumerate(run["stages"]):
+        path = f"stages.{place}.sampler"
+        sampler = made.get(path)
+        if isinstance(sampler, Sampler):
+            yield from _sampler_problems(path, sampler, stage["tasks"])
 
 
 def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
@@ -129,3 +134,10 @@ def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
         found = f"{type(error).__name__}: {error}"
         names = ", ".join(f"{kind} {part.name!r}" for kind, part in parts.items())
         return [Problem(f"tasks.{name}", f"{names} cannot be checked against each other: {found}")]
+
+
+def _sampler_problems(path: str, sampler: Sampler, tasks: Sequence[str]) -> list[Problem]:
+    try:
+        return [Problem(join(path, one.path), one.message) for one in sampler.problems(tasks)]
+    except Exception as error:  # a third party's method may do anything
+        return [Problem(path, f"sampler {sampler.name!r} cannot be checked: {type(error).__name__}: {error}")]

@@ -202,7 +202,8 @@ class StageState:
         bind_generator(run.model, generators["model"])
         sampler = make(run.catalogue, Sampler, stage["sampler"])
         pools = {name: run.train[name].pool() for name in tasks}
-        sampler.prepare(pools, generator=derive_generator(seed, "stage", index, "sampler"))
+        draws = derive_generator(seed, "stage", index, "sampler")
+        sampler.prepare(pools, generator=draws, epochs=stage["epochs"])
         combiner = make(run.catalogue, GradientCombiner, stage["combiner"])
         combiner.prepare(tasks=tasks)
         combiner.to(run.device)

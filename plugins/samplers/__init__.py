@@ -2,9 +2,12 @@
 
 from taskloom.core import Sampler, hookimpl
 from taskloom.plugins.samplers.alternating import Alternating
+from taskloom.plugins.samplers.mixed import Mixed
+from taskloom.plugins.samplers.ordered import Ordered
 from taskloom.plugins.samplers.round_robin import RoundRobin
+from taskloom.plugins.samplers.sequential import Sequential
 
 
 @hookimpl
 def taskloom_samplers() -> list[type[Sampler]]:
-    return [Alternating, RoundRobin]
+    return [Alternating, Mixed, Ordered, RoundRobin, Sequential]

@@ -1,51 +1,48 @@
-"""How the rows of one pass over a task's data are put into batches."""
+"""How the rows of one pass over a task's data are put into batches: the choices."""
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
-import numpy as np
 from numpy.random import Generator
 
-from taskloom.core import Pool, Rows
+from taskloom.core import DataError, Pool, Rows
+from taskloom.plugins.samplers.no_duplicates import NoDuplicates
+from taskloom.plugins.samplers.one_positive import OnePositive, RunOut
+from taskloom.plugins.samplers.shuffled import Shuffled
 
-Composition = Literal["shuffled"]
-
-#: Batches whose rows are sorted together: more would save little padding and mix rows less.
-WINDOW = 64
-
-
-def shuffled(pool: Pool, batch_size: int, random: Generator) -> list[Rows]:
-    """Every row once, in random order; the last batch may be short."""
-    order = random.permutation(pool.size)
-    return [order[start : start + batch_size] for start in range(0, pool.size, batch_size)]
+Composition = Literal["shuffled", "one_positive", "no_duplicates"]
 
 
-COMPOSITIONS: dict[Composition, Callable[[Pool, int, Generator], list[Rows]]] = {"shuffled": shuffled}
+class Composer(Protocol):
+    """Makes the batches of one pass after another; every pass has the same number of them."""
+
+    @property
+    def batches(self) -> int:
+        """Batches in a pass."""
+        ...
+
+    def compose(self, random: Generator) -> list[Rows]:
+        """The batches of a pass."""
+        ...
 
 
-def bucketed(batches: list[Rows], lengths: Rows, ends: Iterable[int], random: Generator) -> list[Rows]:
-    """The same rows in batches of similar length: rows only move within a window that no epoch's end cuts.
+@dataclass(frozen=True)
+class Batching:
+    """What is asked for one task."""
 
-    ``ends`` are the places in the pass before which an epoch ends. A short last batch stays last.
-    """
-    edges = sorted({0, len(batches), *ends})
-    result: list[Rows] = []
-    for first, last in pairwise(edges):
-        for start in range(first, last, WINDOW):
-            result += _by_length(batches[start : min(start + WINDOW, last)], lengths, random)
-    return result
+    size: int
+    composition: Composition
+    buckets: bool
+    positive_from: float
+    run_out: RunOut
 
 
-def _by_length(batches: list[Rows], lengths: Rows, random: Generator) -> list[Rows]:
-    size, short = len(batches[0]), len(batches[-1])
-    rows = np.concatenate(batches)
-    rows = rows[np.argsort(lengths[rows], kind="stable")]
-    if short == size:
-        tail: list[Rows] = []
-    else:
-        # Any run of the sorted rows may be the short one: always the longest texts would be a bias.
-        cut = int(random.integers(len(rows) - short + 1))
-        tail, rows = [rows[cut : cut + short]], np.delete(rows, np.s_[cut : cut + short])
-    full = [rows[start : start + size] for start in range(0, len(rows), size)]
-    return [full[place] for place in random.permutation(len(full))] + tail
+def composer_of(task: str, pool: Pool, batching: Batching) -> Composer:
+    """What makes a task's batches as asked; ``DataError`` if its data cannot be put together so."""
+    if pool.size < 1:
+        raise DataError(f"task {task!r} has no training rows to sample from")
+    if batching.composition == "one_positive":
+        return OnePositive(task, pool, batching.size, positive_from=batching.positive_from, run_out=batching.run_out)
+    if batching.composition == "no_duplicates":
+        return NoDuplicates(task, pool, batching.size)
+    return Shuffled(pool, batching.size)

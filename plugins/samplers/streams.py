@@ -1,57 +1,39 @@
-"""What samplers share: an endless stream of batches for each task, and the length of an epoch."""
+"""What samplers share: an endless stream of batches for each task."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from numpy.random import Generator, Philox
-from pydantic import Field
 
 from taskloom.core import DataError, Pool, Rows, TaskBatch, derive_seed
-from taskloom.plugins.samplers.composition import COMPOSITIONS, Composition, bucketed
-
-#: A number, the batches of the smallest or largest data set, or a multiple of the smallest.
-Iterations = (
-    Annotated[int, Field(ge=1)] | Literal["smallest", "largest"] | Annotated[str, Field(pattern=r"^[1-9][0-9]*x$")]
-)
-
-
-def rounds_per_epoch(iterations: Iterations, batches: list[int]) -> int:
-    """How often every task has its turn in an epoch, from the number of batches in each task's data.
-
-    >>> [rounds_per_epoch(given, [755, 1068]) for given in (10, "smallest", "largest", "3x")]
-    [10, 755, 1068, 2265]
-    """
-    if isinstance(iterations, int):
-        return iterations
-    if iterations == "largest":
-        return max(batches)
-    times = "1" if iterations == "smallest" else iterations.removesuffix("x")
-    if not times.isdecimal() or int(times) < 1:
-        raise ValueError(
-            f"iterations should be a number, 'smallest', 'largest' or a multiple such as '3x'. Found {iterations!r}."
-        )
-    return min(batches) * int(times)
+from taskloom.plugins.samplers.buckets import bucketed
+from taskloom.plugins.samplers.composition import Batching, composer_of
 
 
 class Stream:
     """One task's batches, pass after pass.
 
-    A pass gives every row once; the order of pass k is drawn from a seed made of the sampler's seed, the task and
-    k alone, so the stream's state is two numbers.
+    The order of pass k is drawn from a seed made of the sampler's seed, the task and k alone, so the stream's state
+    is two numbers.
     """
 
-    def __init__(self, task: str, pool: Pool, batch_size: int, composition: Composition, buckets: bool) -> None:
-        if pool.size < 1:
-            raise DataError(f"task {task!r} has no training rows to sample from")
-        if buckets and pool.lengths is None:
+    def __init__(self, task: str, pool: Pool, batching: Batching) -> None:
+        self.task, self.composer = task, composer_of(task, pool, batching)
+        # A row that moves to another batch would break what the other compositions promise.
+        self.lengths = pool.lengths if batching.buckets and batching.composition == "shuffled" else None
+        if batching.buckets and pool.lengths is None:
             raise DataError(f"length buckets need the token counts of task {task!r}, which are not known")
-        self.task, self.pool, self.batch_size = task, pool, batch_size
-        self.composition, self.buckets = composition, buckets
-        self.batches = -(-pool.size // batch_size)
-        self.seed, self.rounds = 0, self.batches
+        self.batches = self.composer.batches
+        self.seed = 0
+        self.every, self.first = 1, 0  # an epoch ends before batches first, first + every, …
         self.passed, self.place = 0, 0  # passes finished, batches of this pass given
         self._order: list[Rows] | None = None
+
+    @property
+    def given(self) -> int:
+        """Batches given so far."""
+        return self.passed * self.batches + self.place
 
     def next(self) -> TaskBatch:
         """The next batch; after a pass's last one a new pass begins."""
@@ -59,7 +41,7 @@ class Stream:
             self._order = self._compose()
         batch = TaskBatch(self.task, self._order[self.place])
         self.place += 1
-        if self.place == len(self._order):
+        if self.place == self.batches:
             self.go_to(self.passed + 1, 0)
         return batch
 
@@ -68,35 +50,37 @@ class Stream:
 
     def _compose(self) -> list[Rows]:
         random = Generator(Philox(derive_seed(self.seed, "rows", self.task, self.passed)))
-        batches = COMPOSITIONS[self.composition](self.pool, self.batch_size, random)
-        if not self.buckets or self.pool.lengths is None:
+        batches = self.composer.compose(random)
+        if self.lengths is None:
             return batches
-        # An epoch takes ``rounds`` batches: the first to end in this pass does so after so many of it.
-        first = -(self.passed * self.batches) % self.rounds
-        return bucketed(batches, self.pool.lengths, range(first, self.batches, self.rounds), random)
+        first = (self.first - self.passed * self.batches) % self.every
+        return bucketed(batches, self.lengths, range(first, self.batches, self.every), random)
 
 
 class Streams:
-    """The streams of all tasks, with one seed, and how many rounds over the tasks an epoch has."""
+    """The streams of all tasks, with one seed."""
 
     def __init__(
-        self,
-        pools: Mapping[str, Pool],
-        *,
-        generator: torch.Generator,
-        batch_size: int,
-        iterations: Iterations,
-        composition: Composition,
-        buckets: bool,
+        self, pools: Mapping[str, Pool], batching: Mapping[str, Batching], *, generator: torch.Generator
     ) -> None:
-        self._streams = {task: Stream(task, pool, batch_size, composition, buckets) for task, pool in pools.items()}
+        self._streams = {task: Stream(task, pool, batching[task]) for task, pool in pools.items()}
         self.tasks = tuple(self._streams)
-        self.rounds = rounds_per_epoch(iterations, [stream.batches for stream in self._streams.values()])
+        #: Batches in one pass over each task's data.
+        self.batches = {task: stream.batches for task, stream in self._streams.items()}
         self._reseed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+
+    @property
+    def given(self) -> int:
+        """Batches given so far, of all tasks together."""
+        return sum(stream.given for stream in self._streams.values())
 
     def next(self, task: str) -> TaskBatch:
         """The next batch of a task."""
         return self._streams[task].next()
+
+    def mark_epochs(self, task: str, every: int, first: int = 0) -> None:
+        """Tell after how many of a task's batches epochs end, so that buckets move no row over such an end."""
+        self._streams[task].every, self._streams[task].first = max(every, 1), first
 
     def state_dict(self) -> dict[str, Any]:
         places = {task: [stream.passed, stream.place] for task, stream in self._streams.items()}
@@ -110,4 +94,4 @@ class Streams:
     def _reseed(self, seed: int) -> None:
         self.seed = seed
         for stream in self._streams.values():
-            stream.seed, stream.rounds = seed, self.rounds
+            stream.seed = seed
