@@ -19,3 +19,14 @@ def cosine_of(x: Tensor, y: Tensor) -> Tensor:
     norms = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)  # [B]
     cosine: Tensor = (x * y).sum(-1) / norms.clamp_min(1e-8)
     return cosine
+
+
+def cosine_matrix(x: Tensor, y: Tensor) -> Tensor:
+    """The cosine of each row of ``x`` with each row of ``y``, at least in float32: [A, d], [B, d] → [A, B].
+
+    >>> cosine_matrix(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0], [0.0, 2.0]]))
+    tensor([[0.9600, 0.8000]])
+    """
+    x, y = at_least_float32(x), at_least_float32(y)
+    norms = torch.outer(torch.linalg.vector_norm(x, dim=-1), torch.linalg.vector_norm(y, dim=-1))  # [A, B]
+    return (x @ y.T) / norms.clamp_min(1e-8)

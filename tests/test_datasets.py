@@ -50,7 +50,7 @@ def refusal(data, split="train") -> str:
 
 
 def test_all_are_offered():
-    assert [data.name for data in taskloom_datasets()] == ["generated", "cs224n", "table"]
+    assert [data.name for data in taskloom_datasets()] == ["generated", "cs224n", "sick", "snli", "table"]
 
 
 # What is written is read.

@@ -1,6 +1,6 @@
 """From the rows of a file to examples: what is asked of each, and what happens to those that lack it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -21,6 +21,11 @@ class UnreadableError(Exception):
     """Why a row cannot be used."""
 
 
+def every_row(values: Mapping[str, object]) -> bool:
+    """Keeps all rows."""
+    return True
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which columns hold what, and how the file is written."""
@@ -34,6 +39,9 @@ class Layout:
     quotes: bool = True
     strict: bool = False
     quotes_hint: str = ""  # what to do about quotes that do not close
+    #: Whether a row is meant at all; one that is not is no error. Raises ``UnreadableError`` where that is unclear.
+    keep: Callable[[Mapping[str, object]], bool] = every_row
+    also: tuple[str, ...] = ()  # columns that ``keep`` looks at
 
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
@@ -53,10 +61,14 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
     _check_columns(path, table, layout, labelled)
     texts, labels, ids = [], [], []
     skipped: list[str] = []
+    meant = len(table.rows)
     for row in table.rows:
         try:
             if row.problem:
                 raise UnreadableError(row.problem)
+            if not layout.keep(row.values):
+                meant -= 1
+                continue
             found = [_read_text(row, column) for column in layout.texts]
             label = read_label(_value(row, layout.label), layout) if labelled and layout.label else 0.0
             name = _read_id(row, layout)
@@ -68,7 +80,9 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
         texts.append(found)
         labels.append(label)
         ids.append(name)
-    _check_share(path, skipped, len(table.rows), layout)
+    if not meant:
+        raise DataError(f"{path}: none of its {len(table.rows)} rows is meant here")
+    _check_share(path, skipped, meant, layout)
     columns = tuple(zip(*texts, strict=True))
     return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped))
 
@@ -148,6 +162,7 @@ def _check_columns(path: Path, table: Rows, layout: Layout, labelled: bool) -> N
         *layout.texts,
         *([layout.label] if labelled and layout.label else []),
         *([layout.id] if layout.id else []),
+        *layout.also,
     ]
     there = [name.encode("utf-8", "replace").decode() for name in table.columns]  # fit to be printed
     wrong = [unknown("column", name, filter(None, there), where="there") for name in needed if name not in there]

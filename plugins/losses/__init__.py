@@ -5,8 +5,10 @@ from taskloom.plugins.losses.binary_cross_entropy import BinaryCrossEntropy
 from taskloom.plugins.losses.cosine_embedding import CosineEmbedding
 from taskloom.plugins.losses.cross_entropy import CrossEntropy
 from taskloom.plugins.losses.mse import MSE
+from taskloom.plugins.losses.simcse import SimCSE
+from taskloom.plugins.losses.smart import Smart
 
 
 @hookimpl
 def taskloom_losses() -> list[type[Loss]]:
-    return [BinaryCrossEntropy, CosineEmbedding, CrossEntropy, MSE]
+    return [BinaryCrossEntropy, CosineEmbedding, CrossEntropy, MSE, SimCSE, Smart]

@@ -1,0 +1,164 @@
+"""SMART: a loss that also asks for smoothness around each input."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from taskloom.core import Labels, Loss, Prediction, Replay, TrainingError
+from taskloom.plugins.losses.average import MovingAverage
+from taskloom.plugins.losses.divergence import Divergence, divergence_of
+from taskloom.plugins.similarity import at_least_float32
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Smart(Loss):
+    """Adds to a loss how much the prediction changes under the worst small change of the input embeddings.
+
+    L + λ · 1/B Σᵢ D(f(e)ᵢ, f(e + δ)ᵢ). δ begins as Gaussian noise times σ; ``steps`` times the gradient g of
+    Σᵢ D with respect to δ (f(e) held fixed) moves it, the norm being that of each token:
+    ``bound: "normalise"`` δ ← (δ + η·g) / (‖δ + η·g‖∞ + ε), so ε only guards the division and ‖δ‖∞ is near 1;
+    ``bound: "project"`` δ ← δ + η·g/‖g‖∞, clipped to ‖δ‖∞ ≤ ε.
+    The first is what the public implementations compute, the second the algorithm as it is printed; they differ by
+    orders of magnitude. δ is then a constant, and the gradient of D flows through f(e) and f(e + δ). (The public
+    implementations detach one side of each half of the divergence there, which about halves its gradient.)
+
+    D is the symmetrised Kullback-Leibler divergence for classes, one logit being the two logits (0, s) where labels
+    have two classes, and the squared difference for one number. Where the wrapped loss looks at vectors only, it is
+    their mean squared difference.
+
+    ``proximal`` adds β · 1/B Σᵢ D(f(e; θ)ᵢ, f(e; θ̃)ᵢ), θ̃ ← m θ̃ + (1 − m) θ being a moving average of encoder and
+    head: one more forward pass, and a copy of the trained weights for each task that has it. The average is state.
+
+    Reads: what the wrapped loss reads. Outside of training only the wrapped loss counts.
+
+    Options:
+        loss: the loss to be wrapped
+        weight: λ, the weight of the smoothness term; 0 leaves it out
+        step: η, the length of an ascent step
+        epsilon: ε, the guard of the division ("normalise") or the largest change ("project")
+        noise: σ, the size of the noise that δ begins as
+        steps: ascent steps
+        bound: "normalise" or "project", see above
+        divergence: "auto" as above; "kl" or "squared_error" whatever the labels are
+        proximal: β, the weight of the Bregman proximal point term; 0 leaves it out
+        momentum: m, how slowly the average of the proximal term follows
+
+    Siblings: ``total`` adds losses that need no second forward pass.
+
+    Reference: Jiang et al., "SMART: Robust and Efficient Fine-Tuning for Pre-trained Natural Language Models through
+    Principled Regularized Optimization", ACL 2020.
+
+    Example:
+        {"tasks": {"sst": {"loss": {"name": "smart", "loss": "cross_entropy", "weight": 5}}}}
+    """
+
+    name = "smart"
+
+    def __init__(
+        self,
+        *,
+        loss: Loss,
+        weight: Annotated[float, Field(ge=0)] = 5.0,
+        step: Positive = 1e-3,
+        epsilon: Positive = 1e-5,
+        noise: Positive = 1e-5,
+        steps: Annotated[int, Field(ge=1)] = 1,
+        bound: Literal["normalise", "project"] = "normalise",
+        divergence: Literal["auto", "kl", "squared_error"] = "auto",
+        proximal: Annotated[float, Field(ge=0)] = 0.0,
+        momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99,
+    ) -> None:
+        super().__init__()
+        if divergence == "kl" and loss.expects == "vectors":
+            raise ValueError(f"divergence 'kl' needs a score. Found loss {loss.name!r}, which looks at vectors only.")
+        self.loss = loss
+        self.expects = loss.expects
+        self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
+        self.steps = steps
+        self.bound = bound
+        self.divergence = divergence
+        self.proximal = proximal
+        self.average = MovingAverage(momentum)
+        self.generator: torch.Generator | None = None
+        self.labels = Labels.of_range(0, 0)
+
+    def prepare(self, *, labels: Labels, rows: int) -> None:
+        self.labels = labels
+        self.loss.prepare(labels=labels, rows=rows)
+
+    def epoch_ended(self, *, epoch: int, score: float) -> None:
+        self.loss.epoch_ended(epoch=epoch, score=score)
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        total: Tensor = self.loss(prediction, target)
+        if not self.training:
+            return total
+        if self.weight:
+            replay = self._replay_of(prediction)
+            moved = (replay.embedded + self.perturbation(prediction)).to(replay.embedded.dtype)  # [N, d]
+            total = total + self.weight * self._distance(prediction, replay(moved)).mean()
+        if self.proximal:
+            total = total + self.proximal * self._distance(prediction, self._averaged(prediction)).mean()
+        return total
+
+    def perturbation(self, prediction: Prediction) -> Tensor:
+        """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
+        replay = self._replay_of(prediction)
+        start = replay.embedded.detach()
+        # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
+        fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}
+        # Always drawn in float32, so that a seed means the same noise in every precision.
+        drawn = torch.randn(start.shape, generator=self.generator, device=start.device, dtype=torch.float32)
+        delta = self.noise * drawn.to(at_least_float32(start).dtype)  # [N, d]
+        for _ in range(self.steps):
+            with torch.enable_grad():  # also where a combiner only evaluates the loss
+                delta = delta.requires_grad_()
+                changed = replay((start + delta).to(start.dtype), parameters=fixed)
+                rise = self._distance(changed, prediction, detached=True).sum()
+            (gradient,) = torch.autograd.grad(rise, delta)
+            delta = self._bounded(delta.detach(), gradient)
+        return delta
+
+    def _bounded(self, delta: Tensor, gradient: Tensor) -> Tensor:
+        """δ after one step of ascent, [N, d]."""
+        if self.bound == "normalise":
+            delta = delta + self.step * gradient
+            return delta / (_largest(delta) + self.epsilon)
+        tiny = torch.finfo(gradient.dtype).tiny  # a token that changes nothing has a gradient of zero
+        direction = gradient / _largest(gradient).clamp_min(tiny)
+        return (delta + self.step * direction).clamp(-self.epsilon, self.epsilon)
+
+    def _averaged(self, prediction: Prediction) -> Prediction:
+        """What the moving average of the model predicts for the same examples."""
+        replay = self._replay_of(prediction)
+        parameters = replay.parameters
+        if torch.is_grad_enabled():  # a loss that is only evaluated is no step of training
+            self.average.update(parameters)
+        with torch.no_grad():
+            return replay(parameters=self.average.values(parameters))
+
+    def _distance(self, one: Prediction, other: Prediction, *, detached: bool = False) -> Tensor:
+        """The divergence of each example, [B]; ``detached`` holds ``other`` fixed."""
+        if self.expects == "vectors":
+            outputs = [part.vectors.transpose(0, 1) for part in (one, other)]  # [B, S, d]
+        else:
+            outputs = [part.score for part in (one, other)]  # [B, C] or [B]
+        kind: Divergence = "squared_error"
+        if self.divergence != "auto":
+            kind = self.divergence
+        elif self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2):
+            kind = "kl"
+        return divergence_of(outputs[0], outputs[1].detach() if detached else outputs[1], kind)
+
+    def _replay_of(self, prediction: Prediction) -> Replay:
+        if prediction.replay is None:
+            raise TrainingError(f"loss {self.name!r} needs a prediction that can be replayed; make it with predict()")
+        return prediction.replay
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """‖·‖∞ of each row, [N, d] → [N, 1]."""
+    return rows.abs().amax(1, keepdim=True)
