@@ -103,6 +103,14 @@ def test_a_cell_may_bring_a_task_and_set_its_options(tmp_path: Path) -> None:
     assert variant.spec["tasks"]["para"]["head"] == {"name": "linear", "reads": "pair"}
 
 
+def test_one_cell_s_settings_are_no_part_of_another_s(tmp_path: Path) -> None:
+    cells = [
+        {"label": "bare", "set": {"stages": []}},
+        {"label": "long", "set": {"stages.0.epochs": 20}},
+    ]
+    assert [variant.label for variant in expand(load(tmp_path, cells=cells))] == ["bare", "long"]
+
+
 def test_exclude_drops_what_matches_all_its_paths(tmp_path: Path) -> None:
     axes = {"stages.0.combiner": ["sum", {"name": "pcgrad", "reduction": "sum"}], "stages.0.epochs": [1, 2]}
     grid = load(tmp_path, axes=axes, exclude=[{"stages.0.combiner": "pcgrad", "stages.0.epochs": 2}])
