@@ -18,8 +18,8 @@ from taskloom.core import Component, Prediction, hookspecs
 from taskloom.core.testing import KINDS, Law, check, laws, untouched_randomness
 from taskloom.plugins.combiners import Sum
 from taskloom.plugins.datasets import CS224N, Table
-from taskloom.plugins.heads import Linear
-from taskloom.plugins.losses import MSE, CrossEntropy
+from taskloom.plugins.heads import BothOrders, Cosine, Embedding, Linear
+from taskloom.plugins.losses import MNR, MSE, CrossEntropy, DynamicMargin
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 200}
 SMALL = {"size": 30, "dev_size": 10, "test_size": 10}
@@ -34,9 +34,37 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ],
     ("head", "linear"): [{}, {"layers": 2}, {"dropout": 0.0}],
     ("head", "cosine"): [{}, {"layers": 1}, {"relu": True, "scale": 1.0}],
+    ("head", "cosine_sigmoid"): [{}, {"dropout": 0.3, "steepness": 2.0, "scale": 1.0}],
+    ("head", "both_orders"): [
+        {},
+        {"difference": True},
+        {"difference": True, "activation": "tanh"},
+        {"activation": "gelu", "dropout": 0.0},
+    ],
+    ("head", "shared_layer"): [
+        {"head": Linear(layers=1)},
+        {"head": Cosine(), "dropout": 0.2},
+        {"head": BothOrders(difference=True)},
+        {"head": Embedding(reads="triple")},
+    ],
     ("loss", "cross_entropy"): [{}, {"label_smoothing": 0.1}],
     ("loss", "mse"): [{}, {"target": "scaled"}],
+    ("loss", "binary_cross_entropy"): [{}, {"target": "scaled"}],
     ("loss", "cosine_embedding"): [{}, {"margin": 0.3, "positive_from": 0.5}],
+    ("loss", "dynamic_margin"): [
+        {},
+        {"margin": 0.3, "step": 0.2, "direction": "up", "positive_from": 0.5},
+        {"per_sample": True},
+    ],
+    ("loss", "mnr"): [
+        {"scale": 2.0},
+        {"similarity": "dot", "scale": 1.0, "symmetric": True, "positive_from": 0.5},
+    ],
+    ("loss", "mnr_hinge"): [{}, {"similarity": "cos"}],
+    ("loss", "total"): [
+        {"losses": [MSE(), MNR(scale=2.0)], "weights": [1.0, 0.5]},
+        {"losses": [CrossEntropy(), DynamicMargin(per_sample=True)]},
+    ],
     # As "normalise" (tests/test_smart.py) it hangs on noise that is drawn row by row.
     ("loss", "smart"): [{"loss": CrossEntropy(), "bound": "project"}, {"loss": MSE(), "bound": "project", "steps": 2}],
     ("sampler", "round_robin"): [{}, {"batch_size": 3, "iterations": "3x", "buckets": True}],

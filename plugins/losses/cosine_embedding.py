@@ -6,8 +6,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from taskloom.core import Loss, Prediction, TrainingError
+from taskloom.core import Labels, Loss, Prediction
+from taskloom.plugins.losses.pairs import check_positive_from, pair_of
 from taskloom.plugins.similarity import cosine_of
+
+
+def cosine_losses(cosine: Tensor, positive: Tensor, margin: Tensor | float) -> Tensor:
+    """1 − cos where a pair is positive, max(0, cos − margin) elsewhere, [B]."""
+    return torch.where(positive, 1 - cosine, (cosine - margin).relu())
 
 
 class CosineEmbedding(Loss):
@@ -22,7 +28,8 @@ class CosineEmbedding(Loss):
         margin: cosine below which a pair that is not positive costs nothing
         positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
 
-    Siblings: ``mse`` on the head ``cosine`` uses the whole range of the label.
+    Siblings: ``mse`` on the head ``cosine`` uses the whole range of the label; ``dynamic_margin`` moves the margin;
+    ``mnr`` compares with all other pairs of the batch.
 
     Reference: torch.nn.CosineEmbeddingLoss; Hadsell et al., "Dimensionality Reduction by Learning an Invariant
     Mapping", CVPR 2006.
@@ -39,11 +46,9 @@ class CosineEmbedding(Loss):
         self.margin = margin
         self.positive_from = positive_from
 
+    def prepare(self, *, labels: Labels, rows: int) -> None:
+        check_positive_from(self.name, self.positive_from, labels)
+
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        if len(prediction.vectors) != 2:
-            raise TrainingError(
-                f"loss {self.name!r} should see two vectors per example. Found {len(prediction.vectors)}; "
-                "use a head that reads pairs, such as 'cosine'."
-            )
-        cosine = cosine_of(prediction.vectors[0], prediction.vectors[1])  # [B]
-        return torch.where(target >= self.positive_from, 1 - cosine, (cosine - self.margin).relu()).mean()
+        cosine = cosine_of(*pair_of(prediction, self.name))  # [B]
+        return cosine_losses(cosine, target >= self.positive_from, self.margin).mean()

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from taskloom.core import Labels, Loss, Prediction
+from taskloom.plugins.losses.targets import scaled_target
 from taskloom.plugins.similarity import at_least_float32
 
 
@@ -42,5 +43,5 @@ class MSE(Loss):
         score = at_least_float32(prediction.score)  # [B]
         goal = target.to(score.dtype)
         if self.target == "scaled":
-            goal = (goal - self.labels.low) / ((self.labels.high - self.labels.low) or 1.0)
+            goal = scaled_target(goal, self.labels)
         return functional.mse_loss(score, goal)

@@ -1,0 +1,102 @@
+"""Cosine-embedding loss with a margin that moves."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from taskloom.core import Labels, Loss, Prediction, TrainingError
+from taskloom.plugins.losses.cosine_embedding import cosine_losses
+from taskloom.plugins.losses.pairs import check_positive_from, pair_of
+from taskloom.plugins.similarity import cosine_of
+
+
+class DynamicMargin(Loss):
+    """Cosine-embedding loss whose margin moves after every epoch, by less each time.
+
+    L as in ``cosine_embedding``. After epoch e (counted from 1) the margin m becomes m − step/e if the task's dev
+    metric is larger than after the epoch before (than 0 after the first), else m + step/e: stricter while that helps.
+    With ``direction: "up"`` the two signs change places. The margin is not kept within [−1, 1].
+
+    ``per_sample`` gives every training pair a margin of its own, moved by the same rule with a metric of its own: its
+    distance 1 − cos in the last training step that saw it in this epoch. That costs no further forward pass, and the
+    first comparison is again with 0, the distance of equal texts. So a pair that moved apart since the epoch before
+    is held to a lower margin, and one that moved together, as ambiguous ones do, is let go; a pair that an epoch left
+    out keeps its margin. Margins of positive pairs play no part.
+
+    Reads: the two vectors of a pair, as the head saw them; the score plays no part.
+
+    Options:
+        margin: the margin of the first epoch
+        step: how far the margin moves after the first epoch
+        direction: "down" lowers the margin after an improvement and raises it otherwise, "up" the other way round
+        per_sample: a margin for each training pair
+        positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
+
+    Siblings: ``cosine_embedding`` keeps the margin.
+
+    Reference: "Margin for Error: Exploration of a Dynamic Margin for Cosine-Similarity Embedding Loss and Gradient
+    Surgery", Algorithm 1; ``per_sample`` is the future work it names, the rule is ours.
+
+    Example:
+        {"tasks": {"sts": {"head": "cosine", "loss": {"name": "dynamic_margin", "step": 0.1, "positive_from": 3}}}}
+    """
+
+    name = "dynamic_margin"
+    expects = "vectors"
+    margins: Tensor  # [], or [rows] with a margin for each pair
+    previous: Tensor  # the metric after the epoch before, in the same form
+    current: Tensor  # this epoch's metric, NaN while unknown
+
+    def __init__(
+        self,
+        *,
+        margin: Annotated[float, Field(ge=-1, le=1)] = 0.0,
+        step: Annotated[float, Field(ge=0)] = 0.05,
+        direction: Literal["down", "up"] = "down",
+        per_sample: bool = False,
+        positive_from: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.step = step
+        self.direction = direction
+        self.per_sample = per_sample
+        self.positive_from = positive_from
+        for buffer, start in (("margins", margin), ("previous", 0.0), ("current", float("nan"))):
+            self.register_buffer(buffer, torch.tensor(start, dtype=torch.float64))
+
+    @property
+    def margin(self) -> float:
+        """The present margin; with a margin for each pair, their mean."""
+        return float(self.margins.mean())
+
+    def prepare(self, *, labels: Labels, rows: int) -> None:
+        check_positive_from(self.name, self.positive_from, labels)
+        if self.per_sample:
+            for buffer in ("margins", "previous", "current"):
+                start = getattr(self, buffer).flatten()[:1]
+                setattr(self, buffer, start.expand(rows).clone())
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        cosine = cosine_of(*pair_of(prediction, self.name))  # [B]
+        margin = self._margins_of(prediction, cosine) if self.per_sample else self.margins
+        return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
+
+    def _margins_of(self, prediction: Prediction, cosine: Tensor) -> Tensor:
+        """The pairs' own margins, [B]; notes how far apart the pairs are, in training steps only."""
+        if prediction.rows is None:
+            raise TrainingError(f"loss {self.name!r} with 'per_sample' should be told the rows of a batch. Found none.")
+        rows = prediction.rows.to(self.margins.device)
+        if self.training and torch.is_grad_enabled():
+            self.current[rows] = 1 - cosine.detach().double()
+        return self.margins[rows]
+
+    def epoch_ended(self, *, epoch: int, score: float) -> None:
+        metric = self.current if self.per_sample else self.current.new_tensor(score)
+        known = ~metric.isnan()
+        lowers = (metric > self.previous) == (self.direction == "down")
+        moved = torch.where(lowers, self.margins - self.step / epoch, self.margins + self.step / epoch)
+        self.margins = torch.where(known, moved, self.margins)
+        self.previous = torch.where(known, metric, self.previous)
+        self.current = torch.full_like(self.current, float("nan"))

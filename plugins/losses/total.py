@@ -1,0 +1,70 @@
+"""A weighted sum of losses."""
+
+from typing import Annotated, cast
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Labels, Loss, Prediction
+
+
+class Total(Loss):
+    """Several losses on one task, as their weighted sum.
+
+    L = Σₖ wₖ Lₖ. All parts see the same prediction and target, hear of the end of an epoch, and keep their state.
+
+    Reads: what its parts read. One that looks at vectors goes with any other; one that needs a logit per class and one
+    that needs a single number do not go together, because a head has one score.
+
+    Options:
+        losses: the parts
+        weights: one weight for each part; all 1 if left out
+
+    Siblings: ``smart`` adds a regulariser to a loss; the combiner ``weighted`` weighs tasks.
+
+    Reference: Bi et al., "MTRec", Findings of ACL 2022 (a sum of objectives).
+
+    Example:
+        {"tasks": {"para": {"head": {"name": "linear", "reads": "pair"},
+                            "loss": {"name": "total", "losses": ["binary_cross_entropy", "mnr"], "weights": [1, 0.1]}}}}
+    """
+
+    name = "total"
+
+    def __init__(
+        self,
+        *,
+        losses: Annotated[list[Loss], Field(min_length=1)],
+        weights: list[Annotated[float, Field(ge=0)]] | None = None,
+    ) -> None:
+        super().__init__()
+        if not losses:
+            raise ValueError("loss 'total' should have at least one part. Found none.")
+        if weights is not None and len(weights) != len(losses):
+            raise ValueError(f"loss 'total' should have one weight for each of {len(losses)} losses. Found {weights}.")
+        wants = {loss.expects: loss.name for loss in losses if loss.expects != "vectors"}
+        if len(wants) > 1:
+            raise ValueError(
+                f"the parts of loss 'total' should agree on the score. Found {wants['classes']!r}, which needs one "
+                f"logit per class, and {wants['score']!r}, which needs one number per example."
+            )
+        self.expects = next(iter(wants), "vectors")
+        self.losses = nn.ModuleList(losses)
+        self.weights = weights or [1.0] * len(losses)
+
+    @property
+    def parts(self) -> list[Loss]:
+        return [cast(Loss, loss) for loss in self.losses]
+
+    def prepare(self, *, labels: Labels, rows: int) -> None:
+        for loss in self.parts:
+            loss.prepare(labels=labels, rows=rows)
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        terms = [weight * loss(prediction, target) for weight, loss in zip(self.weights, self.parts, strict=True)]
+        total: Tensor = sum(terms[1:], terms[0])
+        return total
+
+    def epoch_ended(self, *, epoch: int, score: float) -> None:
+        for loss in self.parts:
+            loss.epoch_ended(epoch=epoch, score=score)
