@@ -43,6 +43,11 @@ class Layout:
     keep: Callable[[Mapping[str, object]], bool] = every_row
     also: tuple[str, ...] = ()  # columns that ``keep`` looks at
 
+    def columns(self, *, labelled: bool) -> list[str]:
+        """The columns that are looked at."""
+        label = [self.label] if labelled and self.label else []
+        return [*self.texts, *label, *([self.id] if self.id else []), *self.also]
+
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
         if self.label is None or self.label not in values:
@@ -56,7 +61,14 @@ class Layout:
 
 def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
     """Read a file. A file that need not have labels and has none gives examples without."""
-    table = parse(path, read_bytes(path), format=layout.format, quotes=layout.quotes, is_row=layout.is_row)
+    table = parse(
+        path,
+        read_bytes(path),
+        format=layout.format,
+        quotes=layout.quotes,
+        is_row=layout.is_row,
+        wanted=layout.columns(labelled=True),
+    )
     labelled = layout.label is not None and (needs_labels or _has_labels(table, layout.label))
     _check_columns(path, table, layout, labelled)
     texts, labels, ids = [], [], []
@@ -158,12 +170,7 @@ def _check_columns(path: Path, table: Rows, layout: Layout, labelled: bool) -> N
         raise DataError(f"{path} has a header and no rows")
     if not table.columns:  # JSON lines, not one of which is an object
         raise DataError(f"{path.name}, line {table.rows[0].line}: {table.rows[0].problem}")
-    needed = [
-        *layout.texts,
-        *([layout.label] if labelled and layout.label else []),
-        *([layout.id] if layout.id else []),
-        *layout.also,
-    ]
+    needed = layout.columns(labelled=labelled)
     there = [name.encode("utf-8", "replace").decode() for name in table.columns]  # fit to be printed
     wrong = [unknown("column", name, filter(None, there), where="there") for name in needed if name not in there]
     wrong += [f"column {name!r} is there {there.count(name)} times" for name in needed if there.count(name) > 1]

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,15 +37,20 @@ class Rows:
 IsRow = Callable[[Mapping[str, object], str], bool]
 
 
-def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow) -> Rows:
-    """Take a file apart; ``is_row`` helps to tell a quote that never closes from a text of several lines."""
+def parse(
+    path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow, wanted: Collection[str] = ()
+) -> Rows:
+    """Take a file apart; ``is_row`` helps to tell a quote that never closes from a text of several lines.
+
+    Of JSON lines only the ``wanted`` columns are kept, if any are named: most of SNLI, for one, is parse trees.
+    """
     text = decode(path, data)
     if not text.strip():
         raise DataError(f"{path} is empty")
     if format == "auto":
         format = _format_of(path, text)
     if format == "jsonl":
-        return _json_rows(text)
+        return _json_rows(text, wanted)
     lines = list(io.StringIO(text, newline=""))  # ends stay as they are: a quoted text keeps its own
     with _fields_of_any_size():
         return _delimited_rows(path, lines, DELIMITERS[format], quotes, is_row)
@@ -65,9 +70,18 @@ def _format_of(path: Path, text: str) -> Format:
     return "tsv" if "\t" in text.lstrip("\r\n").splitlines()[0] else "csv"
 
 
-def _json_rows(text: str) -> Rows:
+def _lines_of(text: str) -> Iterator[str]:
+    """One line after another: a list of them would be a second copy of the file."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
+def _json_rows(text: str, wanted: Collection[str]) -> Rows:
     rows, columns = [], dict[str, None]()
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_lines_of(text), 1):
         if not line.strip():
             continue
         try:
@@ -79,7 +93,8 @@ def _json_rows(text: str) -> Rows:
             rows.append(Row(number, problem=f'not an object like {{"text": "…"}}: {line.strip()[:40]!r}'))
             continue
         columns.update(dict.fromkeys(values))
-        rows.append(Row(number, values))
+        kept = {column: values[column] for column in wanted if column in values} if wanted else values
+        rows.append(Row(number, kept))
     return Rows(tuple(columns), tuple(rows))
 
 
