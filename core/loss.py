@@ -22,9 +22,14 @@ class Loss(nn.Module, Component, ABC):
 
     kind: ClassVar[str] = "loss"
     expects: Literal["classes", "score", "vectors"] = "score"
+    #: How many vectors per example it can work with (2 for a pair); None where it does not matter.
+    vectors: tuple[int, ...] | None = None
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
-        """Called once before training with the meaning of the labels and the number of training examples."""
+        """Called once before training with the meaning of the labels and the number of training examples.
+
+        Raise ``TrainingError`` for labels that make no sense here: planning asks too, before anything is trained.
+        """
 
     @abstractmethod
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
@@ -32,3 +37,7 @@ class Loss(nn.Module, Component, ABC):
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         """Called after each epoch (counted from 1) with the task's dev metric."""
+
+    def figures(self) -> dict[str, float]:
+        """What of its state is worth a curve, by name; written down after each epoch."""
+        return {}

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from taskloom.core.data import DataSet, Labels
-from taskloom.core.errors import Problem
+from taskloom.core.errors import Problem, TrainingError
 from taskloom.core.head import Head
 from taskloom.core.loss import Loss
 from taskloom.core.metric import Metric
-from taskloom.core.tokens import COLUMNS
+from taskloom.core.tokens import COLUMNS, SEQUENCES
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,21 @@ class Task:
                     f"loss {loss.name!r} needs {wants}; head {head.name!r} gives {gives[head.gives]}",
                 )
             )
+        count = SEQUENCES[head.reads]
+        if loss.vectors is not None and count not in loss.vectors:
+            wants = " or ".join(map(str, loss.vectors))
+            found.append(
+                Problem(
+                    f"{here}.loss",
+                    f"loss {loss.name!r} needs {wants} vectors per example; head {head.name!r} reads {head.reads!r}, "
+                    f"which gives {count}",
+                )
+            )
+        if data.labels is not None:
+            try:
+                loss.prepare(labels=data.labels, rows=1)
+            except TrainingError as error:
+                found.append(Problem(f"{here}.loss", str(error)))
         if data.labels is None and loss.expects != "vectors":
             found.append(Problem(f"{here}.loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none"))
         return found

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taskloom.core import Group, Prediction, TrainingError, predict
+from taskloom.core import Group, Prediction, TrainingError, densify_gradients, predict
 from taskloom.runs.feed import Feed
 from taskloom.runs.model import Model
 
@@ -80,6 +80,7 @@ class GroupStep:
             return self._loss(task)
 
     def apply(self) -> None:
+        densify_gradients(self._trained)  # an encoder may give its embeddings sparse gradients
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._trained, self._clip)
         self._optimizer.step()

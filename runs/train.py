@@ -28,7 +28,7 @@ from taskloom.runs import checkpoint as saved
 from taskloom.runs.build import make, make_task
 from taskloom.runs.evaluate import overall, predictions
 from taskloom.runs.feed import Feed
-from taskloom.runs.machine import machine_versions, peak_memory, reset_peak_memory, seed_globals
+from taskloom.runs.machine import keep_freed_memory, machine_versions, peak_memory, reset_peak_memory, seed_globals
 from taskloom.runs.model import Model, device_for_this_process
 from taskloom.runs.optimize import GroupStep, make_optimizer, rate_factor
 
@@ -44,6 +44,7 @@ def train(job: Job, emit: Emit) -> None:
 
     Raises what goes wrong; the engine turns that into the cell's failure.
     """
+    keep_freed_memory()
     reset_peak_memory()
     seed_globals(job.spec["seed"])
     run = Run.build(job, emit, load_catalogue())
@@ -119,9 +120,13 @@ class Run:
         return found
 
     def scored(self, index: int) -> list[str]:
-        """The tasks that have a dev score after stage ``index``: labelled, and trained by then."""
+        """The tasks that have a dev score after stage ``index``: labelled, trained by then, and with a head that predicts."""
         trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
-        return [name for name, task in self.tasks.items() if name in trained and task.data.labels is not None]
+        return [
+            name
+            for name, task in self.tasks.items()
+            if name in trained and task.data.labels is not None and task.head.gives != "vectors"
+        ]
 
     def keep_best(self, epoch: int, scores: dict[str, float], predicted: dict[str, NDArray[np.float64]]) -> None:
         """Keep weights and predictions if selection prefers this epoch; of equals, the first."""
@@ -291,6 +296,16 @@ def score_epoch(run: Run, index: int, epoch: int, losses: dict[str, float], stat
             run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
         state.combiner.epoch_ended(epoch=epoch, losses=losses)
     every = {**scores, "overall": overall(scores, run.tasks, spec["overall"])} if scores else {}
+    figures = {name: run.model.loss(name).figures() for name in spec["stages"][index]["tasks"]}
     if index == len(spec["stages"]) - 1:
         run.keep_best(epoch, every, predicted)
-    run.tell("epoch", stage=index, epoch=epoch, step=state.step, losses=losses, scores=every, seconds=run.seconds)
+    run.tell(
+        "epoch",
+        stage=index,
+        epoch=epoch,
+        step=state.step,
+        losses=losses,
+        scores=every,
+        metrics={name: values for name, values in figures.items() if values},
+        seconds=run.seconds,
+    )

@@ -45,6 +45,7 @@ class DynamicMargin(Loss):
 
     name = "dynamic_margin"
     expects = "vectors"
+    vectors = (2,)
     margins: Tensor  # [], or [rows] with a margin for each pair
     previous: Tensor  # the metric after the epoch before, in the same form
     current: Tensor  # this epoch's metric, NaN while unknown
@@ -91,6 +92,9 @@ class DynamicMargin(Loss):
         if self.training and torch.is_grad_enabled():
             self.current[rows] = 1 - cosine.detach().double()
         return self.margins[rows]
+
+    def figures(self) -> dict[str, float]:
+        return {"margin": self.margin}
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         metric = self.current if self.per_sample else self.current.new_tensor(score)

@@ -43,6 +43,7 @@ class MNR(Loss):
 
     name = "mnr"
     expects = "vectors"
+    vectors = (2, 3)
 
     def __init__(
         self,

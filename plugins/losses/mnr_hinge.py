@@ -33,6 +33,7 @@ class MNRHinge(Loss):
 
     name = "mnr_hinge"
     expects = "vectors"
+    vectors = (2,)
 
     def __init__(self, *, similarity: Literal["dot", "cos"] = "dot", positive_from: float = 1.0) -> None:
         super().__init__()

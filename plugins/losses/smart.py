@@ -75,7 +75,7 @@ class Smart(Loss):
         if divergence == "kl" and loss.expects == "vectors":
             raise ValueError(f"divergence 'kl' needs a score. Found loss {loss.name!r}, which looks at vectors only.")
         self.loss = loss
-        self.expects = loss.expects
+        self.expects, self.vectors = loss.expects, loss.vectors
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
         self.steps = steps
         self.bound = bound
@@ -91,6 +91,9 @@ class Smart(Loss):
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         self.loss.epoch_ended(epoch=epoch, score=score)
+
+    def figures(self) -> dict[str, float]:
+        return self.loss.figures()
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         total: Tensor = self.loss(prediction, target)

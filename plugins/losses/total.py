@@ -49,6 +49,8 @@ class Total(Loss):
                 f"logit per class, and {wants['score']!r}, which needs one number per example."
             )
         self.expects = next(iter(wants), "vectors")
+        counts = [set(loss.vectors) for loss in losses if loss.vectors is not None]
+        self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
         self.losses = nn.ModuleList(losses)
         self.weights = weights or [1.0] * len(losses)
 
@@ -64,6 +66,9 @@ class Total(Loss):
         terms = [weight * loss(prediction, target) for weight, loss in zip(self.weights, self.parts, strict=True)]
         total: Tensor = sum(terms[1:], terms[0])
         return total
+
+    def figures(self) -> dict[str, float]:
+        return {f"{loss.name}.{name}": value for loss in self.parts for name, value in loss.figures().items()}
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         for loss in self.parts:

@@ -20,7 +20,7 @@ import torch
 
 from taskloom.core import Event, Group, Job
 from taskloom.registry.catalogue import load_catalogue
-from taskloom.runs.machine import peak_memory
+from taskloom.runs.machine import keep_freed_memory, peak_memory
 from taskloom.runs.optimize import GroupStep
 from taskloom.runs.train import Run, StageState
 
@@ -52,6 +52,7 @@ def ignore(event: Event) -> None:
 
 
 def prepare(spec: dict[str, Any], folder: str) -> tuple[Run, list[StageState]]:
+    keep_freed_memory()
     run = Run.build(Job("bench", "bench", 0, spec, folder), ignore, load_catalogue())
     run.model.freeze_encoder(False)
     states = [StageState.build(run, i, stage, tuple(stage["tasks"])) for i, stage in enumerate(spec["stages"])]
