@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from taskloom.core import Component, Problem, RunSpec, Sampler, Task, plain, unknown
+from taskloom.core import Component, GradientCombiner, Problem, RunSpec, Sampler, Task, plain, unknown
 from taskloom.registry.problems import problems_of
 from taskloom.registry.words import join, show
 
@@ -121,10 +121,11 @@ def _construction_problems(catalogue: "Catalogue", run: Mapping[str, Any], faile
         if len(parts) == len(_TASK_PARTS):
             yield from _fit_problems(name, parts)
     for place, stage in enumerate(run["stages"]):
-        path = f"stages.{place}.sampler"
-        sampler = made.get(path)
-        if isinstance(sampler, Sampler):
-            yield from _sampler_problems(path, sampler, stage["tasks"])
+        for kind in _STAGE_PARTS:
+            path = f"stages.{place}.{kind}"
+            part = made.get(path)
+            if isinstance(part, Sampler | GradientCombiner):
+                yield from _stage_part_problems(path, part, stage["tasks"])
 
 
 def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
@@ -136,8 +137,8 @@ def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
         return [Problem(f"tasks.{name}", f"{names} cannot be checked against each other: {found}")]
 
 
-def _sampler_problems(path: str, sampler: Sampler, tasks: Sequence[str]) -> list[Problem]:
+def _stage_part_problems(path: str, part: Sampler | GradientCombiner, tasks: Sequence[str]) -> list[Problem]:
     try:
-        return [Problem(join(path, one.path), one.message) for one in sampler.problems(tasks)]
+        return [Problem(join(path, one.path), one.message) for one in part.problems(tasks)]
     except Exception as error:  # a third party's method may do anything
-        return [Problem(path, f"sampler {sampler.name!r} cannot be checked: {type(error).__name__}: {error}")]
+        return [Problem(path, f"{part.kind} {part.name!r} cannot be checked: {type(error).__name__}: {error}")]

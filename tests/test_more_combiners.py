@@ -226,6 +226,14 @@ def test_weighted_names_tasks_it_does_not_know() -> None:
     assert len(caught.value.problems) == 2
 
 
+def test_tasks_that_are_not_there_are_found_before_anything_runs() -> None:
+    task = {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}}
+    krum = {"name": "torchjd", "aggregator": "Krum", "options": {"n_byzantine": 1}}
+    stages = [{"combiner": {"name": "weighted", "weights": {"b": 2.0, "c": 1.0}}}, {"combiner": krum}]
+    found = load_catalogue().resolve_run({"tasks": {"a": task, "b": task}, "stages": stages})[1]
+    assert [problem.path for problem in found] == ["stages.0.combiner.weights", "stages.1.combiner.options"]
+
+
 def naive_surgery(vectors: Tensor, generator: torch.Generator, include_self: bool = False) -> Tensor:
     """Algorithm 1 of Yu et al. on explicit vectors [T, n]; returns the projected ones."""
     projected = vectors.clone()
