@@ -19,6 +19,8 @@ class Component:
     name: ClassVar[str] = ""
     #: Options that only say where something lies. They are no part of a result's identity: the content is.
     places: ClassVar[frozenset[str]] = frozenset()
+    #: Other distributions that do its arithmetic: their versions are part of a result's identity too.
+    relies_on: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -105,12 +105,12 @@ class Catalogue:
         return self._tried[key]
 
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
-        """Distribution → version of every plugin whose components a resolved run uses."""
+        """Distribution → version of every plugin that a resolved run uses, and of what its components rely on."""
         used: dict[str, str] = {}
         for _, kind, component in slots_of(resolved_run):
             key = kind, _write(component)
             if key not in self._versions:
-                self._versions[key] = {entry.distribution: entry.version for entry in self._used(kind, component)}
+                self._versions[key] = dict(pair for entry in self._used(kind, component) for pair in entry.versions)
             used |= self._versions[key]
         return dict(sorted(used.items()))
 

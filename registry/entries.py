@@ -3,6 +3,7 @@
 import inspect
 import re
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from taskloom.core import (
@@ -70,6 +71,11 @@ class Entry:
         """The plugin in words."""
         return f"plugin {self.plugin!r} of {self.distribution} {self.version}"
 
+    @property
+    def versions(self) -> list[tuple[str, str]]:
+        """The distribution that brings it and those it relies on, each with its version."""
+        return [(self.distribution, self.version), *((name, _version(name)) for name in self.cls.relies_on)]
+
     def as_dict(self) -> dict[str, Any]:
         """The entry for a listing, as JSON values."""
         options = [
@@ -78,6 +84,13 @@ class Entry:
         ]
         origin = {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
         return {"kind": self.kind, "name": self.name, **origin, "summary": self.summary, "options": options}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def checked_name(kind: str, cls: Any) -> str:

@@ -105,6 +105,12 @@ def test_identity_follows_what_decides_the_result_and_nothing_else(tmp_path: Pat
     assert a != c  # other rows
 
 
+def test_identity_knows_the_libraries_that_a_component_relies_on(tmp_path: Path) -> None:
+    axes = {"stages.0.combiner": ["sum", {"name": "torchjd", "aggregator": "UPGrad"}]}
+    plan = make_plan(load_grid(str(grid(tmp_path, {"tasks": {"sst": SST}}, axes=axes))), load_catalogue(), None)
+    assert ["torchjd" in cell.versions for cell in plan.cells] == [False, True]
+
+
 def test_growing_a_grid_runs_only_what_is_new(tmp_path: Path) -> None:
     base = {"tasks": {"sst": SST}, "stages": [STAGE]}
     run(grid(tmp_path, base, axes={"stages.0.epochs": [0, 1]}), tmp_path / "r")

@@ -55,6 +55,7 @@ class TorchJD(GradientCombiner):
     """
 
     name = "torchjd"
+    relies_on = ("torchjd",)
     anchor: Tensor  # holds nothing; is where the combiner is
 
     def __init__(self, *, aggregator: str = "UPGrad", options: dict[str, JsonValue] | None = None) -> None:
