@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from taskloom.core.gradients import gramian_of as gramian_of
     from taskloom.core.gradients import take_gradients as take_gradients
     from taskloom.core.head import Head as Head
+    from taskloom.core.head import SharedModules as SharedModules
     from taskloom.core.hookspecs import INTERFACE as INTERFACE
     from taskloom.core.hookspecs import hookimpl as hookimpl
     from taskloom.core.hookspecs import hookspec as hookspec
@@ -83,7 +84,7 @@ _HOMES = {
     "unknown",
     "events": "Event Job",
     "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
-    "head": "Head",
+    "head": "Head SharedModules",
     "hookspecs": "INTERFACE hookimpl hookspec",
     "loss": "Loss",
     "metric": "Metric",

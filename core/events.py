@@ -1,6 +1,6 @@
 """What a worker tells the driver while it runs a cell. Plain data, so that it travels between processes."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -32,6 +32,3 @@ class Event:
     what: str
     cell: str
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)

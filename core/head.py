@@ -1,6 +1,7 @@
 """Interface 2 of 5: vectors → prediction."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -9,7 +10,28 @@ from torch import Tensor, nn
 from taskloom.core.component import Component
 from taskloom.core.data import Labels
 from taskloom.core.prediction import Prediction
+from taskloom.core.random import derive_generator
 from taskloom.core.tokens import Reads
+
+
+class SharedModules(nn.ModuleDict):
+    """Modules that several tasks' heads share, by name; their parameters count as shared in gradient combination.
+
+    Example: ``self.layer = shared.share("shared_layer", lambda generator: new_linear(width, width, generator))``
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self._seed = seed
+
+    def share(self, name: str, make: Callable[[torch.Generator], nn.Module]) -> nn.Module:
+        """The module of that name, made by the first head that asks.
+
+        Its generator depends on the seed and the name alone, so that it does not matter who is first.
+        """
+        if name not in self:
+            self[name] = make(derive_generator(self._seed, "shared", name))
+        return self[name]
 
 
 class Head(nn.Module, Component, ABC):
@@ -27,12 +49,12 @@ class Head(nn.Module, Component, ABC):
 
     @abstractmethod
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         """Make the parameters: ``width`` is d, ``outputs`` the size of the score (1 or the number of classes).
 
-        ``shared`` belongs to the whole model: a module that a head puts there under a name is the same for every
-        task, and its parameters count as shared when gradients are combined.
+        ``shared`` belongs to the whole model: what a head gets from ``shared.share`` is the same module for every
+        task that asks under that name.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Metrics: predictions and labels → one number, larger is better."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ class Metric(Component, ABC):
 
     kind: ClassVar[str] = "metric"
     correlation: ClassVar[bool] = False
+    #: Which labels it can judge: class numbers, values, or either.
+    reads: ClassVar[Literal["classes", "values", "either"]] = "either"
 
     @abstractmethod
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

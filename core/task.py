@@ -73,6 +73,14 @@ class Task:
                     f"which gives {count}",
                 )
             )
+        if data.labels is not None and not data.labels.classes and self.metric.reads == "classes":
+            found.append(
+                Problem(
+                    f"{here}.metric",
+                    f"metric {self.metric.name!r} counts classes; the labels of data set {data.name!r} are values from "
+                    f"{data.labels.low:g} to {data.labels.high:g}: use 'pearson' or 'spearman'",
+                )
+            )
         if data.labels is not None:
             try:
                 loss.prepare(labels=data.labels, rows=1)

@@ -7,6 +7,7 @@ The last two are kept, so that a damaged one can be passed over. Nothing is ever
 
 import hashlib
 import json
+import math
 import random
 import shutil
 import tempfile
@@ -26,7 +27,7 @@ KEPT = 2
 
 
 def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
-    """Write tensors and state into ``folder`` in one step; one that is there already stays."""
+    """Write tensors and state into ``folder``, which is there whole or not at all; replaces what was there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
@@ -90,15 +91,20 @@ def _sha256(path: Path) -> str:
 
 
 def module_state(module: nn.Module, prefix: str) -> Tensors:
-    """A module's weights and buffers by name; what stands under two names (a shared layer) is kept once."""
+    """A module's weights and buffers by name."""
+    return {prefix + name: tensor for name, tensor in unique(module.state_dict()).items()}
+
+
+def unique(tensors: Tensors) -> Tensors:
+    """What stands under two names (a shared layer) once, under the first: safetensors refuses to store it twice."""
     seen: set[tuple[int, int]] = set()
     kept: Tensors = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in tensors.items():
         place = (tensor.data_ptr(), tensor.numel())
         if tensor.numel() and place in seen:
             continue
         seen.add(place)
-        kept[prefix + name] = tensor.contiguous()
+        kept[name] = tensor.contiguous()
     return kept
 
 
@@ -137,9 +143,13 @@ def random_state(generators: dict[str, torch.Generator]) -> Tensors:
     kept["random.torch"] = torch.get_rng_state()
     if torch.cuda.is_available():
         kept["random.cuda"] = torch.cuda.get_rng_state()
-    words, place = np.random.get_state(legacy=False)["state"].values()
-    kept["random.numpy"] = torch.from_numpy(np.append(words, place).astype(np.int64))
-    kept["random.python"] = torch.tensor([*random.getstate()[1]], dtype=torch.int64)
+    _, words, place, has_gauss, gauss = np.random.get_state(legacy=True)
+    kept["random.numpy"] = torch.from_numpy(np.append(words, [place, has_gauss]).astype(np.int64))
+    _, state, spare = random.getstate()
+    kept["random.python"] = torch.tensor(state, dtype=torch.int64)
+    # Both keep the second of two normal numbers for the next call; NaN where there is none.
+    spares = [gauss, float("nan") if spare is None else spare]
+    kept["random.spare"] = torch.tensor(spares, dtype=torch.float64)
     return kept
 
 
@@ -150,6 +160,7 @@ def load_random_state(generators: dict[str, torch.Generator], tensors: Tensors) 
     torch.set_rng_state(tensors["random.torch"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
-    *words, place = tensors["random.numpy"].tolist()
-    np.random.set_state(("MT19937", np.array(words, np.uint32), place, 0, 0.0))
-    random.setstate((3, tuple(tensors["random.python"].tolist()), None))
+    gauss, spare = tensors["random.spare"].tolist()
+    *words, place, has_gauss = tensors["random.numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(words, np.uint32), place, has_gauss, gauss))
+    random.setstate((3, tuple(tensors["random.python"].tolist()), None if math.isnan(spare) else spare))

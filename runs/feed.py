@@ -37,12 +37,25 @@ def tokenized(texts: tuple[str, ...], encoder: Encoder, cache: Path) -> Column:
         key.update(len(raw).to_bytes(8, "big"))
         key.update(raw)
     folder = cache / "tokens" / key.hexdigest()[:32]
-    if not folder.is_dir():
+    column = _read(folder)
+    if column is None or len(column.starts) != len(texts) + 1:
+        shutil.rmtree(folder, ignore_errors=True)  # half a file, say after a full disk
         _write(folder, encoder.tokenize(texts))
-    return Column(
-        np.load(folder / "ids.npy", mmap_mode="r", allow_pickle=False),
-        np.load(folder / "starts.npy", allow_pickle=False),
-    )
+        column = _read(folder)
+        assert column is not None  # just written
+    return column
+
+
+def _read(folder: Path) -> Column | None:
+    """What the cache holds, or nothing if that is not whole."""
+    try:
+        path = folder / "ids.npy"
+        few = path.stat().st_size < 4096  # no more than a page, and an empty file cannot be mapped
+        ids = np.load(path, mmap_mode=None if few else "r", allow_pickle=False)
+        starts = np.load(folder / "starts.npy", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return Column(ids, starts) if len(starts) and starts[-1] == len(ids) else None
 
 
 def _write(folder: Path, sequences: list[Ids]) -> None:

@@ -6,7 +6,14 @@ from typing import cast
 import torch
 from torch import nn
 
-from taskloom.core import Encoder, Head, Loss, Task, derive_generator
+from taskloom.core import Encoder, Head, Loss, SharedModules, Task, derive_generator
+
+
+class _ByTask(nn.ModuleDict):
+    """Modules by task; unlike its base it takes any name, so that a task may be called ``type`` or ``train``."""
+
+    def __setitem__(self, key: str, module: nn.Module) -> None:
+        self._modules[key] = module
 
 
 class Model(nn.Module):
@@ -20,7 +27,7 @@ class Model(nn.Module):
         super().__init__()
         encoder.build(generator=derive_generator(seed, "encoder"))
         self.encoder = encoder
-        self.shared = nn.ModuleDict()
+        self.shared = SharedModules(seed)
         for name, task in tasks.items():
             task.head.build(
                 width=encoder.width,
@@ -29,8 +36,8 @@ class Model(nn.Module):
                 generator=derive_generator(seed, "head", name),
                 shared=self.shared,
             )
-        self.heads = nn.ModuleDict({name: task.head for name, task in tasks.items()})
-        self.losses = nn.ModuleDict({name: task.loss for name, task in tasks.items()})
+        self.heads = _ByTask({name: task.head for name, task in tasks.items()})
+        self.losses = _ByTask({name: task.loss for name, task in tasks.items()})
 
     def head(self, task: str) -> Head:
         return cast(Head, self.heads[task])
@@ -60,6 +67,11 @@ class Model(nn.Module):
                 name.startswith(("encoder.", "shared.")) or any(name.startswith(prefix) for prefix in own)
             ):
                 yield name, parameter
+
+    def trained_state(self, names: set[str]) -> dict[str, torch.Tensor]:
+        """Weights and buffers of the encoder and of these tasks (with the layers they share), by name."""
+        prefixes = ("encoder.", *(f"{part}.{name}." for part in ("heads", "losses") for name in names))
+        return {name: tensor for name, tensor in self.state_dict().items() if name.startswith(prefixes)}
 
 
 def device_for_this_process() -> torch.device:

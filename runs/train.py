@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ class Run:
         return found
 
     def scored(self, index: int) -> list[str]:
-        """The tasks that have a dev score after stage ``index``: labelled, trained by then, and with a head that predicts."""
+        """The tasks with a dev score after stage ``index``: labelled, trained by then, and with a head that predicts."""
         trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
         return [
             name
@@ -146,7 +147,6 @@ class Run:
         return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
 
     def finish(self) -> None:
-        saved.drop_checkpoints(self.folder)
         self.tell(
             "finished",
             scores=self.best.scores,
@@ -154,6 +154,7 @@ class Run:
             seconds=self.seconds,
             peak_memory=peak_memory(),
         )
+        saved.drop_checkpoints(self.folder)  # only now: until the driver has written it down, it may be needed
 
 
 def run_stage(run: Run, index: int, resumed: "tuple[saved.Tensors, dict[str, Any]] | None") -> None:
@@ -162,9 +163,14 @@ def run_stage(run: Run, index: int, resumed: "tuple[saved.Tensors, dict[str, Any
     began, key = time.monotonic(), "" if last else run.job.stage_keys[index]
     shared = run.artifacts.stage(key) / "result" if key else None
     if shared is not None and shared.is_dir() and resumed is None:
-        saved.load_module_state(run.model, saved.load_folder(shared)[0], "")
-        run.tell("stage", index=index, key=key, shared=True, seconds=0.0)
-        return
+        try:
+            tensors, _ = saved.load_folder(shared)
+        except ValueError as error:
+            run.tell("log", message=f"shared stage trained again: {error}")
+        else:
+            saved.load_module_state(run.model, tensors, "")
+            run.tell("stage", index=index, key=key, shared=True, seconds=0.0)
+            return
 
     names: tuple[str, ...] = tuple(stage["tasks"])
     run.model.freeze_encoder(stage["frozen"])
@@ -181,7 +187,8 @@ def run_stage(run: Run, index: int, resumed: "tuple[saved.Tensors, dict[str, Any
         score_epoch(run, index, epoch, losses, state)
         state.save(run, index, epoch)
     if shared is not None:
-        saved.save_folder(shared, saved.module_state(run.model, ""), {"stage": index})
+        trained = {name for one in run.job.spec["stages"][: index + 1] for name in one["tasks"]}
+        saved.save_folder(shared, saved.unique(run.model.trained_state(trained)), {"stage": index})
     run.tell("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
 
 
@@ -291,6 +298,9 @@ def score_epoch(run: Run, index: int, epoch: int, losses: dict[str, float], stat
         expected = run.dev[name].examples.labels
         assert expected is not None  # run.scored names labelled tasks only
         scores[name] = float(run.tasks[name].metric(values, expected))
+        if not isfinite(scores[name]):
+            metric = run.tasks[name].metric.name
+            raise TrainingError(f"the metric {metric!r} of task {name!r} is {scores[name]} after epoch {epoch}")
     if epoch > 0:
         for name in spec["stages"][index]["tasks"]:
             run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, linear
 
-from taskloom.core import Head, Labels, bind_generator
+from taskloom.core import Head, Labels, SharedModules, bind_generator
 from taskloom.plugins.heads import Cosine, Linear
 from taskloom.plugins.similarity import cosine_of
 
@@ -16,7 +16,7 @@ CLASSES, BINARY, VALUES = Labels.of_classes(5), Labels.of_classes(2), Labels.of_
 
 def built(head: Head, *, width: int = 6, outputs: int = 1, labels: Labels = VALUES, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
-    head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=nn.ModuleDict())
+    head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=SharedModules())
     return head.eval()
 
 

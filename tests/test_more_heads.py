@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from taskloom.core import (
     COLUMNS,
@@ -19,6 +19,7 @@ from taskloom.core import (
     Head,
     Labels,
     RequestError,
+    SharedModules,
     Task,
     TrainingError,
     arrange,
@@ -46,7 +47,7 @@ seeds = st.integers(0, 10**6)
 
 def built(head: Head, *, outputs: int = 1, labels: Labels = VALUES, seed: int = 0, width: int = 6) -> Any:
     generator = torch.Generator().manual_seed(seed)
-    head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=nn.ModuleDict())
+    head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=SharedModules())
     return head.eval()
 
 

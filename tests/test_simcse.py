@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from taskloom.core import (
@@ -18,6 +18,7 @@ from taskloom.core import (
     Labels,
     Prediction,
     Replay,
+    SharedModules,
     Tokens,
     TrainingError,
     arrange,
@@ -132,7 +133,7 @@ class Model:
             outputs=1,
             labels=Labels.of_range(0, 0),
             generator=derive_generator(1),
-            shared=nn.ModuleDict(),
+            shared=SharedModules(),
         )
         bind_generator(self.encoder, derive_generator(2))
 

@@ -22,6 +22,7 @@ from taskloom.core import (
     Loss,
     Prediction,
     Replay,
+    SharedModules,
     Tokens,
     TrainingError,
     bind_generator,
@@ -77,7 +78,7 @@ class Case:
             outputs=outputs,
             labels=LABELS[kind],
             generator=derive_generator(0, "head"),
-            shared=nn.ModuleDict(),
+            shared=SharedModules(),
         )
         draw = derive_generator(1, "weights")
         with torch.no_grad():

@@ -85,6 +85,66 @@ def test_a_shared_first_stage_is_trained_once_and_gives_the_same_result(tmp_path
     assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
+def test_a_shared_stage_hands_on_nothing_of_tasks_that_it_did_not_train(tmp_path: Path) -> None:
+    para = {
+        "data": {"name": "generated", "task": "paraphrase", "size": 32, "dev_size": 16},
+        "head": {"name": "linear", "reads": "pair"},
+        "loss": "binary_cross_entropy",
+    }
+    stages = [{**STAGE, "tasks": ["sst"]}, STAGE]
+    pair = {**STS, "head": {"name": "linear", "reads": "pair"}}
+    base = {"tasks": {"sst": SST, "sts": pair}, "stages": stages}
+    variants: list[dict[str, Any]] = [
+        {"label": "one more task", "set": {"tasks.para": para}},
+        {"label": "no layer"},
+        {"label": "a layer", "set": {"tasks.sts.head.layers": 1}},
+        {"label": "joint", "set": {"tasks.sts.head.reads": "joint"}},
+    ]
+    together, outcome, events = run(grid(tmp_path, base, cells=variants), tmp_path / "r")
+    assert (outcome.finished, outcome.failed) == (4, 0)
+    assert [e.facts["shared"] for e in of(events, "stage") if e.facts["index"] == 0] == [False, True, True, True]
+    for variant, cell in zip(variants[1:], together.cells[1:], strict=True):
+        alone, _, _ = run(grid(tmp_path, base, cells=[variant]), tmp_path / variant["label"])
+        assert alone.cells[0].id == cell.id
+        ours, theirs = weights(tmp_path / "r", cell.id), weights(tmp_path / variant["label"], cell.id)
+        assert all(tensor.equal(theirs[name]) for name, tensor in ours.items()), variant["label"]
+
+
+def test_a_layer_that_tasks_share_begins_the_same_whoever_is_first(tmp_path: Path) -> None:
+    head = {"name": "shared_layer", "head": "linear"}
+    cells = [{"label": "one"}, {"label": "two", "set": {"tasks.aaa": {**SST, "head": head}}}]
+    path = grid(tmp_path, {"tasks": {"sst": {**SST, "head": head}}, "stages": [{"epochs": 0}]}, cells=cells)
+    plan, _, _ = run(path, tmp_path / "r")
+    one, two = (weights(tmp_path / "r", cell.id) for cell in plan.cells)
+    assert any(name.startswith("shared.") for name in one)
+    assert all(tensor.equal(two[name]) for name, tensor in one.items())
+
+
+def test_a_damaged_shared_stage_is_trained_again(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
+    run(grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.001]}), tmp_path / "r")
+    (result,) = (tmp_path / "r" / "stages").glob("*/result/tensors.safetensors")
+    result.write_bytes(result.read_bytes()[:-1])
+    _, outcome, events = run(grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.002]}), tmp_path / "r")
+    assert outcome.finished == 1
+    assert any("is damaged" in event.facts["message"] for event in of(events, "log"))
+
+
+def test_a_damaged_token_cache_is_written_again(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST}, "stages": [STAGE]}
+    run(grid(tmp_path, base, axes={"stages.0.epochs": [0]}), tmp_path / "r")
+    for file in (tmp_path / "r" / "cache").rglob("ids.npy"):
+        file.write_bytes(file.read_bytes()[:100])
+    _, outcome, _ = run(grid(tmp_path, base, axes={"stages.0.epochs": [0, 1]}), tmp_path / "r")
+    assert (outcome.finished, outcome.failed) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["train", "type", "keys", "forward"])
+def test_a_task_may_have_any_plain_name(tmp_path: Path, name: str) -> None:
+    _, outcome, _ = run(grid(tmp_path, {"tasks": {name: SST}, "stages": [STAGE]}), tmp_path / "r")
+    assert outcome.finished == 1
+
+
 def test_identity_follows_what_decides_the_result_and_nothing_else(tmp_path: Path) -> None:
     table = {"name": "table", "text": "text", "label": "label", "classes": 2}
     for folder, text in (("a", "good"), ("b", "good"), ("c", "bad")):

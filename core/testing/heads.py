@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from taskloom.core.data import Labels
-from taskloom.core.head import Head
+from taskloom.core.head import Head, SharedModules
 from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import Subject, generator, given, require, require_close, untouched_randomness
 from taskloom.core.tokens import SEQUENCES
@@ -45,9 +45,9 @@ def _cases(subject: Subject) -> Iterator[Case]:
 
 
 @contextmanager
-def _built(subject: Subject, case: Case, seed: int = 0) -> Iterator[tuple[Head, nn.ModuleDict]]:
+def _built(subject: Subject, case: Case, seed: int = 0) -> Iterator[tuple[Head, SharedModules]]:
     with given(str(case)):
-        head, shared = subject.make(**case.options), nn.ModuleDict()
+        head, shared = subject.make(**case.options), SharedModules()
         head.build(width=WIDTH, outputs=case.outputs, labels=case.labels, generator=generator(seed), shared=shared)
         yield head.eval(), shared.eval()
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, init_linear, new_linear
+from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, init_linear, new_linear
 from taskloom.plugins.heads.deciding import decide_number
 
 Activation = Literal["none", "tanh", "relu", "gelu"]
@@ -63,7 +63,7 @@ class BothOrders(Head):
         self.dropout = dropout
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         views = 3 if self.difference else 2
         self.labels = labels

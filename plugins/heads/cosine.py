@@ -4,9 +4,9 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from taskloom.core import Head, Labels, Prediction
+from taskloom.core import Head, Labels, Prediction, SharedModules
 from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.heads.layers import learnable_layers
 from taskloom.plugins.similarity import cosine_of
@@ -61,7 +61,7 @@ class Cosine(Head):
         self.threshold = threshold
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         self.labels = labels
         self.front = learnable_layers(width, self.layers, self.dropout, generator)

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from taskloom.core import Dropout, Head, Labels, Prediction, new_linear
+from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, new_linear
 from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.similarity import cosine_of
 
@@ -42,7 +42,7 @@ class CosineFeatures(Head):
         self.dropout = dropout
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         self.labels = labels
         self.outputs = outputs

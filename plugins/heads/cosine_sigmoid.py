@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, new_linear
+from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, new_linear
 from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.similarity import cosine_of
 
@@ -54,7 +54,7 @@ class CosineSigmoid(Head):
         self.scale = scale
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         self.labels = labels
         self.front = nn.Sequential(Dropout(self.dropout), new_linear(width, width, generator))

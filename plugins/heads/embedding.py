@@ -3,9 +3,9 @@
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from taskloom.core import Head, Labels, Prediction
+from taskloom.core import Head, Labels, Prediction, SharedModules
 from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.similarity import cosine_of
 
@@ -39,7 +39,7 @@ class Embedding(Head):
         self.reads = reads
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         self.labels = labels
 

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from taskloom.core import Head, Labels, Prediction, new_linear
+from taskloom.core import Head, Labels, Prediction, SharedModules, new_linear
 from taskloom.plugins.heads.deciding import decide_number
 from taskloom.plugins.heads.layers import learnable_layers
 
@@ -52,7 +52,7 @@ class Linear(Head):
         self.dropout = dropout
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         inputs = 2 * width if self.reads == "pair" else width
         self.labels = labels

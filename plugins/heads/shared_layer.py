@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, TrainingError, new_linear
+from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, TrainingError, new_linear
 
 
 class CommonLayer(nn.Module):
@@ -58,13 +58,10 @@ class SharedLayer(Head):
         self.dropout = dropout
 
     def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: nn.ModuleDict
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
-        # Drawn by every task and kept of the first: the weights of a task's own head do not hang on who is first.
-        drawn = CommonLayer(width, self.dropout, generator)
-        if self.name not in shared:
-            shared[self.name] = drawn
-        self.layer = cast(CommonLayer, shared[self.name])
+        layer = shared.share(self.name, lambda own: CommonLayer(width, self.dropout, own))
+        self.layer = cast(CommonLayer, layer)
         if self.layer.drop.p != self.dropout:
             raise TrainingError(
                 f"head {self.name!r} should have one dropout in all tasks, because they share the layer. "
