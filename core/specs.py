@@ -112,7 +112,7 @@ class RunSpec(BaseModel):
     """How the tasks' dev scores become one: their mean, or the mean with correlations mapped to (r + 1)/2."""
     selection: str = "overall"
     """What chooses the best epoch: "overall", the name of a task, or "last"."""
-    seed: Whole = Field(0, ge=0)
+    seed: Whole = Field(0, ge=0, le=2**32 - 1)
     """The seed of everything random."""
 
 
@@ -126,6 +126,10 @@ class CellSpec(BaseModel):
     """Dotted path → value, laid over the base."""
     reported: dict[str, Number] = Field(default_factory=dict)
     """Figures that somebody published for this row, by column."""
+    split: Literal["dev", "test"] = "dev"
+    """The split on which the published figures were taken; ours are always those of dev."""
+    note: str = ""
+    """What a reader of this row should know: a choice that was made, a slip in the source."""
 
 
 class TableSpec(BaseModel):
@@ -158,6 +162,8 @@ class GridSpec(BaseModel):
     """The grid's name in the registry; by default the file's."""
     description: str = ""
     """One line for the listing."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the whole table should know."""
     base: str | dict[str, JsonValue]
     """A run specification, or the name of a packaged grid whose base is taken."""
     axes: dict[str, AxisSpec] = Field(default_factory=dict)
@@ -168,7 +174,7 @@ class GridSpec(BaseModel):
     """Explicit cells beside the product."""
     exclude: tuple[dict[str, JsonValue], ...] = ()
     """Product cells that match all paths of an entry are left out."""
-    seeds: tuple[Annotated[Whole, Field(ge=0)], ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[Whole, Field(ge=0, le=2**32 - 1)], ...] = Field((0,), min_length=1)
     """Each cell is run once with every seed."""
     baseline: str | None = None
     """The label of the cell that the others are compared with."""

@@ -4,7 +4,9 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cache
 from typing import Any
 
@@ -194,7 +196,8 @@ class Catalogue:
         if len(problems) > known:
             return None
         try:
-            return entry.cls(**values)
+            with redirect_stdout(sys.stderr):  # what a constructor prints is no part of a command's output
+                return entry.cls(**values)
         except (ValueError, TaskloomError) as error:
             problems.append(Problem(path, str(error)))
         except Exception as error:

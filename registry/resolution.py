@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _TASK_PARTS = ("data", "head", "loss", "metric")
 _STAGE_PARTS = ("sampler", "combiner")
-_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 #: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
 RESERVED = ("overall", "seconds", "memory", "last")
 #: The papers' learning rates for a trained and for a frozen encoder.
@@ -24,8 +24,14 @@ LR, LR_FROZEN = 1e-5, 1e-3
 
 def slots_of(run: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Every component of a run as (path, kind, component); a run that is wrong in form gives those it has."""
+    for path, home, kind in _slots(run):
+        yield path, kind, home[kind]
+
+
+def _slots(run: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Every place of a component: its path, what holds it, and its kind, which is its key there."""
     if "encoder" in run:
-        yield "encoder", "encoder", run["encoder"]
+        yield "encoder", run, "encoder"
     tasks, stages = run.get("tasks"), run.get("stages")
     parts: list[tuple[str, Any, tuple[str, ...]]] = []
     if isinstance(tasks, Mapping):
@@ -34,7 +40,7 @@ def slots_of(run: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         parts += [(f"stages.{place}", stage, _STAGE_PARTS) for place, stage in enumerate(stages)]
     for path, part, kinds in parts:
         if isinstance(part, Mapping):
-            yield from ((f"{path}.{kind}", kind, part[kind]) for kind in kinds if kind in part)
+            yield from ((f"{path}.{kind}", part, kind) for kind in kinds if kind in part)
 
 
 def resolve_run(catalogue: "Catalogue", spec: RunSpec | Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
@@ -52,19 +58,18 @@ def resolve_run(catalogue: "Catalogue", spec: RunSpec | Mapping[str, Any]) -> tu
         if stage["optimizer"]["lr"] is None:
             frozen = stage["frozen"] or run["encoder"].get("trainable") is False
             stage["optimizer"]["lr"] = LR_FROZEN if frozen else LR
-    return run, [*problems, *_construction_problems(catalogue, run, failed)]
+    problems += _construction_problems(catalogue, run, failed)
+    # A task that no stage trains decides nothing: without it, runs that give the same result are the same run.
+    trained = {name for stage in run["stages"] for name in stage["tasks"]}
+    run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
+    return run, problems
 
 
 def _resolve_parts(catalogue: "Catalogue", run: dict[str, Any], problems: list[Problem]) -> set[str]:
     """Complete every component in place; returns the paths of those that have problems."""
     failed = set()
-    for path, kind, component in list(slots_of(run)):
-        resolved, found = catalogue.resolve(kind, component, path)
-        *parents, last = path.split(".")
-        home: Any = run
-        for step in parents:
-            home = home[int(step)] if isinstance(home, list) else home[step]
-        home[last] = resolved
+    for path, home, kind in list(_slots(run)):
+        home[kind], found = catalogue.resolve(kind, home[kind], path)
         problems += found
         if found:
             failed.add(path)
@@ -84,7 +89,8 @@ def _name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
     tasks: list[str] = list(run["tasks"])
     for name in tasks:
         if not _TASK_NAME.fullmatch(name):
-            yield Problem("tasks", f"a task's name should be letters, digits, '_' and '-'. Found {show(name)}.")
+            text = "a task's name should be up to 64 letters, digits, '_' and '-', with a letter or digit first."
+            yield Problem("tasks", f"{text} Found {show(name)}.")
         elif name in RESERVED:
             yield Problem("tasks", f"a task should not be called {', '.join(RESERVED)}. Found {name!r}.")
     for place, stage in enumerate(run["stages"]):
@@ -120,12 +126,25 @@ def _construction_problems(catalogue: "Catalogue", run: Mapping[str, Any], faile
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
         if len(parts) == len(_TASK_PARTS):
             yield from _fit_problems(name, parts)
+    yield from _selection_problems(run, made)
     for place, stage in enumerate(run["stages"]):
         for kind in _STAGE_PARTS:
             path = f"stages.{place}.{kind}"
             part = made.get(path)
             if isinstance(part, Sampler | GradientCombiner):
                 yield from _stage_part_problems(path, part, stage["tasks"])
+
+
+def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> Iterator[Problem]:
+    """A task can only choose the best epoch if it is trained and has a score."""
+    name = run["selection"]
+    if name not in run["tasks"]:
+        return
+    data, head = made.get(f"tasks.{name}.data"), made.get(f"tasks.{name}.head")
+    if not any(name in stage["tasks"] for stage in run["stages"]):
+        yield Problem("selection", f"task {name!r} takes part in no stage, so it cannot choose the best epoch")
+    elif getattr(data, "labels", True) is None or getattr(head, "gives", "") == "vectors":
+        yield Problem("selection", f"task {name!r} has no dev score, so it cannot choose the best epoch")
 
 
 def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:

@@ -1,7 +1,6 @@
 """Orders, mixtures and batch composition: each sampler and composition against its definition."""
 
 import json
-import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -314,21 +313,6 @@ def test_no_duplicates_of_the_real_questions(course_data: Path) -> None:
     batches = NoDuplicates("para", Pool(len(texts), texts=texts), 64).compose(Generator(Philox(0)))
     assert len(batches) == -(-len(texts) // 64)
     assert hold_no_text_twice(batches, texts)
-
-
-def test_an_epoch_over_140_000_rows_is_made_in_no_time() -> None:
-    random = Generator(Philox(0))
-    pool = Pool(140_000, labels=random.integers(0, 2, 140_000) * 1.0, texts=random.integers(0, 200_000, (140_000, 2)))
-    composers = [
-        Shuffled(pool, 8),
-        OnePositive("para", pool, 8, positive_from=1, run_out="stop"),
-        NoDuplicates("para", pool, 8),
-        NoDuplicates("para", pool, 64),
-    ]
-    for composer in composers:
-        began = time.process_time()
-        composer.compose(random)
-        assert time.process_time() - began < 1
 
 
 # What tasks have for themselves
