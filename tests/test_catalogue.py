@@ -589,7 +589,7 @@ def test_all_problems_of_a_run_come_together(catalogue: Catalogue) -> None:
         "tasks.sst.head: no head 'linaer'; did you mean 'linear'?",
         "tasks.sst.loss: scale should not be 7",
         "tasks: a task should not be called overall, seconds, memory, last. Found 'overall'.",
-        "tasks: a task's name should be letters, digits, '_' and '-'. Found 'a b'.",
+        "tasks: a task's name should be up to 64 letters, digits, '_' and '-', with a letter or digit first. Found 'a b'.",
         "tasks.a b.loss: loss 'by_class' needs classes",
         "tasks.pair.head: head 'linear' reads 'pair', which needs 2 texts per example",
         "stages.0.tasks: no task 'sts'; did you mean 'sst'?",
@@ -612,7 +612,7 @@ def test_a_run_that_is_wrong_in_form_still_has_its_components_checked(catalogue:
     resolved, problems = catalogue.resolve_run(run)
     assert resolved == {}
     assert sorted(str(problem).partition(" (")[0] for problem in problems) == [
-        "seed: should be a whole number of at least 0 and at most 4294967295. Found -1.",
+        "seed: should be a whole number of at least 0 and of at most 4294967295. Found -1.",
         "stages.0.combiner.reduction: should be 'sum' or 'mean'. Found 'maen'. Did you mean 'mean'?",
         "stages.0.epochs: should be a whole number of at least 0. Found true.",
         "tasks.sst.data: no data set 'txts'; did you mean 'texts'?",
