@@ -18,8 +18,9 @@ from typing import Any, Self
 
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.core.events import Event
+from taskloom.registry.ledger_errors import damaged, explained
 from taskloom.registry.ledger_events import WRITERS, now
-from taskloom.registry.ledger_file import FILE, MissingRegistryError, connect
+from taskloom.registry.ledger_file import FILE, MissingRegistryError, connect, roll_back
 from taskloom.registry.records import CellRecord, EpochRecord, GridCell, GridRecord, Planned, StageRecord
 
 _CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
@@ -65,25 +66,37 @@ class Ledger:
         self.close()
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with self._turn:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """For writing: all of it or nothing."""
+        with self._turn, explained(self.folder / FILE):
+            self._database.execute("BEGIN IMMEDIATE")
             try:
-                self._database.execute(begin)
-                try:
-                    yield self._database
-                except BaseException:
-                    self._database.execute("ROLLBACK")
-                    raise
+                yield self._database
                 self._database.execute("COMMIT")
-            except sqlite3.OperationalError as error:
-                raise RegistryError(f"{self.folder / FILE}: {error}") from error
+            except BaseException:
+                roll_back(self._database)
+                raise
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """For reading: several questions, and one state of the ledger that answers them."""
+        with self._turn, explained(self.folder / FILE):
+            self._database.execute("BEGIN")
+            try:
+                yield self._database
+            except UnicodeEncodeError:  # of a question
+                raise
+            except (ValueError, TypeError, LookupError) as error:  # what nobody wrote: no JSON, no number, no such cell
+                raise damaged(self.folder / FILE, f"{type(error).__name__}: {error}") from error
+            finally:
+                roll_back(self._database)
 
     # Writing
 
     def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Planned]) -> None:
         """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan."""
         moment = now()
-        with self._transaction("BEGIN IMMEDIATE") as db:
+        with self._transaction() as db:
             db.execute(
                 "INSERT INTO grids VALUES (:name, :spec, :now, :now) "
                 "ON CONFLICT (name) DO UPDATE SET spec = :spec, updated = :now",
@@ -107,7 +120,7 @@ class Ledger:
         writer = WRITERS.get(event.what)
         if writer is None:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
-        with self._transaction("BEGIN IMMEDIATE") as db:
+        with self._transaction() as db:
             if not db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone():
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
             writer(db, event.cell, event.facts)
@@ -119,43 +132,43 @@ class Ledger:
         return tuple(self.grid(name) for name in self.grid_names())
 
     def grid_names(self) -> list[str]:
-        return [row["name"] for row in self._database.execute("SELECT name FROM grids ORDER BY name")]
+        with self._snapshot() as db:
+            return _names(db)
 
     def grid(self, name: str) -> GridRecord:
         """A grid as it was last run, with what is known of each of its cells."""
-        with self._transaction("BEGIN") as db:
+        with self._snapshot() as db:
             grid = db.execute("SELECT * FROM grids WHERE name = ?", [name]).fetchone()
             if grid is None:
-                raise RegistryError(
-                    unknown("grid", name, self.grid_names(), where=f"run in registry {self.folder} so far")
-                )
+                raise RegistryError(unknown("grid", name, _names(db), where=f"run in registry {self.folder} so far"))
             places = db.execute("SELECT * FROM grid_cells WHERE grid = ? ORDER BY position", [name]).fetchall()
             of_grid = "id IN (SELECT cell FROM grid_cells WHERE grid = ?)"
             cells = {cell.id: cell for cell in _cells(db, of_grid, [name])}
-        return GridRecord(
-            name=name,
-            spec=json.loads(grid["spec"]),
-            created=grid["created"],
-            updated=grid["updated"],
-            cells=tuple(
-                GridCell(place["label"], place["seed"], json.loads(place["reported"]), cells[place["cell"]])
-                for place in places
-            ),
-        )
+            return GridRecord(
+                name=name,
+                spec=json.loads(grid["spec"]),
+                created=grid["created"],
+                updated=grid["updated"],
+                cells=tuple(
+                    GridCell(place["label"], place["seed"], json.loads(place["reported"]), cells[place["cell"]])
+                    for place in places
+                ),
+            )
 
     def cells(self) -> tuple[CellRecord, ...]:
         """Every cell of every grid, oldest first."""
-        with self._transaction("BEGIN") as db:
+        with self._snapshot() as db:
             return tuple(sorted(_cells(db, "true", []), key=lambda cell: (cell.created, cell.id)))
 
     def states(self) -> dict[str, str]:
         """Cell → ``finished``, ``failed`` or ``interrupted``, for a plan; cells that never ran are no part."""
-        rows = self._database.execute("SELECT id, status FROM cells WHERE status != 'planned'")
-        return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
+        with self._snapshot() as db:
+            rows = db.execute("SELECT id, status FROM cells WHERE status != 'planned'")
+            return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
 
     def cell(self, prefix: str) -> CellRecord:
         """One cell by its identity, or by as much of its beginning as no other cell shares."""
-        with self._transaction("BEGIN") as db:
+        with self._snapshot() as db:
             begins = _cells(db, "substr(id, 1, ?) = ?", [len(prefix), prefix]) if prefix else []
         found = [cell for cell in begins if cell.id == prefix] or begins
         if len(found) == 1:
@@ -167,31 +180,35 @@ class Ledger:
 
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""
-        with self._transaction("BEGIN") as db:
+        with self._snapshot() as db:
             epochs = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell]).fetchall()
             values = db.execute("SELECT * FROM metrics WHERE cell = ?", [cell]).fetchall()
-        kept = {(row["stage"], row["epoch"]): _epoch(row) for row in epochs}
-        for row in values:
-            epoch, value = kept[row["stage"], row["epoch"]], _number(row["value"])
-            match row["split"], row["metric"]:
-                case "train", "loss":
-                    epoch.losses[row["task"]] = value
-                case "dev", "score":
-                    epoch.scores[row["task"]] = value
-                case _, metric:
-                    epoch.metrics.setdefault(row["task"], {})[metric] = value
-        return tuple(kept.values())
+            kept = {(row["stage"], row["epoch"]): _epoch(row) for row in epochs}
+            for row in values:
+                epoch, value = kept[row["stage"], row["epoch"]], _number(row["value"])
+                match row["split"], row["metric"]:
+                    case "train", "loss":
+                        epoch.losses[row["task"]] = value
+                    case "dev", "score":
+                        epoch.scores[row["task"]] = value
+                    case _, metric:
+                        epoch.metrics.setdefault(row["task"], {})[metric] = value
+            return tuple(kept.values())
 
     def stages(self, cell: str) -> tuple[StageRecord, ...]:
         """The stages of a cell that are done."""
-        rows = self._database.execute("SELECT * FROM stages WHERE cell = ? ORDER BY stage", [cell])
-        return tuple(StageRecord(row["stage"], row["key"], bool(row["shared"]), row["seconds"]) for row in rows)
+        with self._snapshot() as db:
+            rows = db.execute("SELECT * FROM stages WHERE cell = ? ORDER BY stage", [cell])
+            return tuple(StageRecord(row["stage"], row["key"], bool(row["shared"]), row["seconds"]) for row in rows)
 
     def log(self, cell: str) -> list[str]:
         """The last log lines of a cell."""
-        return [
-            row["text"] for row in self._database.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])
-        ]
+        with self._snapshot() as db:
+            return [row["text"] for row in db.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])]
+
+
+def _names(db: sqlite3.Connection) -> list[str]:
+    return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
 
 
 def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRecord]:

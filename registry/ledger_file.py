@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from taskloom.core.errors import RegistryError
+from taskloom.registry.ledger_errors import explained
 
 FILE = "ledger.sqlite"
 #: Raised whenever an older taskloom could no longer read the tables.
@@ -71,26 +72,48 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     """Open the ledger of a registry, or make it; every reason why that cannot be is a ``RegistryError``."""
     path = folder / FILE
     _check_place(folder, path, create=create)
-    # A registry on a read-only disk can still be read, as nobody else can be writing to it.
     readonly = path.exists() and not (access(path, W_OK) and access(folder, W_OK))
-    uri = f"file:{quote(str(path.resolve()))}?{'immutable=1' if readonly else 'mode=rwc'}"
-    try:
-        database = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from error
-    try:
-        database.execute("PRAGMA foreign_keys = ON")
-        _check_version(database, path)
-        if _is_empty(database) and not create:
-            raise _missing(folder)
-        if not readonly:
-            _use_wal(database)
-        if _is_empty(database):
-            _make(database)
-    except (sqlite3.Error, RegistryError) as error:
-        database.close()
-        raise _unusable(path, error) if isinstance(error, sqlite3.Error) else error from error
+    with explained(path):
+        database = _open_to_read(path) if readonly else _open(path, "mode=rwc")
+        try:
+            database.execute("PRAGMA foreign_keys = ON")
+            _check_version(database, path)
+            if _is_empty(database) and not create:
+                raise _missing(folder)
+            if not readonly:
+                _use_wal(database)
+            if _is_empty(database):
+                _make(database)
+        except BaseException:
+            database.close()
+            raise
     return database
+
+
+def _open(path: Path, how: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.resolve()))}?{how}"
+    return sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a ledger that may not be written to; somebody else may be writing to it."""
+    database = _open(path, "mode=ro")
+    try:
+        _is_empty(database)  # nothing is opened before the first question
+        return database
+    except sqlite3.OperationalError as error:
+        database.close()
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+    # SQLite wants to make the files beside the ledger in which writers and readers meet. Where there are none, nobody
+    # writes and they can be done without; where there are, the ledger alone is not the whole story.
+    beside = path.with_name(f"{path.name}-wal")
+    if beside.exists() and beside.stat().st_size:
+        raise RegistryError(
+            f"{beside} holds what was written last, and only who may write to {path.parent} can read it. "
+            "Copy the whole folder to a place of your own and name that with --registry."
+        )
+    return _open(path, "immutable=1")
 
 
 def _check_place(folder: Path, path: Path, *, create: bool) -> None:
@@ -119,8 +142,8 @@ def _use_wal(database: sqlite3.Connection) -> None:
         try:
             database.execute("PRAGMA journal_mode = WAL").fetchone()
             return
-        except sqlite3.OperationalError:
-            if time.monotonic() > until:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(0.01)
 
@@ -140,8 +163,15 @@ def _make(database: sqlite3.Connection) -> None:
             database.execute(f"PRAGMA application_id = {APPLICATION}")
         database.execute("COMMIT")
     except BaseException:
-        database.execute("ROLLBACK")
+        roll_back(database)
         raise
+
+
+def roll_back(database: sqlite3.Connection) -> None:
+    """Undo what was not committed. After some errors SQLite has done so already, and the first error counts."""
+    if database.in_transaction:
+        with suppress(sqlite3.Error):
+            database.execute("ROLLBACK")
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:
@@ -176,7 +206,3 @@ def _missing(folder: Path) -> MissingRegistryError:
         f"no registry in {folder}: nothing was run there yet. `taskloom run GRID` makes one; "
         "--registry or TASKLOOM_REGISTRY names another."
     )
-
-
-def _unusable(path: Path, error: sqlite3.Error) -> RegistryError:
-    return RegistryError(f"{path} cannot be used as a ledger: {error}. Move it away, or choose another --registry.")

@@ -2,22 +2,26 @@
 
 import json
 import math
+import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskloom.core import Event, RegistryError
+from taskloom.registry import ledger_file
 from taskloom.registry.artifacts import Artifacts, write_atomically, write_bytes, write_json, write_text
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_events import LOG_LINES
@@ -360,6 +364,191 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
     assert "cannot be used as a ledger" in refusal(tmp_path)
+
+
+def test_damaged_pages_are_told_by_every_question(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {}, [Cell(f"c{number:03}") for number in range(200)])
+    path = tmp_path / FILE
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))  # all but the first page, which opens it
+    with Ledger.open(tmp_path, create=False) as ledger:
+        for ask in (*QUESTIONS.values(), lambda ledger: ledger.record_grid("other", {}, CELLS)):
+            with pytest.raises(
+                RegistryError, match=r"is damaged \(.*malformed\)\. Put back a copy of it; or move it away"
+            ):
+                ask(ledger)
+
+
+QUESTIONS: dict[str, Callable[[Ledger], object]] = {
+    "grid_names": Ledger.grid_names,
+    "grids": Ledger.grids,
+    "grid": lambda ledger: ledger.grid("grid"),
+    "cells": Ledger.cells,
+    "states": Ledger.states,
+    "cell": lambda ledger: ledger.cell("aa01"),
+    "epochs": lambda ledger: ledger.epochs("aa01"),
+    "stages": lambda ledger: ledger.stages("aa01"),
+    "log": lambda ledger: ledger.log("aa01"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger that has something in every table."""
+    folder = tmp_path_factory.mktemp("sound")
+    with Ledger.open(folder, create=True) as ledger:
+        ledger.record_grid("grid", {"base": {}}, CELLS)
+        finish(ledger, "aa01", sst=0.5)
+        for number in range(1, 9):
+            ledger.write(epoch("aa01", number, 0.5))
+        ledger.write(Event("stage", "aa01", {"index": 0, "key": "cafe", "seconds": 3.0}))
+        ledger.write(Event("log", "aa01", {"message": "a line"}))
+    return folder / FILE
+
+
+@settings(max_examples=300)
+@given(place=st.floats(0, 1, exclude_max=True), junk=st.binary(min_size=1, max_size=60))
+def test_any_damage_is_a_message_or_goes_unnoticed(
+    tmp_path_factory: pytest.TempPathFactory, sound: Path, place: float, junk: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    # Most of a page is empty; what is not stands at both its ends.
+    content = sound.read_bytes()
+    used = [at for at, byte in enumerate(content) if byte]
+    at = used[int(place * len(used))]
+    (folder / FILE).write_bytes(content[:at] + junk + content[at + len(junk) :])
+    said = []
+    try:
+        with Ledger.open(folder, create=False) as ledger:
+            for ask in QUESTIONS.values():
+                try:
+                    ask(ledger)
+                except RegistryError as error:
+                    said.append(str(error))
+    except RegistryError as error:
+        said.append(str(error))
+    assert all("\n" not in message and len(message) < 500 + len(str(folder)) for message in said)
+
+
+def test_what_the_ledger_cannot_keep_is_refused_and_nothing_is_half_written(ledger: Ledger) -> None:
+    before = ledger.grid("grid")
+    with pytest.raises(RegistryError, match=r"whole numbers from −2\*\*63 to 2\*\*63 − 1.*nothing was written"):
+        ledger.record_grid("grid", {"other": 1}, [Cell("cc01"), Cell("cc02", seed=10**20)])
+    with pytest.raises(RegistryError, match=r"UTF-8, which 'half \\ud83d' cannot"):
+        ledger.record_grid("grid", {"other": 1}, [Cell("cc01"), Cell("cc02", label="half \ud83d")])
+    with pytest.raises(RegistryError, match=r"'\\udcff' cannot"):
+        ledger.cell("\udcff")
+    assert ledger.grid("grid") == before
+    assert len(ledger.cells()) == len(CELLS)
+    ledger.record_grid("grid", {}, [Cell("cc01", seed=2**63 - 1)])
+    assert ledger.grid("grid").cells[0].seed == 2**63 - 1
+
+
+def test_a_ledger_that_another_process_holds(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "PATIENCE", 0.1)
+    with Ledger.open(ledger.folder, create=True) as impatient, ledger._transaction():
+        with pytest.raises(RegistryError, match=r"is locked: another process holds it.* Try again when that is done"):
+            impatient.write(Event("started", "aa01", {}))
+        assert impatient.states() == {}, "reading goes on"
+    with Ledger.open(ledger.folder, create=True) as again:
+        again.write(Event("started", "aa01", {}))
+
+
+def test_a_disk_that_is_full_loses_nothing_that_was_written(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    pages = ledger._database.execute("PRAGMA page_count").fetchone()[0]
+    ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(RegistryError, match=r"the disk is full\. Make room and run again"):
+        ledger.write(Event("log", "aa01", {"message": "long " * 10_000}))
+    assert ledger.states() == {"aa01": "interrupted"}
+    assert ledger.log("aa01") == []
+
+
+# Registries that may be read and not written
+
+
+READER = """
+import os, sys
+from taskloom.core import Event, RegistryError
+from taskloom.registry.ledger import Ledger
+
+if os.geteuid() == 0:  # root may write everywhere
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    with Ledger.open(sys.argv[1], create=False) as ledger:
+        print(sorted(ledger.states().items()))
+        ledger.write(Event("failed", "aa01", {}))
+except RegistryError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that others may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def answers(folder: Path) -> list[str]:
+    """What a process is told that may not write to the folder."""
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    done = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True)
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755)
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+WRITES_REFUSED = r"ledger\.sqlite can be read and not written: .* Choose a folder that you may write to with --registry"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the rights of POSIX")
+def test_a_reader_without_rights_sees_what_a_run_has_just_written(shared: Path) -> None:
+    with Ledger.open(shared, create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+        finish(ledger, "aa01", sst=0.5)
+        assert (shared / f"{FILE}-wal").stat().st_size, "it is not in the ledger's own file yet"
+        states, refused = answers(shared)
+    assert states == "[('aa01', 'finished')]"
+    assert re.search(WRITES_REFUSED, refused)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the rights of POSIX")
+def test_a_reader_without_rights_sees_what_a_closed_or_killed_run_has_left(shared: Path) -> None:
+    with Ledger.open(shared, create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+        finish(ledger, "aa01", sst=0.5)
+    assert [path.name for path in shared.iterdir()] == [FILE]
+    states, refused = answers(shared)
+    assert states == "[('aa01', 'finished')]"
+    assert re.search(WRITES_REFUSED, refused)
+
+    killed = [sys.executable, "-c", KILLED, str(shared)]
+    assert subprocess.run(killed).returncode == -signal.SIGKILL
+    states, refused = answers(shared)
+    assert states == "[('aa01', 'finished'), ('aa02', 'interrupted')]"
+    assert re.search(WRITES_REFUSED, refused)
+
+    (shared / f"{FILE}-shm").unlink()  # a copy that left it behind
+    (said,) = answers(shared)
+    assert said.startswith(f"{shared / FILE}-wal holds what was written last"), "and not an older state"
+
+
+KILLED = """
+import os, signal, sys
+from taskloom.core import Event
+from taskloom.registry.ledger import Ledger
+
+Ledger.open(sys.argv[1], create=False).write(Event("started", "aa02", {}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 # Files beside the ledger

@@ -1,0 +1,60 @@
+"""What SQLite says, as messages that say what to do."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from taskloom.core.errors import RegistryError
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Make SQLite's errors messages that say what to do; those that only our own defects can cause stay."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+        raise
+    except sqlite3.DatabaseError as error:
+        raise _explanation(path, error) from error
+    except UnicodeDecodeError as error:  # in SQLite's own message about it
+        raise damaged(path, "it holds bytes that are no text") from error
+    except OverflowError as error:
+        raise RegistryError(
+            f"{path} keeps whole numbers from −2**63 to 2**63 − 1, and was given one beyond; nothing was written. "
+            "Choose a smaller seed."
+        ) from error
+    except UnicodeEncodeError as error:
+        raise RegistryError(f"{path} keeps texts as UTF-8, which {error.object[:40]!r} cannot be written in") from error
+
+
+def damaged(path: Path, what: object) -> RegistryError:
+    """The error for a ledger that does not hold what was written to it."""
+    words = " ".join(str(what).split())[:200]  # SQLite may quote what it found
+    return RegistryError(
+        f"{path} is damaged ({words}). Put back a copy of it; or move it away, and `taskloom run GRID` makes a new one."
+    )
+
+
+def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # Python could not make sense of what SQLite gave; its message repeats all of it
+        return damaged(path, "it holds bytes that are no text")
+    match code & 0xFF:  # what is above says more than anybody can act upon
+        case sqlite3.SQLITE_CORRUPT:
+            return damaged(path, error)
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return RegistryError(
+                f"{path} is locked: another process holds it, and did not let go in time. Try again when that is done. "
+                "If there is none, its disk may not support locks: choose a folder on another with --registry."
+            )
+        case sqlite3.SQLITE_READONLY:
+            return RegistryError(
+                f"{path} can be read and not written: you lack the right, or its disk is read-only. "
+                "Choose a folder that you may write to with --registry."
+            )
+        case sqlite3.SQLITE_FULL:
+            return RegistryError(
+                f"{path} cannot grow: the disk is full. Make room and run again; what was written so far is kept."
+            )
+    return RegistryError(f"{path} cannot be used as a ledger: {error}. Move it away, or choose another --registry.")
