@@ -33,7 +33,7 @@ def run_plan(
     retry_failed: bool = True,
     listen: Callable[[Event], None] = lambda event: None,
 ) -> Outcome:
-    """Run every cell that is not finished; record the grid first, so that its table exists from the start.
+    """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
 
     Cells that stand in the grid under several labels are run once. Only this function writes to the ledger.
     """
@@ -41,7 +41,7 @@ def run_plan(
     ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
     jobs: dict[str, Job] = {}
     outcome = Outcome()
-    for cell in plan.cells:
+    for cell in plan.chosen:
         wanted = cell.status != "finished" and (retry_failed or cell.status != "failed")
         if not wanted:
             outcome.cached += cell.status == "finished"

@@ -3,9 +3,11 @@
 import itertools
 import json
 import math
+import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from pydantic import ValidationError
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.registry.manager import packaged_grids
-from taskloom.registry.problems import problems_of
-from taskloom.runs.paths import PathError, assign, matches
+from taskloom.runs.lenient import read
+from taskloom.runs.paths import PathError, assign
 
 #: A grid of more cells than this is more likely a slip than a wish.
 LARGE = 10_000
@@ -23,21 +25,35 @@ LARGE = 10_000
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid as it was found: its name, where it lies, and what it says."""
+    """A grid as it was found: its name, where it lies, and what it says.
+
+    ``problems`` are those of its form. Where there are any, ``spec`` is what the rest of it says, so that a plan can
+    report everything at once.
+    """
 
     name: str
     path: Path
     spec: GridSpec
     raw: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table before seeds: its label and the run it stands for."""
+    """One row of the table before seeds: its label and the run it stands for.
+
+    ``settings`` is what the grid lays over its base for this row. A row that is not ``chosen`` keeps its place in
+    the table and is not run. One that the grid lists as a cell is ``explicit`` and never excluded. ``problems`` are
+    settings that lead nowhere.
+    """
 
     label: str
     spec: dict[str, Any]
     reported: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    chosen: bool = True
+    explicit: bool = False
+    problems: tuple[Problem, ...] = ()
 
 
 def load_grid(source: str) -> Grid:
@@ -45,17 +61,16 @@ def load_grid(source: str) -> Grid:
     packaged = packaged_grids()
     if source in packaged and packaged[source].conflict:
         raise RequestError(source, [Problem("", packaged[source].conflict)])
-    path = packaged[source].path if source in packaged else Path(source).expanduser()
-    if path.is_dir() or not path.exists():
-        what = "is a folder, not a file" if path.is_dir() else "is no file"
+    path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - raises
+    if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is no file, not an error
+        what = "is a folder, not a file" if os.path.isdir(path) else "is no file"  # noqa: PTH112
         hint = unknown("packaged grid", source, packaged, where="packaged")
         raise RequestError(source, [Problem("", f"{str(path)!r} {what}, and there is {hint}")])
     raw = _read_json(path)
-    try:
-        spec = GridSpec.model_validate(raw)
-    except ValidationError as error:
-        raise RequestError(str(path), problems_of(error, GridSpec)) from None
-    return Grid(spec.name or _name_of(path), path, spec, raw)
+    spec, problems = read(GridSpec, raw)
+    if spec is None:
+        raise RequestError(str(path), problems)
+    return Grid(spec.name or _name_of(path), path, spec, raw, tuple(problems))
 
 
 def _name_of(path: Path) -> str:
@@ -96,68 +111,88 @@ def _read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def expand(grid: Grid, *, allow_large: bool = False) -> list[Variant]:
-    """The grid's variants in table order: the product of its axes, then its explicit cells.
+@dataclass(frozen=True)
+class Expansion:
+    """The rows of a grid in table order, and what is wrong with the grid as a whole."""
 
-    Every problem of the grid's form is raised together in one ``RequestError``.
-    """
-    spec, problems = grid.spec, list[Problem]()
-    base = _base(grid)
+    variants: list[Variant]
+    problems: list[Problem]
+
+
+def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
+    """The product of the grid's axes, then its explicit cells. What ``exclude`` leaves out is the plan's to say."""
+    spec, problems = grid.spec, list(grid.problems)
+    base = _base(grid, problems)
     choices = _choices(spec, problems)
     wanted = (math.prod(len(axis) for axis in choices) + len(spec.cells)) * len(spec.seeds)
     if wanted > LARGE and not allow_large:
         text = f"the grid has {wanted:,} cells, more than {LARGE:,}; pass --yes if that is meant"
-        raise RequestError(str(grid.path), [Problem("axes", text)])
-    _check_paths(base, spec, problems)
-    if problems:
-        raise RequestError(str(grid.path), problems)
-
+        problems.append(Problem("axes", text))
+        choices = [axis[:1] for axis in choices]  # enough to find what else is wrong
     variants: list[Variant] = []
     if choices or not spec.cells:
         for combination in itertools.product(*choices):
             settings = {path: value for choice in combination for path, value in choice.settings.items()}
-            run = _apply(base, settings)
-            if not any(_excluded(run, entry) for entry in spec.exclude):
-                label = ", ".join(choice.label for choice in combination) or "base"
-                variants.append(Variant(label, run))
-    variants += [Variant(cell.label, _apply(base, cell.set), dict(cell.reported)) for cell in spec.cells]
+            label = ", ".join(choice.label for choice in combination) or "base"
+            places = {path: choice.where[path] for choice in combination for path in choice.where}
+            variants.append(_variant(label, base, settings, places))
+    for place, cell in enumerate(spec.cells):
+        places = {path: f"cells.{place}.set.{path}" for path in cell.set}
+        listed = _variant(cell.label, base, cell.set, places)
+        variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
+    problems += _overlaps(spec)
     problems += _check_labels(variants, spec)
-    if problems:
-        raise RequestError(str(grid.path), problems)
-    return variants
+    return Expansion(variants, list(dict.fromkeys(problems)))
 
 
-def _base(grid: Grid) -> dict[str, Any]:
-    """The base run with every default of the specs filled in."""
+def _base(grid: Grid, problems: list[Problem]) -> dict[str, Any]:
+    """The base run with every default of the specs filled in, or what can be used of it."""
     raw, seen, path = grid.spec.base, [grid.name], grid.path
     while isinstance(raw, str):
         packaged = packaged_grids()
         if raw not in packaged:
-            raise RequestError(str(path), [Problem("base", unknown("packaged grid", raw, packaged, where="packaged"))])
+            problems.append(Problem("base", unknown("packaged grid", raw, packaged, where="packaged")))
+            return {}
         if packaged[raw].conflict:
-            raise RequestError(str(path), [Problem("base", packaged[raw].conflict)])
+            problems.append(Problem("base", packaged[raw].conflict))
+            return {}
         if raw in seen and path == packaged[raw].path:
-            raise RequestError(str(path), [Problem("base", f"the grids {' → '.join([*seen, raw])} go in a circle")])
+            problems.append(Problem("base", f"the grids {' → '.join([*seen, raw])} go in a circle"))
+            return {}
         seen.append(raw)
         path = packaged[raw].path
         raw = _read_json(path).get("base", {})
-    try:
-        return dict(plain(RunSpec.model_validate(raw)))
-    except ValidationError as error:
-        raise RequestError(str(grid.path), problems_of(error, RunSpec, "base")) from None
+    run, found = read(RunSpec, raw, "base")
+    problems += found
+    return {} if run is None else dict(plain(run))
+
+
+def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], places: Mapping[str, str]) -> Variant:
+    """The base with values laid over it, outer paths before inner ones; ``places`` say where the grid sets a path."""
+    run, problems = deepcopy(base), list[Problem]()
+    for path in sorted(settings, key=lambda path: path.count(".")) if base else ():
+        try:
+            if path.split(".")[0] == "seed":
+                raise PathError('the seed is no axis; list seeds under "seeds"')
+            assign(run, path, deepcopy(settings[path]))
+        except PathError as error:
+            problems.append(Problem(places[path], str(error)))
+    return Variant(label, run, settings=dict(settings), problems=tuple(problems))
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """One value of an axis, or one step of a zip: what it is called and what it sets."""
+    """One value of an axis, or one step of a zip: what it is called, what it sets, and where in the grid it stands."""
 
     label: str
     settings: dict[str, Any]
+    where: dict[str, str]
 
 
 def _choices(spec: GridSpec, problems: list[Problem]) -> list[list[_Choice]]:
     choices = [
-        [_Choice(label, {path: value}) for label, value in _labelled(path, axis)] for path, axis in spec.axes.items()
+        [_Choice(label, {path: value}, {path: f"axes.{path}"}) for label, value in _labelled(path, axis)]
+        for path, axis in spec.axes.items()
     ]
     for place, group in enumerate(spec.zip):
         sizes = {path: len(axis) for path, axis in group.items()}
@@ -171,6 +206,7 @@ def _choices(spec: GridSpec, problems: list[Problem]) -> list[list[_Choice]]:
                 _Choice(
                     ", ".join(dict.fromkeys(label for label, _ in row)),
                     {path: value for path, (_, value) in zip(group, row, strict=True)},
+                    {path: f"zip.{place}.{path}" for path in group},
                 )
                 for row in zip(*columns, strict=True)
             ]
@@ -199,73 +235,26 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _paths(spec: GridSpec) -> Iterator[tuple[str, str, list[Any]]]:
-    """Where a path stands in the grid, the path, and the values it is given there."""
-    for path, axis in spec.axes.items():
-        yield f"axes.{path}", path, [value for _, value in _labelled(path, axis)]
-    for place, group in enumerate(spec.zip):
-        for path, axis in group.items():
-            yield f"zip.{place}.{path}", path, [value for _, value in _labelled(path, axis)]
-    for place, cell in enumerate(spec.cells):
-        for path, value in cell.set.items():
-            yield f"cells.{place}.set.{path}", path, [value]
-
-
-def _check_paths(base: dict[str, Any], spec: GridSpec, problems: list[Problem]) -> None:
-    """Every path must lead somewhere once all values that the grid may set before it are in place."""
-    for where, path, values in _paths(spec):
-        if path.split(".")[0] == "seed":
-            problems.append(Problem(where, 'the seed is no axis; list seeds under "seeds"'))
-            continue
-        trial = deepcopy(base)
-        for _, other, options in _paths(spec):
-            # Longer paths may lead into what a shorter one brings: a task that only the grid adds.
-            if path.startswith(f"{other}.") and options:
-                _try_assign(trial, other, options[0])
-        for value in values:
-            try:
-                assign(deepcopy(trial), path, value)
-            except PathError as error:
-                problems.append(Problem(where, str(error)))
-                break
-    for place, entry in enumerate(spec.exclude):
-        for path in entry:
-            try:
-                matches(base, path, None)
-            except PathError as error:
-                problems.append(Problem(f"exclude.{place}.{path}", str(error)))
-
-
-def _try_assign(run: dict[str, Any], path: str, value: Any) -> None:
-    try:
-        assign(run, path, value)
-    except PathError:
-        return  # reported where that path itself is checked
-
-
-def _apply(base: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with values laid over it, outer paths before inner ones."""
-    run = deepcopy(base)
-    for path in sorted(settings, key=lambda path: path.count(".")):
-        assign(run, path, deepcopy(settings[path]))
-    return run
-
-
-def _excluded(run: dict[str, Any], entry: Mapping[str, Any]) -> bool:
-    try:
-        return all(matches(run, path, value) for path, value in entry.items())
-    except PathError:
-        return False  # this variant lacks the place altogether, say a second stage
+def _overlaps(spec: GridSpec) -> Iterator[Problem]:
+    """Two axes that set the same place: the second would undo the first, and labels would lie."""
+    axes = [(f"axes.{path}", path) for path in spec.axes]
+    axes += [(f"zip.{place}.{path}", path) for place, group in enumerate(spec.zip) for path in group]
+    for (_, one), (where, other) in itertools.combinations(axes, 2):
+        steps = list(zip(one.split("."), other.split("."), strict=False))
+        if one.count(".") == other.count(".") and all(a == b or "*" in (a, b) for a, b in steps):
+            yield Problem(where, f"sets the same place as {one}; an axis would undo the other. Leave out one of them.")
 
 
 def _check_labels(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
     problems: list[Problem] = []
     labels = [variant.label for variant in variants]
-    if not labels:
-        problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
-    for label in dict.fromkeys(label for label in labels if labels.count(label) > 1):
-        text = f"two rows would be called {label!r}; give the axis an object from label to value"
-        problems.append(Problem("axes", text))
+    counts = Counter(labels)
+    listed = {cell.label for cell in spec.cells}
+    for label in (label for label, count in counts.items() if count > 1):
+        cure = "give a cell another label" if label in listed else "give the axis an object from label to value"
+        problems.append(Problem("cells" if label in listed else "axes", f"two rows would be called {label!r}; {cure}"))
+    for label in (label for label in counts if not label.strip()):
+        problems.append(Problem("cells", f"a label should have something to read in it. Found {label!r}."))
     if spec.baseline is not None and spec.baseline not in labels:
         problems.append(Problem("baseline", unknown("row", spec.baseline, labels, where="rows")))
     if len(set(spec.seeds)) < len(spec.seeds):

@@ -60,23 +60,58 @@ def _key(node: Any, parts: list[str], place: int, *, may_be_new: bool) -> Any:
     raise PathError(f"the path leads nowhere: {before} is {node!r} and has no {key!r}")
 
 
+def parts_of(run: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The tasks or the stages of a run; one that is wrong in form gives those it has.
+
+    >>> parts_of({"stages": [{"epochs": 1}, "slip"]}, "stages"), parts_of({"tasks": 3}, "tasks")
+    ([{'epochs': 1}], [])
+    """
+    found = run.get(key)
+    parts = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple) else ()
+    return [part for part in parts if isinstance(part, dict)]
+
+
+def component_of(given: Any) -> dict[str, Any] | None:
+    """A component as an object, a copy; None for what cannot be one.
+
+    >>> component_of("sum"), component_of(3)
+    ({'name': 'sum'}, None)
+    """
+    if isinstance(given, str):
+        return {"name": given}
+    return dict(given) if isinstance(given, dict) and isinstance(given.get("name"), str) else None
+
+
 def matches(run: dict[str, Any], path: str, wanted: Any) -> bool:
     """Whether the value at a path is the wanted one; a component may be wanted by its name alone.
 
     >>> matches({"combiner": {"name": "sum"}}, "combiner", "sum")
     True
     """
+    found = values_at(run, path)
+    return found is not None and all(_same(value, wanted) for value in found)
+
+
+def values_at(run: dict[str, Any], path: str) -> list[Any] | None:
+    """The values at a path, several where it has a ``*``; None for an option left at its default.
+
+    >>> values_at({"stages": [{"epochs": 1}, {"epochs": 5}]}, "stages.*.epochs")
+    [1, 5]
+    """
     nodes: list[Any] = [run]
     parts = path.split(".")
     for place, key in enumerate(parts):
         if key == "*":
+            for node in nodes:
+                if not isinstance(node, dict | list):
+                    raise PathError(f"the path leads nowhere: {'.'.join(parts[:place])} is {node!r} and has no parts")
             nodes = [each for node in nodes for each in (node.values() if isinstance(node, dict) else node)]
             continue
         component = all(isinstance(node, dict) and "name" in node for node in nodes)
         if component and not all(key in node for node in nodes):
-            return False  # an option left at its default
+            return None
         nodes = [node[_key(node, parts, place, may_be_new=False)] for node in nodes]
-    return all(_same(node, wanted) for node in nodes)
+    return nodes
 
 
 def _same(found: Any, wanted: Any) -> bool:

@@ -103,7 +103,8 @@ class Board:
 
     @classmethod
     def of(cls, plan: "Plan") -> "Board":
-        cells = {cell.id: cell for cell in plan.cells}  # a cell may stand under two labels; it runs once
+        # A cell may stand under two labels; it runs once, under the first.
+        cells = {cell.id: cell for cell in reversed(plan.chosen)}
         return cls(
             name=plan.grid.name,
             titles={cell.id: f"{cell.label}, seed {cell.seed}" for cell in cells.values()},

@@ -5,15 +5,19 @@ Reads records only, so a table needs neither torch nor the plugins that made its
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from taskloom.registry.records import CellRecord, GridCell, GridRecord
+from taskloom.runs.reported import Derived, derive_overall, printed_digits
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory")
 DIGITS = 3
+#: Where a recorded grid says what the command line laid over its file.
+OVERRIDES = "overrides"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,11 @@ class Missing:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; ``n`` of its ``seeds`` are finished."""
+    """One line of the table; ``n`` of its ``seeds`` are finished.
+
+    ``reported`` are figures that somebody published for it, taken on ``split``, and ``derived`` is the overall
+    score that follows from them.
+    """
 
     label: str
     seeds: tuple[int, ...]
@@ -56,26 +64,51 @@ class Row:
     figures: dict[str, Figure]
     reported: dict[str, float]
     missing: tuple[Missing, ...]
+    split: str = "dev"
+    note: str = ""
+    derived: Derived | None = None
 
     @property
     def complete(self) -> bool:
         return self.n == len(self.seeds)
 
+    @property
+    def follows(self) -> bool | None:
+        """Whether the reported overall follows from the reported parts; None where that cannot be said."""
+        if self.derived is None or "overall" not in self.reported:
+            return None
+        return self.derived.explains(self.reported["overall"])
+
+    def difference(self, column: str) -> float | None:
+        """Our mean less the reported figure. Ours is a dev score: a figure of another split is not compared with it."""
+        ours = self.figures[column].mean
+        if ours is None or column not in self.reported or self.split != "dev":
+            return None
+        return ours - self.reported[column]
+
 
 @dataclass(frozen=True)
 class Table:
-    """A grid's table before it is rendered."""
+    """A grid's table before it is rendered; ``notes`` are what its readers should know."""
 
     name: str
     columns: tuple[str, ...]
     digits: int
     rows: tuple[Row, ...]
     baseline: str | None
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def reported(self) -> frozenset[str]:
         """The columns for which some row has a published figure."""
         return frozenset(name for row in self.rows for name in row.reported)
+
+    @property
+    def begun(self) -> bool:
+        """Whether any cell was ever started."""
+        return any(missing.status != "planned" for row in self.rows for missing in row.missing) or any(
+            row.n for row in self.rows
+        )
 
     @cached_property
     def _against(self) -> Row | None:
@@ -106,12 +139,15 @@ def table_of(grid: GridRecord) -> Table:
     places: dict[str, list[GridCell]] = {}
     for place in grid.cells:
         places.setdefault(place.label, []).append(place)
+    printed = printed_digits(figure for place in grid.cells for figure in place.reported.values())
+    said = {cell["label"]: cell for cell in grid.spec.get("cells") or ()}
     return Table(
         name=grid.name,
         columns=columns,
         digits=asked.get("digits", DIGITS),
-        rows=tuple(_row(label, cells, columns) for label, cells in places.items()),
+        rows=tuple(_row(label, cells, columns, said.get(label, {}), printed) for label, cells in places.items()),
         baseline=grid.spec.get("baseline"),
+        notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),
     )
 
 
@@ -126,7 +162,8 @@ def _default_columns(grid: GridRecord) -> Iterable[str]:
     yield "overall"
 
 
-def _row(label: str, places: list[GridCell], columns: tuple[str, ...]) -> Row:
+def _row(label: str, places: list[GridCell], columns: tuple[str, ...], said: Mapping[str, Any], printed: int) -> Row:
+    """One row: ``said`` is what the grid's JSON says of it, ``printed`` the digits of the published figures."""
     finished = [place.cell for place in places if place.cell.status == "finished"]
     values = {column: [_value(cell, column) for cell in finished] for column in columns}
     return Row(
@@ -136,6 +173,9 @@ def _row(label: str, places: list[GridCell], columns: tuple[str, ...]) -> Row:
         figures={column: Figure(tuple(x for x in values[column] if x is not None)) for column in columns},
         reported=dict(places[0].reported),
         missing=tuple(missing for place in places for missing in _missing(place, columns)),
+        split=said.get("split", "dev"),
+        note=said.get("note", ""),
+        derived=derive_overall(places[0].reported, columns, places[0].cell.spec, printed),
     )
 
 

@@ -121,7 +121,7 @@ class Run:
         return found
 
     def scored(self, index: int) -> list[str]:
-        """The tasks with a dev score after stage ``index``: labelled, trained by then, and with a head that predicts."""
+        """The tasks with a dev score after stage ``index``: labelled, trained by then, their head predicting."""
         trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
         return [
             name

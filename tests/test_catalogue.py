@@ -589,7 +589,8 @@ def test_all_problems_of_a_run_come_together(catalogue: Catalogue) -> None:
         "tasks.sst.head: no head 'linaer'; did you mean 'linear'?",
         "tasks.sst.loss: scale should not be 7",
         "tasks: a task should not be called overall, seconds, memory, last. Found 'overall'.",
-        "tasks: a task's name should be up to 64 letters, digits, '_' and '-', with a letter or digit first. Found 'a b'.",
+        "tasks: a task's name should be up to 64 letters, digits, '_' and '-', with a letter or digit first. "
+        "Found 'a b'.",
         "tasks.a b.loss: loss 'by_class' needs classes",
         "tasks.pair.head: head 'linear' reads 'pair', which needs 2 texts per example",
         "stages.0.tasks: no task 'sts'; did you mean 'sst'?",

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import RequestError
-from taskloom.runs.grid import Grid, expand, load_grid
+from taskloom.registry.catalogue import load_catalogue
+from taskloom.runs.grid import Grid, Variant, expand, load_grid
 from taskloom.runs.paths import PathError, assign, matches
+from taskloom.runs.plan import make_plan
 
 BASE: dict[str, Any] = {
     "tasks": {
@@ -22,6 +24,7 @@ BASE: dict[str, Any] = {
             "data": {"name": "generated", "task": "similarity"},
             "head": "cosine",
             "loss": {"name": "cosine_embedding", "margin": 0.5},
+            "metric": "pearson",
         },
     }
 }
@@ -37,9 +40,15 @@ def load(folder: Path, **grid: Any) -> Grid:
     return load_grid(write(folder, **grid))
 
 
+def rows(grid: Grid, *, allow_large: bool = False) -> list[Variant]:
+    expansion = expand(grid, allow_large=allow_large)
+    assert expansion.problems == []
+    return expansion.variants
+
+
 def problems(folder: Path, **grid: Any) -> list[str]:
     with pytest.raises(RequestError) as caught:
-        expand(load(folder, **grid))
+        make_plan(load(folder, **grid), load_catalogue(), None)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -51,7 +60,7 @@ def test_a_grid_is_the_product_of_its_axes_and_zips(
     axes = {path: [i + 1 for i in range(size)] for path, size in zip(paths, sizes, strict=False)}
     pair = {"tasks.sts.loss.margin": [0.1 * i for i in range(zipped)], "overall": ["mean"] * zipped}
     grid = load(tmp_path_factory.mktemp("grid"), axes=axes, zip=[pair] if zipped else [])
-    variants = expand(grid)
+    variants = rows(grid)
     assert len(variants) == math.prod(sizes) * max(1, zipped)
     assert len({variant.label for variant in variants}) == len(variants)
     seen = [tuple(v.spec["stages"][0][path.split(".")[-1]] for path in paths[:2] if path in axes) for v in variants]
@@ -67,7 +76,7 @@ def test_labels_name_what_differs(tmp_path: Path) -> None:
             "stages.0.clip": {"clipped": 1.0, "free": None},
         },
     )
-    assert [variant.label for variant in expand(grid)] == [
+    assert [variant.label for variant in rows(grid)] == [
         "sum, dropout=0.5, clipped",
         "sum, dropout=0.5, free",
         "pcgrad(reduction=mean), dropout=0.5, clipped",
@@ -80,7 +89,7 @@ def test_settings_reach_their_place_and_nothing_else(tmp_path: Path) -> None:
         {"label": "base"},
         {"label": "wide", "set": {"tasks.*.head.dropout": 0.1, "stages.0.combiner": "mean"}},
     ]
-    base, wide = expand(load(tmp_path, cells=cells))
+    base, wide = rows(load(tmp_path, cells=cells))
     assert wide.spec["tasks"]["sst"]["head"] == {"name": "linear", "dropout": 0.1}
     assert wide.spec["tasks"]["sts"]["head"] == {"name": "cosine", "dropout": 0.1}
     assert wide.spec["stages"][0]["combiner"] == "mean"
@@ -92,14 +101,14 @@ def test_settings_reach_their_place_and_nothing_else(tmp_path: Path) -> None:
 
 def test_an_inner_path_lands_in_what_an_outer_one_sets(tmp_path: Path) -> None:
     cell = {"label": "x", "set": {"tasks.sts.loss.margin": 0.25, "tasks.sts.loss": "cosine_embedding"}}
-    (variant,) = expand(load(tmp_path, cells=[cell]))
+    (variant,) = rows(load(tmp_path, cells=[cell]))
     assert variant.spec["tasks"]["sts"]["loss"] == {"name": "cosine_embedding", "margin": 0.25}
 
 
 def test_a_cell_may_bring_a_task_and_set_its_options(tmp_path: Path) -> None:
     task = {"data": {"name": "generated", "task": "paraphrase"}, "head": "linear"}
     cell = {"label": "x", "set": {"tasks.para": task, "tasks.para.head.reads": "pair"}}
-    (variant,) = expand(load(tmp_path, cells=[cell]))
+    (variant,) = rows(load(tmp_path, cells=[cell]))
     assert variant.spec["tasks"]["para"]["head"] == {"name": "linear", "reads": "pair"}
 
 
@@ -108,24 +117,42 @@ def test_one_cell_s_settings_are_no_part_of_another_s(tmp_path: Path) -> None:
         {"label": "bare", "set": {"stages": []}},
         {"label": "long", "set": {"stages.0.epochs": 20}},
     ]
-    assert [variant.label for variant in expand(load(tmp_path, cells=cells))] == ["bare", "long"]
+    assert [variant.label for variant in rows(load(tmp_path, cells=cells))] == ["bare", "long"]
+
+
+def labels(folder: Path, **grid: Any) -> list[str]:
+    cells = make_plan(load(folder, **grid), load_catalogue(), None).cells
+    return list(dict.fromkeys(cell.label for cell in cells))
 
 
 def test_exclude_drops_what_matches_all_its_paths(tmp_path: Path) -> None:
     axes = {"stages.0.combiner": ["sum", {"name": "pcgrad", "reduction": "sum"}], "stages.0.epochs": [1, 2]}
-    grid = load(tmp_path, axes=axes, exclude=[{"stages.0.combiner": "pcgrad", "stages.0.epochs": 2}])
-    assert [v.label for v in expand(grid)] == [
-        "sum, epochs=1",
-        "sum, epochs=2",
-        "pcgrad(reduction=sum), epochs=1",
-    ]
+    found = labels(tmp_path, axes=axes, exclude=[{"stages.0.combiner": "pcgrad", "stages.0.epochs": 2}])
+    assert found == ["sum, epochs=1", "sum, epochs=2", "pcgrad(reduction=sum), epochs=1"]
+
+
+def test_exclude_knows_defaults_and_what_cannot_be_run(tmp_path: Path) -> None:
+    axes = {"stages.0.combiner": ["sum", "pcgrad"]}
+    assert labels(tmp_path, axes=axes, exclude=[{"stages.0.combiner.reduction": "mean"}]) == ["sum"]
+    pairs = {"tasks.sts.head": ["cosine", "linear"], "tasks.sts.loss": ["mse", "cosine_embedding"]}
+    with pytest.raises(RequestError, match=r"needs 2 vectors per example.*\[in linear, cosine_embedding\]"):
+        labels(tmp_path, axes=pairs)
+    entry = {"tasks.sts.head": "linear", "tasks.sts.loss": "cosine_embedding"}
+    assert len(labels(tmp_path, axes=pairs, exclude=[entry])) == 3
+
+
+def test_a_path_may_lead_into_what_only_some_rows_have(tmp_path: Path) -> None:
+    stages = {"one": [{"epochs": 1}], "two": [{"epochs": 1}, {"epochs": 1}]}
+    axes = {"stages": stages, "stages.1.epochs": [3, 4]}
+    (found,) = {problem.split(" [in ")[1] for problem in problems(tmp_path, axes=axes)}
+    assert found == "one, epochs=3, one, epochs=4]"
 
 
 def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"base": "quickstart", "cells": [{"label": "sum"}]}))
-    (mine,) = expand(load_grid(str(path)))
-    quick = expand(load_grid("quickstart"))
+    (mine,) = rows(load_grid(str(path)))
+    quick = rows(load_grid("quickstart"))
     assert mine.spec == next(variant.spec for variant in quick if variant.label == "sum")
 
 
@@ -152,6 +179,11 @@ def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
         ({"baseline": "sum"}, "baseline", "no row 'sum'"),
         ({"seeds": [1, 1]}, "seeds", "each seed should stand once"),
         ({"seeds": []}, "seeds", "of length 1 or more"),
+        ({"axes": {"stages.0.clip": [1], "stages.*.clip": [2]}}, "axes.stages.*.clip", "same place"),
+        ({"exclude": [{"stages.0.combiner": "pcgard"}]}, "exclude.0", "leaves nothing out"),
+        ({"exclude": [{"stages.0.epochs.*": 1}]}, "exclude.0", "leaves nothing out"),
+        ({"table": {"columns": ["stss"]}}, "table.columns", "did you mean 'sts'"),
+        ({"cells": [{"label": "a"}, {"label": "a"}]}, "cells", "give a cell another label"),
         ({"axis": {}}, "axis", "did you mean 'axes'"),
         ({"base": "quickstrat"}, "base", "did you mean 'quickstart'"),
         ({"base": {"tasks": {}}}, "base.tasks", "of length 1 or more"),
@@ -165,16 +197,30 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, grid: dict[str, An
 
 
 def test_all_problems_are_said_together(tmp_path: Path) -> None:
-    found = problems(tmp_path, axes={"stages.0.combinr": ["sum"], "tasks.x.loss": ["mse"]}, zip=[{}])
-    assert len(found) == 3
+    base = json.loads(json.dumps(BASE))
+    base["tasks"]["sst"]["head"] = "linaer"
+    base["stages"] = [{"epochs": -1, "combiner": "pcgard"}]
+    grid = {
+        "bogus": 1,
+        "axes": {"stages.0.combinr": ["sum"], "tasks.x.loss": ["mse"]},
+        "zip": [{}],
+        "baseline": "nobody",
+        "seeds": [-3],
+        "table": {"columns": ["stss"]},
+    }
+    found = problems(tmp_path, **{**grid, "base": base})
+    wanted = ["bogus", "axes.stages.0.combinr", "axes.tasks.x.loss", "zip.0", "baseline", "seeds.0", "table.columns"]
+    wanted += ["base.stages.0.epochs", "stages.0.combiner", "tasks.sst.head"]
+    assert sorted(problem.split(": ")[0] for problem in found) == sorted(wanted)
 
 
 def test_more_than_ten_thousand_cells_need_a_yes(tmp_path: Path) -> None:
     axes = {"stages.0.epochs": list(range(101)), "stages.0.clip": list(range(1, 101))}
     grid = load(tmp_path, axes=axes)
-    with pytest.raises(RequestError, match=r"10,100 cells.*--yes"):
-        expand(grid)
-    assert len(expand(grid, allow_large=True)) == 10_100
+    (problem,) = expand(grid).problems
+    assert "10,100 cells" in problem.message
+    assert "--yes" in problem.message
+    assert len(rows(grid, allow_large=True)) == 10_100
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,17 @@ def test_a_pretraining_task_without_scores_has_no_column() -> None:
 
 
 def test_many_holes_are_counted() -> None:
-    rows = [(f"row {i}", [cell(f"{i}", "planned"), cell(f"x{i}", "planned")]) for i in range(40)]
+    rows = [(f"row {i}", [cell(f"{i}", "failed", reason=f"at step {i}")]) for i in range(40)]
     notes = render(table_of(grid(*rows)), "plain").split("\n\n")[1].splitlines()
     assert len(notes) == MOST_NOTES + 1
     assert notes[-1] == f"— and {40 - MOST_NOTES} more: `taskloom cells grid` lists them all"
+
+
+def test_rows_with_the_same_hole_share_a_line() -> None:
+    never = [(f"row {i}", [cell(f"{i}", "planned"), cell(f"x{i}", "planned")]) for i in range(7)]
+    assert render(table_of(grid(*never)), "plain").split("\n\n")[1] == "— every row: not run yet"
+    some = render(table_of(grid(SUM, *never)), "plain").split("\n\n")[1]
+    assert some == "— row 0; row 1; row 2; row 3; and 3 more: not run yet"
 
 
 def test_the_baseline_is_compared_with() -> None:
@@ -142,11 +149,14 @@ def test_the_baseline_is_compared_with() -> None:
 
 def test_published_figures_stand_beside_ours() -> None:
     table = table_of(grid(SUM, PCGRAD, reported={"pcgrad": {"sst": 0.489}}))
-    head, first, second = body(table)
-    assert head == ["seeds", "sst", "sst reported", "sts", "overall"]
-    assert len(first) == 5, "no published figure, no text"
-    assert second[3] == "0.489"
-    assert as_json(table)[1]["reported"] == {"sst": 0.489}
+    assert "0.489" not in render(table, "plain"), "only on request"
+    lines = [re.split(r"\s{2,}", line.strip()) for line in render(table, "plain", reported=True).splitlines()]
+    assert lines[0] == ["seeds", "sst", "reported", "diff", "sts", "overall"]
+    assert len(lines[2]) == 5, "no published figure, no text"
+    assert lines[3][2:5] == ["*0.600 ± 0.000", "0.489", "+0.111"]
+    row = as_json(table)[1]
+    assert row["reported"] == {"sst": 0.489}
+    assert row["difference"] == {"sst": pytest.approx(0.111)}
 
 
 def test_means_that_look_the_same_are_all_best() -> None:

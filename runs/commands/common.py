@@ -14,9 +14,14 @@ from taskloom.core.errors import RegistryError, unknown
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.records import GridRecord
 from taskloom.runs.render import FORMATS
+from taskloom.runs.tables import OVERRIDES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY = "taskloom-runs"
+
+
+class NotRunError(RegistryError):
+    """The grid is there, and the registry knows nothing of it."""
 
 
 def registry_option(command: Command) -> Command:
@@ -100,12 +105,12 @@ def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
     except (OSError, ValueError, AttributeError):
         raw, name = None, path.stem
     if name not in names:
-        raise RegistryError(
+        raise NotRunError(
             f"grid {name!r} was not run in registry {ledger.folder} yet; `taskloom run {source}` does that "
             f"(run there so far: {', '.join(names) or 'none'})"
         )
     record = ledger.grid(name)
-    if raw != record.spec:
+    if raw != {key: value for key, value in record.spec.items() if key != OVERRIDES}:
         note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
     return record
 

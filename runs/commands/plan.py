@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,14 +16,19 @@ from taskloom.runs.commands.common import (
     say_json,
     yes_option,
 )
+from taskloom.runs.commands.overriding import override_options
+
+if TYPE_CHECKING:
+    from taskloom.runs.overrides import Overrides
 
 
 @click.command(short_help="Show what running a grid would do.")
 @click.argument("grid")
 @registry_option
+@override_options
 @yes_option
 @json_option
-def plan(grid: str, registry: Path, yes: bool, as_json: bool) -> None:
+def plan(grid: str, registry: Path, yes: bool, as_json: bool, overrides: "Overrides") -> None:
     """Check GRID and show what running it would do. Writes nothing.
 
     A cell's status is new, interrupted (goes on from its checkpoint), failed (is tried again) or finished
@@ -31,6 +37,7 @@ def plan(grid: str, registry: Path, yes: bool, as_json: bool) -> None:
     \b
     Examples:
       taskloom plan quickstart
+      taskloom plan losing-to-win --data ~/data --weights minilm
       taskloom plan grid.json --json | jq '.cells[] | {label, seed, status}'
     """
     from taskloom.registry.catalogue import load_catalogue
@@ -40,7 +47,7 @@ def plan(grid: str, registry: Path, yes: bool, as_json: bool) -> None:
     loaded = load_grid(grid)
     ledger = Ledger.find(registry)
     try:
-        made = make_plan(loaded, load_catalogue(), ledger, allow_large=yes)
+        made = make_plan(loaded, load_catalogue(), ledger, allow_large=yes, overrides=overrides)
     finally:
         if ledger is not None:
             ledger.close()
@@ -48,12 +55,12 @@ def plan(grid: str, registry: Path, yes: bool, as_json: bool) -> None:
         note(line)
     if as_json:
         keys = ("id", "label", "seed", "status", "spec")
-        say_json({"cells": [{key: getattr(cell, key) for key in keys} for cell in made.cells]})
+        say_json({"cells": [{key: getattr(cell, key) for key in keys} for cell in made.chosen]})
         return
     say(
         listing(
-            [(cell.id, cell.label, cell.seed, cell.status) for cell in made.cells], ("cell", "label", "seed", "status")
+            [(cell.id, cell.label, cell.seed, cell.status) for cell in made.chosen], ("cell", "label", "seed", "status")
         )
     )
-    counts = Counter(cell.status for cell in made.cells)
-    say(f"\n{len(made.cells)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    counts = Counter(cell.status for cell in made.chosen)
+    say(f"\n{len(made.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items()))

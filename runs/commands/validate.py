@@ -1,22 +1,30 @@
 """``taskloom validate``."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from taskloom.core.errors import Problem, RequestError, TaskloomError
 from taskloom.runs.commands.common import json_option, note, say, say_json, yes_option
+from taskloom.runs.commands.overriding import override_options
+
+if TYPE_CHECKING:
+    from taskloom.runs.overrides import Overrides
 
 
 @click.command(short_help="Report all errors of a grid.")
 @click.argument("grid")
+@override_options
 @yes_option
 @json_option
 @click.pass_context
-def validate(context: click.Context, grid: str, yes: bool, as_json: bool) -> None:
+def validate(context: click.Context, grid: str, yes: bool, as_json: bool, overrides: "Overrides") -> None:
     """Check GRID and everything that it names, and report all errors together. Exits with 2 if there are any.
 
     \b
     Examples:
       taskloom validate grid.json
+      taskloom validate robust-embeddings --data ~/data --weights minilm
       taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
     """
     from taskloom.registry.catalogue import load_catalogue
@@ -24,7 +32,7 @@ def validate(context: click.Context, grid: str, yes: bool, as_json: bool) -> Non
     from taskloom.runs.plan import make_plan
 
     try:
-        made = make_plan(load_grid(grid), load_catalogue(), None, allow_large=yes)
+        made = make_plan(load_grid(grid), load_catalogue(), None, allow_large=yes, overrides=overrides)
     except TaskloomError as error:
         if not as_json:
             raise
@@ -36,5 +44,5 @@ def validate(context: click.Context, grid: str, yes: bool, as_json: bool) -> Non
         return
     for line in made.notes:
         note(line)
-    rows = len({cell.label for cell in made.cells})
-    say(f"{grid} is valid: {len(made.cells)} cells in {rows} rows")
+    rows = len({cell.label for cell in made.chosen})
+    say(f"{grid} is valid: {len(made.chosen)} cells in {rows} rows")
