@@ -14,6 +14,8 @@ from taskloom.core import DataError, Labels
 from taskloom.plugins.datasets import taskloom_datasets
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.table import Table
+from taskloom.registry.catalogue import load_catalogue
+from taskloom.runs.build import without_places
 
 COURSE = ("sst", "cfimdb", "para", "sts")
 WRITERS = {"csv": ",", "tsv": "\t"}
@@ -190,6 +192,43 @@ def test_holding_out_everything_is_refused(tmp_path):
     assert "dev_share 0.5 leaves nothing to train on" in refusal(data)
 
 
+@in_folder
+@given(
+    numbers=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    share=st.floats(0, 1, exclude_min=True, exclude_max=True),
+)
+def test_a_split_has_rows_or_is_an_error(tmp_path, numbers, share):
+    path = file(tmp_path, "text\tlabel\n" + "".join(f"text {n}\t0\n" for n in numbers))
+    data = table(path, dev=None, dev_share=share)
+    try:
+        assert len(data.load("train")) and len(data.load("dev"))  # noqa: PT018
+    except DataError as error:
+        assert "leaves nothing to train on" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(
+            {"name": name, "task": task, "dir": "x", "limit": 0}
+            for name, task in [("cs224n", "sst"), ("sick", "triples")]
+        ),
+        {"name": "snli", "task": "entailment", "dir": "x", "limit": -1},
+        *({"name": "generated", "task": "sentiment", size: 0} for size in ("size", "dev_size", "test_size")),
+        *({"name": "table", "train": "x", "text": "a", "dev_share": share} for share in (0, 1, -1, float("nan"))),
+    ],
+)
+def test_options_that_leave_no_rows_are_refused(spec):
+    _, (problem,) = load_catalogue().resolve("data", spec)
+    assert "Found" in problem.message
+
+
+def test_no_sample_is_empty(tmp_path):
+    assert (
+        refusal(CS224N(task="sst", dir=str(course_folder(tmp_path)), limit=0)) == "limit should be at least 1. Found 0."
+    )
+
+
 def course_folder(folder: Path, rows: int = 60) -> Path:
     for split in ("train", "dev"):
         lines = [f"{n}\tid{n}\t sentence {split} {n} \t{n * 5 // rows}\n" for n in range(rows)]
@@ -351,6 +390,19 @@ def test_content_of_a_table_sees_what_changes_its_reading(tmp_path):
     assert table(path).content() == table(path, strict=True).content()
 
 
+def test_refusing_rows_changes_no_identity(tmp_path):
+    catalogue = load_catalogue()
+    for spec in (
+        {"name": "cs224n", "task": "sst", "dir": "x"},
+        {"name": "table", "train": "x", "text": "a", "dev_share": 0.1},
+        {"name": "sick", "task": "triples", "dir": "x"},
+        {"name": "snli", "task": "triples", "dir": "x"},
+    ):
+        given = [catalogue.resolve("data", {**spec, "strict": strict})[0] for strict in (False, True)]
+        assert given[0] != given[1]
+        assert without_places(catalogue, "data", given[0]) == without_places(catalogue, "data", given[1])
+
+
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_content_of_missing_files_is_an_error(tmp_path, split):
     (course_folder(tmp_path) / f"ids-sst-{split}.csv").unlink()
@@ -379,6 +431,29 @@ def test_a_missing_folder_is_named_with_the_nearest(tmp_path):
 
 def test_a_variable_that_is_not_set_is_named():
     assert "environment variable NOT_SET_AT_ALL is not set" in refusal(CS224N(task="sst", dir="$NOT_SET_AT_ALL/x"))
+
+
+def test_a_home_that_nobody_has_is_named():
+    message = "~no-such-user/x: '~no-such-user' is nobody's home; write the folder in full"
+    for data in (CS224N(task="sst", dir="~no-such-user/x"), table("~no-such-user/x")):
+        assert refusal(data) == message
+        with pytest.raises(DataError, match="is nobody's home"):
+            data.content()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "/data.tsv", "x/" * 3000 + "y", "y" * 100_000])
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path, name):
+    for data in (table(tmp_path / name), CS224N(task="sst", dir=str(tmp_path / name))):
+        message = refusal(data)
+        assert message.endswith("… cannot be read: File name too long")
+        assert len(message) < 300
+        with pytest.raises(DataError, match="File name too long"):
+            data.content()
+
+
+@pytest.mark.parametrize("name", ["null\0byte", "half \ud83d"])
+def test_a_name_that_no_file_can_have(tmp_path, name):
+    assert refusal(table(tmp_path / name)).startswith(f"no file {name!r}")
 
 
 def test_a_folder_is_no_file(tmp_path):

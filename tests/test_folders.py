@@ -92,8 +92,17 @@ def test_hub_id_without_the_hub_client_says_what_to_do(monkeypatch: pytest.Monke
         ("no-such-package", "no folder and no installed package 'no-such-package'.*'minilm'"),
         ("torch", "package 'torch' should carry one folder"),
         ("", "holds no config.json"),
+        ("~no-such-user/weights", "'~no-such-user' is nobody's home; write the folder in full"),
+        ("x" * 300, "cannot be read: File name too long; they should be a folder"),
+        ("./" + "x" * 300, "cannot be read: File name too long"),
+        ("__main__", "no folder and no installed package '__main__'"),
+        ("sys", "no folder and no installed package 'sys'"),
+        ("null\0byte", "no folder and no installed package"),
+        ("half \ud83d", "no folder and no installed package"),
     ],
 )
 def test_weights_that_are_nowhere(name: str, message: str) -> None:
-    with pytest.raises(WeightsError, match=message):
+    with pytest.raises(WeightsError, match=message) as caught:
         find_folder(name)
+    assert "\n" not in str(caught.value)
+    str(caught.value).encode()

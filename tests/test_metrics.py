@@ -45,6 +45,14 @@ def test_all_are_offered():
     assert {metric.name for metric in taskloom_metrics() if metric.correlation} == {"pearson", "spearman"}
 
 
+def test_metrics_that_ask_for_equality_are_not_for_values():
+    """No prediction of a value is exactly right: hits would be 0, however near it is."""
+    expected = row(0.5, 2.25, 4.0)
+    near = expected + 1e-9
+    for metric in METRICS:
+        assert (metric(near, expected) < 0.5) == (metric.reads == "classes")
+
+
 @given(classes())
 def test_accuracy_is_the_share_of_hits(pair):
     predicted, expected = pair

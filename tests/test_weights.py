@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from taskloom.core import Dropout, Frame, Tokens, WeightsError, derive_generator
 from taskloom.plugins.encoders.minbert import MinBert
+from taskloom.registry.catalogue import load_catalogue
+from taskloom.runs.build import make, without_places
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 TINY = {"layers": 2, "width": 16, "heads": 4, "feed_forward": 24, "vocabulary": 60, "longest": 48}
@@ -148,6 +151,22 @@ def test_keys_change_with_what_they_stand_for(tiny_folder: Path) -> None:
     assert MinBert().vocabulary_key() != MinBert(vocabulary=100).vocabulary_key()
 
 
+def identity(folder: Path, **options: object) -> tuple[object, str]:
+    """What of an encoder counts for a result: its options, less the places, and its content."""
+    catalogue = load_catalogue()
+    resolved, problems = catalogue.resolve("encoder", {"name": "minbert", "weights": str(folder), **options})
+    assert not problems
+    return without_places(catalogue, "encoder", resolved), make(catalogue, MinBert, resolved).content()
+
+
+def test_weights_count_by_what_they_are_and_not_by_where_they_lie(tiny_folder: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(tiny_folder, tmp_path / "elsewhere")
+    assert identity(tiny_folder) == identity(moved)
+    assert identity(tiny_folder) != identity(moved, pooling="cls")
+    edit_weights(moved, lambda state: state["pooler.dense.bias"].add_(1))
+    assert identity(tiny_folder) != identity(moved)
+
+
 def test_tokenize_and_keys_need_no_build(tiny_folder: Path) -> None:
     encoder = MinBert(weights=str(tiny_folder))
     (ids,) = encoder.tokenize(["word3 nothing word0"])
@@ -180,6 +199,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "holds no config.json"),
     "broken config": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
     "config of another kind": (lambda f: (f / "config.json").write_text("[]"), "should hold an object. Found list"),
+    "config without end": (lambda f: (f / "config.json").write_text("[" * 100_000), "config.json cannot be read"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors or pytorch_model.bin"),
     "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "tokenizer.json or vocab.txt"),
     "large vocabulary": (
@@ -214,7 +234,11 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "embeddings.word_embeddings.weight is missing",
     ),
     "cut off": (lambda f: (f / "model.safetensors").write_bytes(b"\x08\0\0\0"), "model.safetensors cannot be read"),
-    "code": (lambda f: only_pickled(f, Dropout(0.1)), "cannot be read as plain tensors"),
+    "code": (
+        lambda f: only_pickled(f, Dropout(0.1)),
+        "cannot be read as plain tensors: .* could run code .*; save the weights as model.safetensors$",
+    ),
+    "numbered": (lambda f: only_pickled(f, {1: torch.zeros(1)}), "embeddings.word_embeddings.weight is missing"),
     "no names": (lambda f: only_pickled(f, [torch.zeros(1)]), "should hold named tensors. Found list"),
     "no archive": (
         lambda f: ((f / "model.safetensors").unlink(), (f / "pytorch_model.bin").write_bytes(b"junk")),
@@ -232,6 +256,7 @@ def test_unusable_weights_are_refused_before_anything_is_built(tiny_folder: Path
     with pytest.raises(WeightsError, match=message) as caught:
         encoder.check()
     assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value), "torch would advise to run the code"
     with pytest.raises(WeightsError, match=message):
         encoder.build(generator=derive_generator(0))
     assert not list(encoder.parameters())

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
-from taskloom.core import Examples
+from taskloom.core import DataError, Examples
 
 
 def lots_of(examples: Examples) -> list[bytes]:
@@ -23,6 +23,8 @@ def take(examples: Examples, rows: Sequence[int]) -> Examples:
 
 def sample(examples: Examples, limit: int) -> Examples:
     """At most ``limit`` examples, shuffled; a larger limit begins with the smaller one's."""
+    if limit < 1:
+        raise DataError(f"limit should be at least 1. Found {limit}.")
     lots = lots_of(examples)
     return take(examples, sorted(range(len(examples)), key=lambda row: (lots[row], row))[:limit])
 

@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -13,20 +14,24 @@ from taskloom.core import DataError, unknown
 
 #: How many names of a folder an error lists.
 LISTED = 20
+#: How much of a path it shows.
+LONGEST = 200
 
 
 def place(path: str) -> Path:
     """A path as a user writes it: ``~`` and environment variables are expanded."""
-    return Path(os.path.expandvars(path)).expanduser()
+    expanded = Path(os.path.expandvars(path))
+    try:
+        return expanded.expanduser()
+    except RuntimeError:
+        raise DataError(f"{path}: {expanded.parts[0]!r} is nobody's home; write the folder in full") from None
 
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file, or a ``DataError`` that says what is there instead."""
-    _check(path)
-    try:
+    with _readable(path):
+        _check(path)
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def content_of(files: Sequence[Path], options: Mapping[str, object]) -> str:
@@ -36,8 +41,9 @@ def content_of(files: Sequence[Path], options: Mapping[str, object]) -> str:
 
 
 def _digest_of(path: Path) -> str:
-    _check(path)
-    facts = path.stat()
+    with _readable(path):
+        _check(path)
+        facts = path.stat()
     return _digest(path.resolve(), facts.st_size, facts.st_mtime_ns)
 
 
@@ -45,6 +51,15 @@ def _digest_of(path: Path) -> str:
 def _digest(path: Path, size: int, changed: int) -> str:
     """Computed once per state of a file: ``size`` and ``changed`` stand for it in the cache."""
     return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        shown = str(path) if len(str(path)) <= LONGEST else f"{str(path)[:LONGEST]}…"
+        raise DataError(f"{shown} cannot be read: {error.strerror}") from None
 
 
 def _check(path: Path) -> None:

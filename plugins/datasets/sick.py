@@ -51,7 +51,7 @@ class SICK(DataSet):
     """
 
     name = "sick"
-    places = frozenset({"dir"})
+    places = frozenset({"dir", "strict"})  # strict refuses rows and changes none
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class SNLI(DataSet):
     """
 
     name = "snli"
-    places = frozenset({"dir"})
+    places = frozenset({"dir", "strict"})  # strict refuses rows and changes none
 
     def __init__(
         self,

@@ -18,9 +18,15 @@ _WHAT = "a folder with config.json and model.safetensors, an installed package t
 
 def find_folder(name: str) -> Path:
     """The folder of the weights that a user names; an error says what was looked for and what to do."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _checked(path)
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return _checked(path)
+    except RuntimeError:
+        raise WeightsError(f"{name!r}: {Path(name).parts[0]!r} is nobody's home; write the folder in full") from None
+    except OSError as error:
+        shown = name if len(name) <= 200 else f"{name[:200]}…"
+        raise WeightsError(f"weights {shown!r} cannot be read: {error.strerror}; they should be {_WHAT}") from None
     if _HUB_ID.fullmatch(name):
         return _checked(_from_hub(name))
     if "/" in name or "\\" in name or name.startswith((".", "~")):
@@ -60,7 +66,10 @@ def _from_package(name: str) -> Path:
 def _package_roots(name: str) -> list[Path] | None:
     """The folders of an installed package or distribution, without importing it; None if there is none."""
     module = name.replace("-", "_")
-    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    except (ImportError, ValueError):  # a module that is loaded and lies nowhere, such as "__main__"
+        spec = None
     if spec is not None and spec.submodule_search_locations:
         return [Path(location) for location in spec.submodule_search_locations]
     try:

@@ -57,6 +57,7 @@ class MinBert(Encoder):
     """
 
     name = "minbert"
+    places = frozenset({"weights"})  # what lies there is in content()
 
     def __init__(
         self,
@@ -206,8 +207,11 @@ def _fingerprint(paths: Iterable[Path]) -> str:
     """One hash of the contents of files."""
     parts = []
     for path in paths:
-        facts = path.stat()
-        parts.append(f"{path.name} {_hash_file(path, facts.st_size, facts.st_mtime_ns)}")
+        try:
+            facts = path.stat()
+            parts.append(f"{path.name} {_hash_file(path, facts.st_size, facts.st_mtime_ns)}")
+        except OSError as error:
+            raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from taskloom.core import Frame, Ids, WeightsError
 
 RESERVED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_SETTINGS = "tokenizer_config.json"
 _CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
 
 
@@ -56,7 +57,9 @@ class WordPieces:
 
     def _special(self, folder: Path, settings: dict[str, Any], role: str) -> int:
         given = settings.get(role) or f"[{role[:3].upper()}]"
-        token = given["content"] if isinstance(given, dict) else given
+        token = given.get("content") if isinstance(given, dict) else given
+        if not isinstance(token, str):
+            raise WeightsError(f"{folder / _SETTINGS}: {role} should be a token, such as '[CLS]'. Found {given!r}.")
         number = self._tokenizer.token_to_id(token)
         if number is None:
             raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
@@ -100,7 +103,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
     chosen = next((folder / name for name in names if (folder / name).is_file()), None)
     if chosen is None:
         raise WeightsError(f"{folder} holds no vocabulary; it should hold tokenizer.json or vocab.txt")
-    settings = folder / "tokenizer_config.json"
+    settings = folder / _SETTINGS
     return [chosen, settings] if settings.is_file() else [chosen]
 
 
@@ -116,16 +119,24 @@ def _word_pieces(folder: Path, facts: tuple[tuple[str, int, int], ...]) -> WordP
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
+    path = folder / _SETTINGS
     if not path.is_file():
         return {}
     try:
         settings: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from None
     if not isinstance(settings, dict):
         raise WeightsError(f"{path} should hold an object. Found {type(settings).__name__}.")
-    return settings
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _flag(folder: Path, settings: dict[str, Any], key: str) -> bool:
+    """A setting that is on unless something else is said."""
+    value = settings.get(key, True)
+    if not isinstance(value, bool):
+        raise WeightsError(f"{folder / _SETTINGS}: {key} should be true or false. Found {value!r}.")
+    return value
 
 
 def _load(folder: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -137,12 +148,14 @@ def _load(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     except Exception as error:  # the tokenizers library raises plain Exception
         raise WeightsError(f"{path} cannot be read: {error}") from None
     vocab = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    if "[UNK]" not in vocab:
+        raise WeightsError(f"{path} has no '[UNK]', which stands for words that are not in it")
     tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True),
+        handle_chinese_chars=_flag(folder, settings, "tokenize_chinese_chars"),
+        strip_accents=_flag(folder, settings, "strip_accents") if "strip_accents" in settings else None,
+        lowercase=_flag(folder, settings, "do_lower_case"),
     )
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in RESERVED if token in vocab])

@@ -44,7 +44,7 @@ def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from None
     if not isinstance(raw, dict):
         raise WeightsError(f"{path} should hold an object. Found {type(raw).__name__}.")
@@ -152,9 +152,14 @@ def _read_shapes(path: Path) -> Shapes:
 def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
     try:
         held: Any = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # bytes that are no archive make the unpickler fail in many ways
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise WeightsError(f"{path} cannot be read as plain tensors: {reason}") from None
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
+    except Exception:  # bytes that are no archive make the unpickler fail in many ways
+        # torch's own words would be advice to load it nevertheless.
+        raise WeightsError(
+            f"{path} cannot be read as plain tensors: it is damaged, or holds objects, which could run code when they "
+            "are loaded; save the weights as model.safetensors"
+        ) from None
     if not isinstance(held, dict):
         raise WeightsError(f"{path} should hold named tensors. Found {type(held).__name__}.")
-    return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}

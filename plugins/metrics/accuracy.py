@@ -20,6 +20,7 @@ class Accuracy(Metric):
     """
 
     name = "accuracy"
+    reads = "classes"
 
     def __init__(self) -> None:
         pass

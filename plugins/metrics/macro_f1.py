@@ -21,6 +21,7 @@ class MacroF1(Metric):
     """
 
     name = "macro_f1"
+    reads = "classes"
 
     def __init__(self) -> None:
         pass
