@@ -29,6 +29,6 @@ def make_task(catalogue: "Catalogue", name: str, spec: dict[str, Any]) -> Task:
 
 
 def without_places(catalogue: "Catalogue", kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A component's options less those that only say where something lies: moving a file changes no result."""
+    """A component's options less those that change no result, such as where a file lies."""
     places = catalogue.get(kind, spec["name"]).cls.places
     return {key: value for key, value in spec.items() if key not in places}

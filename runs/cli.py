@@ -4,6 +4,7 @@ Commands import what is heavy inside their functions, so that ``--help`` and tho
 at once.
 """
 
+import os
 import sys
 
 import click
@@ -68,6 +69,9 @@ for _command in (run, plan, table, cells, grids, plugins, validate, schema):
 
 def main() -> None:
     """The entry point of the command ``taskloom``."""
+    # A closed stream is None: what is said there goes nowhere, and no command should fail for it.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123 - open until the end
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without "±" gets "?", not a traceback

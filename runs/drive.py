@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taskloom.core import Engine, Event, Job
+from taskloom.registry.artifacts import Artifacts
 from taskloom.runs.build import make
+from taskloom.runs.checkpoint import drop_checkpoints
 from taskloom.runs.plan import Plan
 from taskloom.runs.track import tell_trackers
 from taskloom.runs.train import train
@@ -41,11 +43,14 @@ def run_plan(
     ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
     jobs: dict[str, Job] = {}
     outcome = Outcome()
+    states = ledger.states()  # not the plan's: another driver may have finished cells since
     for cell in plan.chosen:
-        wanted = cell.status != "finished" and (retry_failed or cell.status != "failed")
-        if not wanted:
-            outcome.cached += cell.status == "finished"
-            outcome.failed += cell.status == "failed"
+        state = states.get(cell.id)
+        if state == "finished":
+            outcome.cached += 1
+            drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if it was killed right after its last word
+        elif state == "failed" and not retry_failed:
+            outcome.failed += 1
         elif cell.id not in jobs:
             jobs[cell.id] = Job(
                 cell.id, cell.label, cell.seed, cell.spec, str(ledger.folder), cell.stage_keys, cell.versions

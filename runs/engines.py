@@ -1,7 +1,9 @@
 """The engine that runs cells here, one after another."""
 
+import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from taskloom.core import Emit, Engine, Event, Job, TaskloomError, Work, hookimpl
@@ -22,7 +24,8 @@ class Local(Engine):
     def execute(self, jobs: Sequence[Job], work: Work, emit: Emit) -> None:
         for job in jobs:
             try:
-                work(job, emit)
+                with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the table
+                    work(job, emit)
             except Exception as error:
                 log = Artifacts(Path(job.folder)).cell(job.cell) / "log.txt"
                 with log.open("a", encoding="utf-8") as file:

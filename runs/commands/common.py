@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from tabulate import tabulate
 
-from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.errors import RegistryError, TaskloomError, unknown
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.records import GridRecord
 from taskloom.runs.render import FORMATS
@@ -30,6 +30,7 @@ def registry_option(command: Command) -> Command:
         "--registry",
         envvar="TASKLOOM_REGISTRY",
         type=click.Path(path_type=Path),
+        callback=lambda context, parameter, value: Path(os.path.expanduser(value)),  # noqa: PTH111 - the other raises
         default=Path(REGISTRY),
         show_default=True,
         show_envvar=True,
@@ -59,8 +60,10 @@ def say(text: str) -> None:
     """Print to stdout. A reader that has gone away (``| head``) ends the output, not the command."""
     try:
         click.echo(text)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+        if not isinstance(error, BrokenPipeError):
+            raise TaskloomError(f"the answer cannot be written: {error.strerror}") from None
 
 
 def say_json(value: Any) -> None:
@@ -92,7 +95,7 @@ def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
     from taskloom.registry.manager import packaged_grids
 
     packaged = packaged_grids()
-    path = packaged[source].path if source in packaged else Path(source).expanduser()
+    path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - the other raises
     names = ledger.grid_names()
     if not _is_file(path):
         if source not in names:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from taskloom.registry.artifacts import only_driver
 from taskloom.registry.ledger import Ledger
 from taskloom.runs.commands.common import format_option, note, on_terminal, registry_option, say, yes_option
 from taskloom.runs.commands.overriding import override_options
@@ -71,7 +72,7 @@ def run(
         if found is not None:
             found.close()
         raise
-    with found or Ledger.open(registry, create=True) as ledger:
+    with found or Ledger.open(registry, create=True) as ledger, only_driver(ledger.folder):
         try:
             with show_progress(plan) as progress:
                 for line in plan.notes:
