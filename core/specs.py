@@ -126,6 +126,8 @@ class CellSpec(BaseModel):
     """Dotted path → value, laid over the base."""
     reported: dict[str, Number] = Field(default_factory=dict)
     """Figures that somebody published for this row, by column."""
+    reported_train: dict[str, Number] = Field(default_factory=dict)
+    """Figures that somebody published for this row on its training data, by task."""
     split: Literal["dev", "test"] = "dev"
     """The split on which the published figures were taken; ours are always those of dev."""
     note: str = ""

@@ -73,10 +73,11 @@ def make_plan(
     problems = expansion.problems
     if not any(variant.spec for variant in expansion.variants):  # no base to speak of
         raise RequestError(str(grid.path), problems)
-    wanted = override(grid, expansion.variants, overrides, catalogue)
+    # What is left out is a matter of the grid as it is written, not of what is laid over it.
+    kept = _not_excluded([_Checked(variant, catalogue) for variant in expansion.variants], grid, problems)
+    wanted = override(grid, [each.variant for each in kept], overrides, catalogue)
     grid, contents = wanted.grid, _Contents(catalogue, overrides)
     checked = [_Checked(variant, catalogue) for variant in wanted.variants]
-    checked = _not_excluded(checked, grid, problems)
     problems += _column_problems(checked, grid)
     for each in checked:
         each.problems += contents.problems(each.spec, {problem.path for problem in each.problems})

@@ -242,6 +242,7 @@ def as_json(table: Table) -> list[dict[str, Any]]:
                 "baseline": row.label == table.baseline,
                 "metrics": metrics,
                 "reported": row.reported,
+                "reported_train": row.reported_train,
                 "split": row.split,
                 "difference": {column: row.difference(column) for column in row.figures if column in row.reported},
                 "derived": None if row.derived is None else row.derived.value,

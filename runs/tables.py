@@ -6,7 +6,7 @@ Reads records only, so a table needs neither torch nor the plugins that made its
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +65,7 @@ class Row:
     reported: dict[str, float]
     missing: tuple[Missing, ...]
     split: str = "dev"
+    reported_train: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     derived: Derived | None = None
 
@@ -174,6 +175,7 @@ def _row(label: str, places: list[GridCell], columns: tuple[str, ...], said: Map
         reported=dict(places[0].reported),
         missing=tuple(missing for place in places for missing in _missing(place, columns)),
         split=said.get("split", "dev"),
+        reported_train=said.get("reported_train", {}),
         note=said.get("note", ""),
         derived=derive_overall(places[0].reported, columns, places[0].cell.spec, printed),
     )

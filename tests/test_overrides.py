@@ -14,6 +14,7 @@ from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs.cli import cli
 from taskloom.runs.grid import expand, load_grid
 from taskloom.runs.overrides import Overridden, Overrides, override
+from taskloom.runs.paths import component_of
 from taskloom.runs.plan import make_plan
 
 Invoke = Callable[..., Result]
@@ -287,7 +288,7 @@ def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Overridden], write:
             assert new["data"]["size"] <= 64
         for old, new in zip(before.spec["stages"], after.spec["stages"], strict=True):
             assert new["epochs"] == min(1, old["epochs"])
-            assert old.get("combiner") == new.get("combiner")
+            assert component_of(old.get("combiner", "sum")) == component_of(new["combiner"])
     assert small.variants[0].spec["stages"][0]["sampler"] == {"name": "mixed", "iterations": 4}
     assert load_grid(str(write(**grid))).spec.seeds == (3, 4), "the grid itself stays"
 
@@ -336,3 +337,12 @@ def test_what_is_wrong_in_form_is_an_error_and_no_crash(
         result = taskloom("validate", path, *options)
         assert result.exit_code == 2
         assert isinstance(result.exception, SystemExit), result.exception
+
+
+def test_what_a_grid_excludes_is_a_matter_of_the_grid_alone(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    axes = {"stages.0.epochs": [1, 2], "encoder.width": [16, 32]}
+    path = write(axes=axes, cells=[], exclude=[{"stages.0.epochs": 2, "encoder.width": 32}])
+    for options in ((), ("--smoke",), ("--epochs", 0), ("--set", "encoder.width=8")):
+        result = taskloom("plan", path, *options, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert len({cell["label"] for cell in json.loads(result.stdout)["cells"]}) == 3
