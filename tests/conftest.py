@@ -4,6 +4,10 @@ import importlib.util
 import os
 from pathlib import Path
 
+# Before anything imports torch: one thread per test process, as many processes as cores; and nothing is downloaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import pytest
 from hypothesis import settings
 
