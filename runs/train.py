@@ -11,18 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import (
-    Emit,
-    Encoder,
-    Event,
-    GradientCombiner,
-    Job,
-    Sampler,
-    Task,
-    TrainingError,
-    bind_generator,
-    derive_generator,
-)
+from taskloom.core import Emit, Encoder, Event, Job, Task, TrainingError
 from taskloom.registry.artifacts import Artifacts, write_text
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs import checkpoint as saved
@@ -31,7 +20,8 @@ from taskloom.runs.evaluate import overall, predictions
 from taskloom.runs.feed import Feed
 from taskloom.runs.machine import keep_freed_memory, machine_versions, peak_memory, reset_peak_memory, seed_globals
 from taskloom.runs.model import Model, device_for_this_process
-from taskloom.runs.optimize import GroupStep, make_optimizer, rate_factor
+from taskloom.runs.optimize import GroupStep, rate_factor
+from taskloom.runs.stage import StageState
 
 if TYPE_CHECKING:
     from taskloom.registry.catalogue import Catalogue
@@ -190,65 +180,6 @@ def run_stage(run: Run, index: int, resumed: "tuple[saved.Tensors, dict[str, Any
         trained = {name for one in run.job.spec["stages"][: index + 1] for name in one["tasks"]}
         saved.save_folder(shared, saved.unique(run.model.trained_state(trained)), {"stage": index})
     run.tell("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
-
-
-@dataclass
-class StageState:
-    """What belongs to one stage: sampler, combiner, optimizer, and the generators they draw from."""
-
-    stage: dict[str, Any]
-    sampler: Sampler
-    combiner: GradientCombiner
-    optimizer: torch.optim.Optimizer
-    names: list[str]  # of the trained parameters
-    generators: dict[str, torch.Generator]
-    step: int = 0
-
-    @classmethod
-    def build(cls, run: Run, index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
-        seed = run.job.spec["seed"]
-        generators = {
-            "model": derive_generator(seed, "stage", index, "model", device=run.device),
-            "combiner": derive_generator(seed, "stage", index, "combiner"),
-        }
-        bind_generator(run.model, generators["model"])
-        sampler = make(run.catalogue, Sampler, stage["sampler"])
-        pools = {name: run.train[name].pool() for name in tasks}
-        draws = derive_generator(seed, "stage", index, "sampler")
-        sampler.prepare(pools, generator=draws, epochs=stage["epochs"])
-        combiner = make(run.catalogue, GradientCombiner, stage["combiner"])
-        combiner.prepare(tasks=tasks)
-        combiner.to(run.device)
-        bind_generator(combiner, generators["combiner"])
-        trained = dict(run.model.trained_parameters(tasks))
-        trained |= {f"combiner.{name}": parameter for name, parameter in combiner.named_parameters()}
-        optimizer = make_optimizer(list(trained.values()), stage["optimizer"])
-        return cls(stage, sampler, combiner, optimizer, list(trained), generators)
-
-    @property
-    def trained(self) -> list[torch.nn.Parameter]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-    def save(self, run: Run, index: int, epoch: int) -> None:
-        tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
-        tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
-        state = {
-            "stage": index,
-            "epoch": epoch,
-            "step": self.step,
-            "sampler": self.sampler.state_dict(),
-            "best": vars(run.best),
-            "seconds": run.seconds,
-        }
-        saved.save_checkpoint(run.folder, index, epoch, tensors, state)
-
-    def load(self, run: Run, tensors: saved.Tensors, state: dict[str, Any]) -> None:
-        saved.load_module_state(run.model, tensors, "model.")
-        saved.load_module_state(self.combiner, tensors, "combiner.")
-        saved.load_optimizer_state(self.optimizer, self.names, tensors)
-        saved.load_random_state(self.generators, tensors)
-        self.sampler.load_state_dict(state["sampler"])
-        self.step = state["step"]
 
 
 def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> dict[str, float]:

@@ -43,7 +43,8 @@ from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs.checkpoint import load_module_state, module_state, save_folder
 from taskloom.runs.optimize import GroupStep
-from taskloom.runs.train import Run, StageState, train
+from taskloom.runs.stage import StageState
+from taskloom.runs.train import Run, train
 
 Kind = Literal["classes", "logit", "score", "vectors"]
 LABELS = {

@@ -22,7 +22,8 @@ from taskloom.core import Event, Group, Job
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs.machine import keep_freed_memory, peak_memory
 from taskloom.runs.optimize import GroupStep
-from taskloom.runs.train import Run, StageState
+from taskloom.runs.stage import StageState
+from taskloom.runs.train import Run
 
 
 def spec_of(data: str, combiners: list[str]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from taskloom.core import Event, Job
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs.machine import peak_memory
 from taskloom.runs.optimize import GroupStep
-from taskloom.runs.train import Run, StageState
+from taskloom.runs.stage import StageState
+from taskloom.runs.train import Run
 
 #: Label → combiner, and whether losses are wrapped in SMART with the paper's values.
 CELLS: dict[str, tuple[dict[str, Any], bool]] = {

@@ -1,0 +1,73 @@
+"""What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_generator
+from taskloom.runs import checkpoint as saved
+from taskloom.runs.build import make
+from taskloom.runs.optimize import make_optimizer
+
+if TYPE_CHECKING:
+    from taskloom.runs.train import Run
+
+
+@dataclass
+class StageState:
+    """What belongs to one stage: sampler, combiner, optimizer, and the generators they draw from."""
+
+    stage: dict[str, Any]
+    sampler: Sampler
+    combiner: GradientCombiner
+    optimizer: torch.optim.Optimizer
+    names: list[str]  # of the trained parameters
+    generators: dict[str, torch.Generator]
+    step: int = 0
+
+    @classmethod
+    def build(cls, run: "Run", index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
+        seed = run.job.spec["seed"]
+        generators = {
+            "model": derive_generator(seed, "stage", index, "model", device=run.device),
+            "combiner": derive_generator(seed, "stage", index, "combiner"),
+        }
+        bind_generator(run.model, generators["model"])
+        sampler = make(run.catalogue, Sampler, stage["sampler"])
+        pools = {name: run.train[name].pool() for name in tasks}
+        draws = derive_generator(seed, "stage", index, "sampler")
+        sampler.prepare(pools, generator=draws, epochs=stage["epochs"])
+        combiner = make(run.catalogue, GradientCombiner, stage["combiner"])
+        combiner.prepare(tasks=tasks)
+        combiner.to(run.device)
+        bind_generator(combiner, generators["combiner"])
+        trained = dict(run.model.trained_parameters(tasks))
+        trained |= {f"combiner.{name}": parameter for name, parameter in combiner.named_parameters()}
+        optimizer = make_optimizer(list(trained.values()), stage["optimizer"])
+        return cls(stage, sampler, combiner, optimizer, list(trained), generators)
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def save(self, run: "Run", index: int, epoch: int) -> None:
+        tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
+        tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
+        state = {
+            "stage": index,
+            "epoch": epoch,
+            "step": self.step,
+            "sampler": self.sampler.state_dict(),
+            "best": vars(run.best),
+            "seconds": run.seconds,
+        }
+        saved.save_checkpoint(run.folder, index, epoch, tensors, state)
+
+    def load(self, run: "Run", tensors: saved.Tensors, state: dict[str, Any]) -> None:
+        saved.load_module_state(run.model, tensors, "model.")
+        saved.load_module_state(self.combiner, tensors, "combiner.")
+        saved.load_optimizer_state(self.optimizer, self.names, tensors)
+        saved.load_random_state(self.generators, tensors)
+        self.sampler.load_state_dict(state["sampler"])
+        self.step = state["step"]
