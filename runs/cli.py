@@ -14,6 +14,7 @@ from taskloom.runs.commands.cells import cells
 from taskloom.runs.commands.grids import grids
 from taskloom.runs.commands.plan import plan
 from taskloom.runs.commands.plugins import plugins
+from taskloom.runs.commands.predict import predict
 from taskloom.runs.commands.run import INTERRUPTED, run
 from taskloom.runs.commands.schema import schema
 from taskloom.runs.commands.table import table
@@ -63,7 +64,7 @@ def cli() -> None:
     """
 
 
-for _command in (run, plan, table, cells, grids, plugins, validate, schema):
+for _command in (run, plan, table, cells, predict, grids, plugins, validate, schema):
     cli.add_command(_command)
 
 

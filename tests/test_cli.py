@@ -24,7 +24,7 @@ from taskloom.runs.grid import Grid
 from taskloom.runs.plan import Plan, PlannedCell
 from taskloom.runs.progress import Board, Lines, show_progress
 
-COMMANDS = ["run", "plan", "table", "cells", "grids", "plugins", "validate", "schema"]
+COMMANDS = ["run", "plan", "table", "cells", "predict", "grids", "plugins", "validate", "schema"]
 SPEC = {"tasks": {"sst": {}}, "stages": [{"epochs": 2}, {"epochs": 2}], "seed": 0}
 RAW = {"description": "What a test runs.", "base": {"tasks": {"sst": {"data": "generated"}}}, "seeds": [0, 1]}
 

@@ -1,0 +1,96 @@
+"""Predictions as text: the files that the course wants, plain tables, and what a run itself keeps.
+
+The course's files are as its own code writes them (CS 224N, default final project about minBERT: the last lines of
+``test_model_multitask`` in ``evaluation.py``, in later years of ``test_multitask`` in ``multitask_classifier.py``,
+whose options give the names)::
+
+    sst-test-output.csv     id \\t Predicted_Sentiment       a class number, such as 3
+    para-test-output.csv    id \\t Predicted_Is_Paraphrase   0.0 or 1.0
+    sts-test-output.csv     id \\t Predicted_Similiary       a number in single precision, such as 3.7041292
+
+The header has a tab with a space on either side, a line is ``id , value``, every line ends in a space, and Similiary
+is spelt as there. The course names its files for CFIMDB after how the encoder was trained, in words that differ from
+year to year; here they are ``cfimdb-test-output.csv``, with the header and lines of SST.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.core.data import Examples
+
+Form = Literal["submission", "jsonl"]
+COURSE = "cs224n"
+
+
+def _class(value: float) -> str:
+    return f"{value:g}"
+
+
+def _single(value: float) -> str:
+    """A number in single precision, with as many digits as tell it from its neighbours.
+
+    >>> _single(1.0), _single(3.7041292190551758)
+    ('1.0', '3.7041292')
+    """
+    return str(np.float32(value))
+
+
+#: By the data set's task: what the header calls a prediction, and how one is written.
+COURSE_FILES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "sst": ("Predicted_Sentiment", _class),
+    "cfimdb": ("Predicted_Sentiment", _class),
+    "para": ("Predicted_Is_Paraphrase", _single),
+    "sts": ("Predicted_Similiary", _single),
+}
+
+
+def file_name(task: str, data: Mapping[str, Any], split: str, form: Form) -> str:
+    """What the file of a task is called; the course's data give theirs a name of their own.
+
+    >>> file_name("sentiment", {"name": "cs224n", "task": "sst"}, "test", "submission")
+    'sst-test-output.csv'
+    """
+    if form == "jsonl":
+        return f"predictions-{task}-{split}.jsonl"
+    return f"{data['task'] if data['name'] == COURSE else task}-{split}-output.csv"
+
+
+def file_text(
+    data: Mapping[str, Any], examples: Examples, values: NDArray[np.float64], classes: int, form: Form
+) -> str:
+    """The file of a task whose labels have so many classes, 0 for values."""
+    if form == "jsonl":
+        return json_lines(examples, values)
+    if data["name"] == COURSE:
+        return course_file(data["task"], examples, values)
+    return table(examples, values, classes)
+
+
+def course_file(task: str, examples: Examples, values: NDArray[np.float64]) -> str:
+    """As the course's code writes it."""
+    header, write = COURSE_FILES[task]
+    rows = zip(examples.ids, values.tolist(), strict=True)
+    return f"id \t {header} \n" + "".join(f"{id} , {write(value)} \n" for id, value in rows)
+
+
+def table(examples: Examples, values: NDArray[np.float64], classes: int) -> str:
+    """CSV with the columns ``id`` and ``prediction``."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["id", "prediction"])
+    write = _class if classes else repr
+    lines.writerows([id, write(value)] for id, value in zip(examples.ids, values.tolist(), strict=True))
+    return text.getvalue()
+
+
+def json_lines(examples: Examples, values: NDArray[np.float64]) -> str:
+    """One object per example with ``id``, ``predicted`` and ``expected``, which is null where there is no label."""
+    expected = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
+    rows = zip(examples.ids, values.tolist(), expected, strict=True)
+    return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
