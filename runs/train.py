@@ -1,6 +1,5 @@
 """One run, from its resolved specification to its scores. Read from top to bottom."""
 
-import json
 import time
 from dataclasses import dataclass, field
 from math import isfinite
@@ -22,6 +21,7 @@ from taskloom.runs.machine import keep_freed_memory, machine_versions, peak_memo
 from taskloom.runs.model import Model, device_for_this_process
 from taskloom.runs.optimize import GroupStep, rate_factor
 from taskloom.runs.stage import StageState
+from taskloom.runs.submission import json_lines
 
 if TYPE_CHECKING:
     from taskloom.registry.catalogue import Catalogue
@@ -128,13 +128,7 @@ class Run:
         self.best = Best(epoch, score, scores)
         saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})
         for name, values in predicted.items():
-            write_text(self.folder / f"predictions-{name}-dev.jsonl", self._lines(name, values))
-
-    def _lines(self, name: str, values: NDArray[np.float64]) -> str:
-        examples = self.dev[name].examples
-        expected = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
-        rows = zip(examples.ids, values.tolist(), expected, strict=True)
-        return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
+            write_text(self.folder / f"predictions-{name}-dev.jsonl", json_lines(self.dev[name].examples, values))
 
     def finish(self) -> None:
         self.tell(

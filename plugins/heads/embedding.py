@@ -14,7 +14,8 @@ class Embedding(Head):
     """Passes the sentence vectors on: for losses that look at nothing else.
 
     There are no weights and nothing is dropped. Where there are two texts or three, the score is the cosine of the
-    first two, so that a labelled pair can still be judged; of a single text nothing is predicted and the score is 0.
+    first two; of a single text nothing is predicted and the score is 0. A task with this head has no dev score: one
+    that should be judged takes the head ``cosine``.
 
     Decides: the score itself; where there are two classes, 1 from a cosine of 0.5 on.
 
