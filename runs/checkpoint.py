@@ -33,7 +33,7 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     try:
         save_file(tensors, partial / "tensors.safetensors")
         facts = {**state, "sha256": _sha256(partial / "tensors.safetensors")}
-        (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
+        (partial / "state.json").write_text(json.dumps(facts, allow_nan=False), encoding="utf-8")
         for path in (partial / "tensors.safetensors", partial / "state.json", partial):
             sync(path)
         shutil.rmtree(folder, ignore_errors=True)

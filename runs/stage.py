@@ -59,7 +59,7 @@ class StageState:
             "epoch": epoch,
             "step": self.step,
             "sampler": self.sampler.state_dict(),
-            "best": vars(run.best),
+            "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
             "seconds": run.seconds,
         }
         saved.save_checkpoint(run.folder, index, epoch, tensors, state)

@@ -107,7 +107,7 @@ class Run:
             self.tell("log", message=f"checkpoint passed over: {message}")
         if found:
             self.began -= found[1]["seconds"]
-            self.best = Best(**found[1]["best"])
+            self.best = Best(**(found[1]["best"] or {}))
         return found
 
     def scored(self, index: int) -> list[str]:
