@@ -22,11 +22,11 @@ from taskloom.core import (
     TaskloomError,
     unknown,
 )
+from taskloom.core.options import Nested, Option, dump, fill
+from taskloom.core.words import join, kind_word, show
 from taskloom.registry.entries import HOOKS, Entry, checked_name, make_entry
 from taskloom.registry.manager import Failure, Plugin, Plugins, conflict, last_line, load_plugins
-from taskloom.registry.options import Nested, Option, dump, fill
 from taskloom.registry.resolution import resolve_run, slots_of
-from taskloom.registry.words import join, kind_word, show
 
 Key = tuple[str, str]  # kind, name
 Resolved = tuple[dict[str, Any], list[Problem]]

@@ -18,8 +18,8 @@ from taskloom.core import (
     PluginError,
     Sampler,
 )
+from taskloom.core.options import Option, options_of
 from taskloom.registry.manager import Plugin
-from taskloom.registry.options import Option, options_of
 
 INTERFACES: dict[str, type[Component]] = {
     "encoder": Encoder,

@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from taskloom.core.errors import Problem, unknown
 from taskloom.core.specs import ComponentSpec
-from taskloom.registry.words import bare, describe, join, keys_of, kind_word, refusal, show, without_null
+from taskloom.core.words import bare, describe, join, keys_of, kind_word, refusal, show, without_null
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from taskloom.core import Component, GradientCombiner, Problem, RunSpec, Sampler, Task, plain, unknown
+from taskloom.core.words import join, show
 from taskloom.registry.problems import problems_of
-from taskloom.registry.words import join, show
 
 if TYPE_CHECKING:
     from taskloom.registry.catalogue import Catalogue

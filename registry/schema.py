@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from taskloom.core.options import SLOT, Option
 from taskloom.core.specs import GridSpec, RunSpec
+from taskloom.core.words import kind_word
 from taskloom.registry.catalogue import Catalogue
 from taskloom.registry.entries import HOOKS, Entry
-from taskloom.registry.options import SLOT, Option
-from taskloom.registry.words import kind_word
 
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -32,10 +32,10 @@ from taskloom.core import (
     Sampler,
     hookimpl,
 )
+from taskloom.core.options import option_texts, options_of
 from taskloom.registry.catalogue import Catalogue, load_catalogue
 from taskloom.registry.entries import HOOKS
 from taskloom.registry.manager import COMPONENTS, Plugin, Plugins
-from taskloom.registry.options import option_texts, options_of
 from taskloom.registry.problems import problems_of
 
 

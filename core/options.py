@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
-from taskloom.registry.words import describe, refusal, show
+from taskloom.core.words import describe, refusal, show
 
 #: Marks the place of a component in an option's JSON schema.
 SLOT = "x-component"
