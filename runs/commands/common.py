@@ -5,19 +5,23 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from tabulate import tabulate
 
-from taskloom.core.errors import RegistryError, TaskloomError, unknown
+from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.records import GridRecord
 from taskloom.runs.render import FORMATS
 from taskloom.runs.tables import OVERRIDES
 
+if TYPE_CHECKING:
+    from taskloom.registry.catalogue import Catalogue
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY = "taskloom-runs"
+STRICT = "TASKLOOM_STRICT_PLUGINS"
 
 
 class NotRunError(RegistryError):
@@ -54,6 +58,32 @@ def format_option(command: Command) -> Command:
 def yes_option(command: Command) -> Command:
     """``--yes``: large grids are meant."""
     return click.option("--yes", is_flag=True, help="Accept a grid of more than 10,000 cells.")(command)
+
+
+def strict_option(command: Command) -> Command:
+    """``--strict-plugins``: a plugin that cannot be used is an error. :func:`strict_check` does the checking."""
+    return click.option(
+        "--strict-plugins",
+        is_flag=True,
+        envvar=STRICT,
+        show_envvar=True,
+        expose_value=False,
+        callback=lambda context, parameter, value: context.meta.__setitem__(STRICT, value),
+        help="Refuse to work while any plugin is broken.",
+    )(command)
+
+
+def strict() -> bool:
+    """Whether ``--strict-plugins`` was given to the command that is running."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.meta.get(STRICT))
+
+
+def strict_check(catalogue: "Catalogue") -> "Catalogue":
+    """The same catalogue; with ``--strict-plugins``, ``RequestError`` with every reason if a plugin is broken."""
+    if strict() and catalogue.failed:
+        raise RequestError("--strict-plugins", [Problem("", str(failure)) for failure in catalogue.failed])
+    return catalogue
 
 
 def say(text: str) -> None:

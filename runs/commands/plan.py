@@ -14,6 +14,8 @@ from taskloom.runs.commands.common import (
     registry_option,
     say,
     say_json,
+    strict_check,
+    strict_option,
     yes_option,
 )
 from taskloom.runs.commands.overriding import override_options
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 @registry_option
 @override_options
 @yes_option
+@strict_option
 @json_option
 def plan(grid: str, registry: Path, yes: bool, as_json: bool, overrides: "Overrides") -> None:
     """Check GRID and show what running it would do. Writes nothing.
@@ -47,7 +50,7 @@ def plan(grid: str, registry: Path, yes: bool, as_json: bool, overrides: "Overri
     loaded = load_grid(grid)
     ledger = Ledger.find(registry)
     try:
-        made = make_plan(loaded, load_catalogue(), ledger, allow_large=yes, overrides=overrides)
+        made = make_plan(loaded, strict_check(load_catalogue()), ledger, allow_large=yes, overrides=overrides)
     finally:
         if ledger is not None:
             ledger.close()

@@ -7,7 +7,16 @@ import click
 
 from taskloom.registry.artifacts import only_driver
 from taskloom.registry.ledger import Ledger
-from taskloom.runs.commands.common import format_option, note, on_terminal, registry_option, say, yes_option
+from taskloom.runs.commands.common import (
+    format_option,
+    note,
+    on_terminal,
+    registry_option,
+    say,
+    strict_check,
+    strict_option,
+    yes_option,
+)
 from taskloom.runs.commands.overriding import override_options
 from taskloom.runs.render import render
 from taskloom.runs.tables import table_of
@@ -25,6 +34,7 @@ INTERRUPTED = 130
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
 @override_options
 @yes_option
+@strict_option
 @format_option
 @click.pass_context
 def run(
@@ -63,7 +73,7 @@ def run(
     from taskloom.runs.plan import make_plan
     from taskloom.runs.progress import show_progress
 
-    catalogue = load_catalogue()
+    catalogue = strict_check(load_catalogue())
     catalogue.get("engine", engine)  # before a registry is made: a misspelt name should leave nothing behind
     found = Ledger.find(registry)
     try:

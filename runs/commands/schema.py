@@ -2,10 +2,11 @@
 
 import click
 
-from taskloom.runs.commands.common import say_json
+from taskloom.runs.commands.common import say_json, strict_check, strict_option
 
 
 @click.command(short_help="Print the JSON schema of grids.")
+@strict_option
 def schema() -> None:
     """Print the JSON schema of grids, with every installed component and its options.
 
@@ -19,4 +20,4 @@ def schema() -> None:
     from taskloom.registry.catalogue import load_catalogue
     from taskloom.registry.schema import grid_schema
 
-    say_json(grid_schema(load_catalogue()))
+    say_json(grid_schema(strict_check(load_catalogue())))

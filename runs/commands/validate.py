@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from taskloom.core.errors import Problem, RequestError, TaskloomError
-from taskloom.runs.commands.common import json_option, note, say, say_json, yes_option
+from taskloom.runs.commands.common import json_option, note, say, say_json, strict_check, strict_option, yes_option
 from taskloom.runs.commands.overriding import override_options
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @click.argument("grid")
 @override_options
 @yes_option
+@strict_option
 @json_option
 @click.pass_context
 def validate(context: click.Context, grid: str, yes: bool, as_json: bool, overrides: "Overrides") -> None:
@@ -32,7 +33,8 @@ def validate(context: click.Context, grid: str, yes: bool, as_json: bool, overri
     from taskloom.runs.plan import make_plan
 
     try:
-        made = make_plan(load_grid(grid), load_catalogue(), None, allow_large=yes, overrides=overrides)
+        catalogue = strict_check(load_catalogue())
+        made = make_plan(load_grid(grid), catalogue, None, allow_large=yes, overrides=overrides)
     except TaskloomError as error:
         if not as_json:
             raise
