@@ -61,6 +61,18 @@ class TrainingError(TaskloomError):
     """A run cannot go on: the message names task, step and component. It fails the cell, not the grid."""
 
 
+class OutOfMemory(TrainingError):  # noqa: N818 - a state of the cell, not its failure
+    """A batch does not fit; the cell is tried again with half of ``micro_batch``, what was in memory at a time.
+
+    Example: ``raise OutOfMemory("sst", micro_batch=32, batch=64)``
+    """
+
+    def __init__(self, task: str, *, micro_batch: int, batch: int, where: str = "") -> None:
+        self.task, self.micro_batch, self.batch = task, micro_batch, batch
+        many = "1 example" if micro_batch == 1 else f"{micro_batch} examples"
+        super().__init__(f"out of memory with {many} of task {task!r} at a time (batch {batch}){where}")
+
+
 def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "allowed") -> str:
     """The message for a name that does not exist, with the nearest one that does.
 

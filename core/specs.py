@@ -96,6 +96,18 @@ class StageSpec(BaseModel):
     """Keep the encoder as it is and train only heads."""
     clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
+    micro_batch: Whole | None = Field(None, ge=1)
+    """Most examples of a task that are in memory at a time; the update is that of the whole batch. None: all."""
+
+
+class ResourcesSpec(BaseModel):
+    """What one cell needs of a machine, for engines that place cells; no part of what the cell is."""
+
+    model_config = _STRICT
+    cpus: Number | None = Field(None, gt=0)
+    """Cores; None: what the engine gives."""
+    gpus: Number | None = Field(None, ge=0, le=1)
+    """Share of a GPU, so that 0.5 puts two cells on one; None: what the engine gives."""
 
 
 class RunSpec(BaseModel):
@@ -112,6 +124,10 @@ class RunSpec(BaseModel):
     """How the tasks' dev scores become one: their mean, or the mean with correlations mapped to (r + 1)/2."""
     selection: str = "overall"
     """What chooses the best epoch: "overall", the name of a task, or "last"."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What the forward pass computes in; weights, losses, gradients and the optimizer stay in float32."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What one cell needs of a machine."""
     seed: Whole = Field(0, ge=0, le=2**32 - 1)
     """The seed of everything random."""
 

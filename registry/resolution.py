@@ -58,11 +58,24 @@ def resolve_run(catalogue: "Catalogue", spec: RunSpec | Mapping[str, Any]) -> tu
         if stage["optimizer"]["lr"] is None:
             frozen = stage["frozen"] or run["encoder"].get("trainable") is False
             stage["optimizer"]["lr"] = LR_FROZEN if frozen else LR
+    _leave_out_defaults(run)
     problems += _construction_problems(catalogue, run, failed)
     # A task that no stage trains decides nothing: without it, runs that give the same result are the same run.
     trained = {name for stage in run["stages"] for name in stage["tasks"]}
     run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
     return run, problems
+
+
+def _leave_out_defaults(run: dict[str, Any]) -> None:
+    """Take out what came to specifications later and is at its default, so that older runs stay the same run."""
+    run["resources"] = {key: value for key, value in run["resources"].items() if value is not None}
+    for home, key, default in [
+        (run, "precision", "float32"),
+        (run, "resources", {}),
+        *((stage, "micro_batch", None) for stage in run["stages"]),
+    ]:
+        if home[key] == default:
+            del home[key]
 
 
 def _resolve_parts(catalogue: "Catalogue", run: dict[str, Any], problems: list[Problem]) -> set[str]:
