@@ -25,7 +25,9 @@ from taskloom.core import (
 from taskloom.core.options import Nested, Option, dump, fill
 from taskloom.core.words import join, kind_word, show
 from taskloom.registry.entries import HOOKS, Entry, checked_name, make_entry
-from taskloom.registry.manager import Failure, Plugin, Plugins, conflict, last_line, load_plugins
+from taskloom.registry.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, last_line, taken
+from taskloom.registry.manager import Plugins, load_plugins
+from taskloom.registry.quiet import quiet
 from taskloom.registry.resolution import resolve_run, slots_of
 
 Key = tuple[str, str]  # kind, name
@@ -45,11 +47,7 @@ class Catalogue:
         self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
         for kind, hook in HOOKS.items():
             for plugin, classes in plugins.results(hook):
-                if not isinstance(classes, Sequence) or isinstance(classes, str):
-                    reason = f"{hook}() should return a list of classes. Found {show(classes)}."
-                    self.failed.append(Failure.of(plugin, reason))
-                    continue
-                for cls in classes:
+                for cls in self._listed(hook, classes, plugin):
                     self._add(kind, cls, plugin)
         self.failed = [*plugins.failed, *self.failed]
 
@@ -116,12 +114,29 @@ class Catalogue:
             used |= self._versions[key]
         return dict(sorted(used.items()))
 
+    def _listed(self, hook: str, classes: Any, plugin: Plugin) -> list[Any]:
+        """What a hook returned, as a list; a failure and nothing if it is none."""
+        try:
+            with self.plugins.quiet(plugin):
+                if isinstance(classes, Sequence) and not isinstance(classes, str):
+                    return list(classes)
+                reason = f"{hook}() should return a list of classes. Found {show(classes)}."
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a third party's object may do anything when it is looked at
+            reason = f"{hook}() should return a list of classes. Looking at it raised {last_line(error)}."
+        self.failed.append(Failure.of(plugin, reason))
+        return []
+
     def _add(self, kind: str, cls: Any, plugin: Plugin) -> None:
         key: Key | None = None
         try:
-            key = kind, checked_name(kind, cls)
-            entry = make_entry(kind, key[1], cls, plugin)
-        except Exception as error:  # a third party's class may do anything when it is looked at
+            with self.plugins.quiet(plugin):
+                key = kind, checked_name(kind, cls)
+                entry = make_entry(kind, key[1], cls, plugin)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too
             reason = str(error) if isinstance(error, PluginError) else last_line(error)
             failure = Failure.of(plugin, f"{kind_word(kind)} {key[1]!r}: {reason}" if key else reason)
             self.failed.append(failure)
@@ -129,6 +144,9 @@ class Catalogue:
                 self._broken[key] = str(failure)
             return
         claims = self._claims.setdefault(key, [])
+        if not plugin.builtin and any(other.distribution == BUILTIN for other in claims):
+            self.failed.append(Failure.of(plugin, taken(f"{kind_word(kind)} {key[1]!r}")))
+            return
         if not any(other.cls is cls for other in claims):
             claims.append(entry)
         if len(claims) > 1:
@@ -143,7 +161,8 @@ class Catalogue:
             return self._broken[kind, name]
         message = unknown(kind_word(kind), name, self.names(kind), where="installed")
         failed = {(one.plugin, one.distribution): str(one) for one in self.failed}
-        return "; ".join([message, *(f"not loaded: {text}" for text in failed.values())])
+        hidden = hidden_note(self.plugins.hidden)
+        return "; ".join([message, *([hidden] if hidden else []), *(f"not loaded: {one}" for one in failed.values())])
 
     def _resolve(self, kind: str, given: Any) -> Resolved:
         given = {"name": given} if isinstance(given, str) else given
@@ -196,11 +215,14 @@ class Catalogue:
         if len(problems) > known:
             return None
         try:
-            with redirect_stdout(sys.stderr):  # what a constructor prints is no part of a command's output
+            # What a constructor prints is no part of a command's output.
+            with redirect_stdout(sys.stderr) if entry.builtin else quiet(f"plugin {entry.plugin!r}"):
                 return entry.cls(**values)
+        except KeyboardInterrupt:
+            raise
         except (ValueError, TaskloomError) as error:
             problems.append(Problem(path, str(error)))
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: a plugin may not end the program
             origin = f"{kind_word(kind)} {entry.name!r} ({entry.origin})"
             problems.append(Problem(path, f"{origin} cannot be constructed: {last_line(error)}"))
         return None

@@ -19,7 +19,8 @@ from taskloom.core import (
     Sampler,
 )
 from taskloom.core.options import Option, options_of
-from taskloom.registry.manager import Plugin
+from taskloom.registry.docstring import Docstring, parse
+from taskloom.registry.failures import BUILTIN, Plugin, cut
 
 INTERFACES: dict[str, type[Component]] = {
     "encoder": Encoder,
@@ -57,6 +58,11 @@ class Entry:
     options: dict[str, Option] = field(repr=False)
 
     @property
+    def builtin(self) -> bool:
+        """Whether it came with taskloom itself."""
+        return self.distribution == BUILTIN
+
+    @property
     def doc(self) -> str:
         """The whole docstring."""
         return inspect.cleandoc(self.cls.__doc__ or "")
@@ -65,6 +71,11 @@ class Entry:
     def summary(self) -> str:
         """The docstring's first line."""
         return self.doc.partition("\n")[0]
+
+    @property
+    def docstring(self) -> Docstring:
+        """The docstring taken apart."""
+        return parse(self.cls.__doc__ or "")
 
     @property
     def origin(self) -> str:
@@ -97,7 +108,7 @@ def checked_name(kind: str, cls: Any) -> str:
     """The name of a class that may enter the catalogue as this kind; ``PluginError`` if it may not."""
     interface, hook = INTERFACES[kind], HOOKS[kind]
     if not isinstance(cls, type) or not issubclass(cls, interface):
-        found = cls.__name__ if isinstance(cls, type) else f"{cls!r}, which is no class"
+        found = cls.__name__ if isinstance(cls, type) else f"{cut(repr(cls))}, which is no class"
         raise PluginError(f"{hook}() should return subclasses of {interface.__name__}. Found {found}.")
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
@@ -113,7 +124,11 @@ def checked_name(kind: str, cls: Any) -> str:
 def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> Entry:
     """The entry of a class; ``PluginError`` if its options break a rule."""
     options = options_of(cls)
+    if not isinstance(cls.__doc__, str | None):
+        raise PluginError(f"its docstring should be a text. Found {cut(repr(cls.__doc__))}.")
     stray = sorted(set(cls.places) - options.keys())
     if stray:
         raise PluginError(f"places should name options. Found {', '.join(stray)}.")
+    if isinstance(cls.relies_on, str) or not all(isinstance(name, str) and name for name in cls.relies_on):
+        raise PluginError(f"relies_on should be names of distributions. Found {cut(repr(cls.relies_on))}.")
     return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)

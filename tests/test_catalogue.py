@@ -622,7 +622,7 @@ def test_a_run_that_is_wrong_in_form_still_has_its_components_checked(catalogue:
         "tasks.x: should be an object with data, head, loss, metric. Found 3.",
     ]
     assert [str(one) for one in catalogue.resolve_run([])[1]] == [  # type: ignore[arg-type]
-        "should be an object with encoder, tasks, stages, overall, selection, seed. Found []."
+        f"should be an object with {', '.join(RunSpec.model_fields)}. Found []."
     ]
 
 
