@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Event, Job
 
 if TYPE_CHECKING:
+    from taskloom.registry.failures import Failure
     from taskloom.registry.manager import Plugins
 
 HOOKS = {
@@ -18,7 +19,10 @@ HOOKS = {
 
 
 def tell_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
-    """Call the trackers' hooks for an event; yields a message for each one that raises, and goes on."""
+    """Call the trackers' hooks for an event, each with copies of its own.
+
+    Yields what they print, and a message for each one that raises, once for each hook; the run goes on.
+    """
     if event.what not in HOOKS:
         return
     offered: dict[str, Any] = {
@@ -28,6 +32,16 @@ def tell_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
         "facts": event.facts,
         "reason": event.facts.get("reason", ""),
     }
-    known = len(plugins.failed)
-    plugins.results(HOOKS[event.what], **offered)
-    yield from (str(failure) for failure in plugins.failed[known:])
+    known, said, tell = len(plugins.failed), list[str](), plugins.tell
+    plugins.tell = said.append
+    try:
+        plugins.results(HOOKS[event.what], **offered)
+    finally:
+        plugins.tell = tell
+    yield from said
+    yield from (f"{failure} (said once; the run goes on)" for failure in plugins.failed[known:])
+
+
+def broken_trackers(plugins: "Plugins") -> "list[Failure]":
+    """The first error of each plugin in each tracker hook so far: with ``--strict-plugins`` a run then ends with 1."""
+    return plugins.raised(tuple(dict.fromkeys(HOOKS.values())))

@@ -86,6 +86,16 @@ def strict_check(catalogue: "Catalogue") -> "Catalogue":
     return catalogue
 
 
+def strict_end(catalogue: "Catalogue") -> int:
+    """The least exit code of a run that went to its end: 1 with ``--strict-plugins`` if a tracker raised, else 0."""
+    from taskloom.runs.track import broken_trackers
+
+    failures = broken_trackers(catalogue.plugins) if strict() else []
+    for failure in failures:
+        note(f"--strict-plugins: {failure}")
+    return 1 if failures else 0
+
+
 def say(text: str) -> None:
     """Print to stdout. A reader that has gone away (``| head``) ends the output, not the command."""
     try:
