@@ -12,6 +12,7 @@ import click
 from taskloom.core.errors import TaskloomError, unknown
 from taskloom.runs.commands.cells import cells
 from taskloom.runs.commands.grids import grids
+from taskloom.runs.commands.new_plugin import new_plugin
 from taskloom.runs.commands.plan import plan
 from taskloom.runs.commands.plugins import plugins
 from taskloom.runs.commands.predict import predict
@@ -64,7 +65,7 @@ def cli() -> None:
     """
 
 
-for _command in (run, plan, table, cells, predict, grids, plugins, validate, schema):
+for _command in (run, plan, table, cells, predict, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 
