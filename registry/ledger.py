@@ -17,13 +17,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from taskloom.core.errors import RegistryError, unknown
-from taskloom.core.events import Event
-from taskloom.registry.ledger_errors import damaged, explained
-from taskloom.registry.ledger_events import WRITERS, now
-from taskloom.registry.ledger_file import FILE, MissingRegistryError, connect, roll_back
-from taskloom.registry.records import CellRecord, EpochRecord, GridCell, GridRecord, Planned, StageRecord
+from taskloom.core.events import ENDS, Event
+from taskloom.registry.ledger_errors import LostLeaseError, damaged, explained
+from taskloom.registry.ledger_events import BEGINNINGS, WRITERS, begin_attempt, end_attempt, now
+from taskloom.registry.ledger_file import FILE, PATIENCE, MissingRegistryError, connect
+from taskloom.registry.ledger_lock import begin, roll_back
+from taskloom.registry.ledger_tables import SCHEMA
+from taskloom.registry.ledger_upgrade import upgrade, version_of
+from taskloom.registry.records import AttemptRecord, CellRecord, EpochRecord, GridCell, GridRecord, Planned, StageRecord
 
 _CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
+
+_ATTEMPT = "number, driver, fence, began, ended, how, reason, micro_batch, worker"
 
 
 class Ledger:
@@ -35,16 +40,22 @@ class Ledger:
             print(ledger.grid("quickstart").cells[0].cell.scores)
     """
 
-    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, folder: Path, database: sqlite3.Connection, *, patience: float = PATIENCE) -> None:
         self.folder = folder
+        self.patience = patience  # seconds that a writer waits for another
         self._database = database
         self._database.row_factory = sqlite3.Row
+        self._older = version_of(database) < SCHEMA
         self._turn = RLock()  # an engine may emit from several threads; a connection has one transaction
 
     @classmethod
-    def open(cls, folder: str | Path, *, create: bool) -> "Ledger":
-        """Open the ledger in a folder; ``create`` makes folder and file where there are none."""
-        return cls(Path(folder), connect(Path(folder), create=create))
+    def open(cls, folder: str | Path, *, create: bool, patience: float = PATIENCE) -> "Ledger":
+        """Open the ledger in a folder; ``create`` makes folder and file where there are none.
+
+        A writer waits ``patience`` seconds for others. A ledger of an older version can be read as it is, and is
+        brought up to date by the first who writes to it.
+        """
+        return cls(Path(folder), connect(Path(folder), create=create, patience=patience), patience=patience)
 
     @classmethod
     def find(cls, folder: str | Path) -> "Ledger | None":
@@ -66,10 +77,13 @@ class Ledger:
         self.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """For writing: all of it or nothing."""
         with self._turn, explained(self.folder / FILE):
-            self._database.execute("BEGIN IMMEDIATE")
+            if self._older:
+                upgrade(self._database, self.folder / FILE, patience=self.patience)
+                self._older = False
+            begin(self._database, self.patience)
             try:
                 yield self._database
                 self._database.execute("COMMIT")
@@ -78,7 +92,7 @@ class Ledger:
                 raise
 
     @contextmanager
-    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
         """For reading: several questions, and one state of the ledger that answers them."""
         with self._turn, explained(self.folder / FILE):
             self._database.execute("BEGIN")
@@ -96,34 +110,51 @@ class Ledger:
     def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Planned]) -> None:
         """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan."""
         moment = now()
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "INSERT INTO grids VALUES (:name, :spec, :now, :now) "
                 "ON CONFLICT (name) DO UPDATE SET spec = :spec, updated = :now",
                 {"name": name, "spec": json.dumps(spec), "now": moment},
             )
             db.execute("DELETE FROM grid_cells WHERE grid = ?", [name])
+            turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
             for position, cell in enumerate(cells):
                 db.execute(
-                    "INSERT INTO cells (id, spec, status, created) VALUES (?, ?, 'planned', ?) ON CONFLICT DO NOTHING",
-                    [cell.id, json.dumps(cell.spec), moment],
+                    "INSERT INTO cells (id, spec, facts, status, created) VALUES (?, ?, ?, 'planned', ?) "
+                    "ON CONFLICT (id) DO UPDATE SET facts = excluded.facts WHERE facts = '{}'",
+                    [cell.id, json.dumps(cell.spec), json.dumps(getattr(cell, "facts", {})), moment],
                 )
                 db.execute(
                     "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
                     [name, position, cell.label, cell.seed, cell.id, json.dumps(dict(cell.reported))],
                 )
+                db.execute(
+                    "INSERT INTO history VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6) "
+                    "ON CONFLICT DO UPDATE SET turn = ?5, last = ?6",
+                    (name, cell.label, cell.seed, cell.id, turn, moment),
+                )
 
     def write(self, event: Event) -> None:
-        """Write down what happened to a cell, whole or not at all. ``progress`` is not kept."""
+        """Write down what happened to a cell, whole or not at all. ``progress`` is not kept.
+
+        An event that carries a fence is refused with :class:`LostLeaseError` unless that is the cell's present lease:
+        whoever lost a lease can no longer change what the next one finds.
+        """
         if event.what == "progress":
             return
         writer = WRITERS.get(event.what)
         if writer is None:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
-        with self._transaction() as db:
+        with self.transaction() as db:
             if not db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone():
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
+            if event.fence:
+                _refuse_late(db, event)
             writer(db, event.cell, event.facts)
+            if event.what in BEGINNINGS:
+                begin_attempt(db, event.cell, event.facts, event.fence)
+            elif event.what in ENDS:
+                end_attempt(db, event.cell, event.what, event.facts, event.fence)
 
     # Reading
 
@@ -132,12 +163,12 @@ class Ledger:
         return tuple(self.grid(name) for name in self.grid_names())
 
     def grid_names(self) -> list[str]:
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             return _names(db)
 
     def grid(self, name: str) -> GridRecord:
         """A grid as it was last run, with what is known of each of its cells."""
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             grid = db.execute("SELECT * FROM grids WHERE name = ?", [name]).fetchone()
             if grid is None:
                 raise RegistryError(unknown("grid", name, _names(db), where=f"run in registry {self.folder} so far"))
@@ -155,20 +186,29 @@ class Ledger:
                 ),
             )
 
+    def history(self, grid: str, label: str, seed: int) -> tuple[tuple[str, str], ...]:
+        """Every cell that a row of a grid ever was with a seed, and when it was last; the newest stands last."""
+        with self.snapshot() as db:
+            rows = db.execute(
+                "SELECT cell, last FROM history WHERE grid = ? AND label = ? AND seed = ? ORDER BY turn",
+                [grid, label, seed],
+            )
+            return tuple((row["cell"], row["last"]) for row in rows)
+
     def cells(self) -> tuple[CellRecord, ...]:
         """Every cell of every grid, oldest first."""
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             return tuple(sorted(_cells(db, "true", []), key=lambda cell: (cell.created, cell.id)))
 
     def states(self) -> dict[str, str]:
-        """Cell → ``finished``, ``failed`` or ``interrupted``, for a plan; cells that never ran are no part."""
-        with self._snapshot() as db:
+        """Cell → ``finished``, ``failed``, ``oom`` or ``interrupted``, for a plan; cells that never ran are no part."""
+        with self.snapshot() as db:
             rows = db.execute("SELECT id, status FROM cells WHERE status != 'planned'")
             return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
 
     def cell(self, prefix: str) -> CellRecord:
         """One cell by its identity, or by as much of its beginning as no other cell shares."""
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             begins = _cells(db, "substr(id, 1, ?) = ?", [len(prefix), prefix]) if prefix else []
         found = [cell for cell in begins if cell.id == prefix] or begins
         if len(found) == 1:
@@ -178,9 +218,15 @@ class Ledger:
         shown = ", ".join(cell.id for cell in found[:8])
         raise RegistryError(f"cell {prefix!r} could be {shown}{', …' if len(found) > 8 else ''}; give more of it")
 
+    def attempts(self, cell: str) -> tuple[AttemptRecord, ...]:
+        """Every attempt at a cell since ledgers keep them, with how and why it ended."""
+        with self.snapshot() as db:
+            rows = db.execute(f"SELECT {_ATTEMPT} FROM attempts WHERE cell = ? ORDER BY number", [cell])
+            return tuple(AttemptRecord(*row) for row in rows)
+
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             epochs = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell]).fetchall()
             values = db.execute("SELECT * FROM metrics WHERE cell = ?", [cell]).fetchall()
             kept = {(row["stage"], row["epoch"]): _epoch(row) for row in epochs}
@@ -197,14 +243,20 @@ class Ledger:
 
     def stages(self, cell: str) -> tuple[StageRecord, ...]:
         """The stages of a cell that are done."""
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             rows = db.execute("SELECT * FROM stages WHERE cell = ? ORDER BY stage", [cell])
             return tuple(StageRecord(row["stage"], row["key"], bool(row["shared"]), row["seconds"]) for row in rows)
 
     def log(self, cell: str) -> list[str]:
         """The last log lines of a cell."""
-        with self._snapshot() as db:
+        with self.snapshot() as db:
             return [row["text"] for row in db.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])]
+
+
+def _refuse_late(db: sqlite3.Connection, event: Event) -> None:
+    lease = db.execute("SELECT driver, fence FROM leases WHERE cell = ?", [event.cell]).fetchone()
+    if lease is None or lease["fence"] != event.fence:
+        raise LostLeaseError(event.cell, event.fence, lease and f"driver {lease['driver']} (lease {lease['fence']})")
 
 
 def _names(db: sqlite3.Connection) -> list[str]:
@@ -218,7 +270,7 @@ def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRe
     records = []
     for row in db.execute(f"{_CELLS} WHERE {which}", values):
         facts = dict(row)
-        facts["spec"], facts["versions"] = json.loads(facts["spec"]), json.loads(facts["versions"])
+        facts |= {key: json.loads(facts[key]) for key in ("spec", "versions", "facts")}
         records.append(CellRecord(**facts, scores=scores.get(row["id"], {})))
     return records
 

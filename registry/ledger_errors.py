@@ -8,6 +8,16 @@ from pathlib import Path
 from taskloom.core.errors import RegistryError
 
 
+class LostLeaseError(RegistryError):
+    """Somebody writes under a lease that another has taken over, or that was given back; nothing was written."""
+
+    def __init__(self, cell: str, fence: int, holder: str | None = None) -> None:
+        super().__init__(
+            f"lease {fence} of cell {cell} is lost: {holder or 'nobody'} has the cell now. Nothing was written; "
+            f"{'the cell goes on there' if holder else '`taskloom run` takes the cell up again'}."
+        )
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Make SQLite's errors messages that say what to do; those that only our own defects can cause stay."""

@@ -2,10 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+Writer = Callable[[sqlite3.Connection, str, Mapping[str, Any]], None]
 LOG_LINES = 200  # per cell: the ledger stays small, the whole log is in the cell's folder
 
 
@@ -23,6 +24,7 @@ def _started(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> Non
 
 
 def _resumed(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    _end_attempt(db, cell, "lost", "its driver or worker was gone before it had ended")
     db.execute(
         "UPDATE cells SET status = 'running', attempts = attempts + 1, reason = NULL, finished = NULL, "
         "started = coalesce(started, ?), device = coalesce(?, device), versions = coalesce(?, versions) "
@@ -68,20 +70,53 @@ def _finished(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> No
     db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
 
 
-def _failed(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+def _ended_as(status: str) -> Writer:
+    def write(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+        reason = facts.get("reason")
+        if status != "interrupted":
+            reason = str(reason or "no reason given")
+        db.execute("UPDATE cells SET status = ?, reason = ?, finished = ? WHERE id = ?", [status, reason, now(), cell])
+
+    return write
+
+
+def begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any], fence: int) -> None:
+    """Count an attempt that has just begun; ``started`` and ``resumed`` are its first words."""
     db.execute(
-        "UPDATE cells SET status = 'failed', reason = ?, finished = ? WHERE id = ?",
-        [str(facts.get("reason") or "no reason given"), now(), cell],
+        "INSERT INTO attempts (cell, number, driver, fence, began, micro_batch, worker) SELECT id, attempts, "
+        "(SELECT driver FROM leases WHERE leases.cell = id AND fence = ?2), ?2, ?3, ?4, ?5 FROM cells WHERE id = ?1",
+        (cell, fence, now(), facts.get("micro_batch"), facts.get("worker")),
     )
 
 
+def end_attempt(db: sqlite3.Connection, cell: str, how: str, facts: Mapping[str, Any], fence: int) -> None:
+    """Write down how an attempt ended, also if it was over before it had said a word."""
+    if not _end_attempt(db, cell, how, facts.get("reason")):
+        db.execute("UPDATE cells SET attempts = attempts + 1 WHERE id = ?", [cell])
+        begin_attempt(db, cell, facts, fence)
+        _end_attempt(db, cell, how, facts.get("reason"))
+
+
+def _end_attempt(db: sqlite3.Connection, cell: str, how: str, reason: object) -> bool:
+    said = None if reason is None else str(reason)
+    done = db.execute(
+        "UPDATE attempts SET ended = ?, how = ?, reason = ? WHERE cell = ? AND ended IS NULL", [now(), how, said, cell]
+    )
+    return done.rowcount > 0
+
+
+#: The first words of an attempt.
+BEGINNINGS = frozenset({"started", "resumed"})
 #: What happened → who writes it down.
-WRITERS = {
+WRITERS: dict[str, Writer] = {
     "started": _started,
     "resumed": _resumed,
     "log": _logged,
     "epoch": _epoch_ended,
     "stage": _stage_ended,
     "finished": _finished,
-    "failed": _failed,
+    "failed": _ended_as("failed"),
+    "interrupted": _ended_as("interrupted"),
+    "oom": _ended_as("oom"),
+    "lost": _ended_as("interrupted"),  # the cell goes on from its checkpoint; how the attempt ended is with the attempt
 }

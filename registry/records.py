@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Planned(Protocol):
-    """What the ledger needs to know of a planned cell."""
+    """What the ledger needs to know of a planned cell; its ``facts``, if it has any, are kept as well."""
 
     @property
     def id(self) -> str: ...
@@ -24,9 +24,11 @@ class Planned(Protocol):
 class CellRecord:
     """One cell and how far it got.
 
-    ``status`` is ``planned``, ``running``, ``finished`` or ``failed``; a cell whose worker was killed stays
-    ``running`` until somebody resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score
-    that is no number is NaN. ``epochs`` counts the epochs that were reported.
+    ``status`` is ``planned``, ``running``, ``finished``, ``failed``, ``oom`` (it ran out of memory) or
+    ``interrupted`` (it goes on from its checkpoint); a cell whose driver was killed stays ``running`` until somebody
+    resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score that is no number is NaN.
+    ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
+    ``content``, ``plugins`` (distribution → version), ``trainer`` – and empty for cells of older registries.
     """
 
     id: str
@@ -44,6 +46,26 @@ class CellRecord:
     best_epoch: int | None
     epochs: int = 0
     scores: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One attempt at a cell: who made it, under which lease, and how it ended.
+
+    ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on;
+    ``fence`` is the number of the lease, 0 without one. ``micro_batch`` is what the driver set, not the spec.
+    """
+
+    number: int
+    driver: str | None
+    fence: int
+    began: str
+    ended: str | None
+    how: str | None
+    reason: str | None
+    micro_batch: int | None
+    worker: str | None
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
-from taskloom.runs.build import without_places
 from taskloom.runs.canonical import digest
 from taskloom.runs.contents import Contents
 from taskloom.runs.grid import Grid, Variant, expand
+from taskloom.runs.identity import facts, stage_keys
 from taskloom.runs.overrides import Overrides, override
 from taskloom.runs.paths import PathError, matches
 
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from taskloom.registry.catalogue import Catalogue
     from taskloom.registry.ledger import Ledger
 
-#: Part of every identity: raised when the trainer itself would give other results for the same spec.
-TRAINER = 1
-
 
 @dataclass(frozen=True)
 class PlannedCell:
     """One cell: a variant with a seed. ``id`` is its identity, ``spec`` the fully resolved run.
 
-    A cell that is not ``chosen`` is no part of this run, only of the table.
+    ``facts`` are what its identity is made of. A cell that is not ``chosen`` is no part of this run, only of the table.
     """
 
     id: str
@@ -38,6 +35,7 @@ class PlannedCell:
     stage_keys: tuple[str, ...] = ()
     reported: dict[str, float] = field(default_factory=dict)
     chosen: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,8 @@ def make_plan(
         versions = catalogue.versions(each.spec)
         for seed in grid.spec.seeds:
             spec = {**each.spec, "seed": seed}
-            cell = identity(spec, catalogue, contents)
+            made_of = facts(spec, catalogue, contents)
+            cell = digest(made_of)
             cells.append(
                 PlannedCell(
                     id=cell,
@@ -100,6 +99,7 @@ def make_plan(
                     stage_keys=stage_keys(spec, catalogue, contents),
                     reported=each.variant.reported,
                     chosen=each.variant.chosen,
+                    facts=made_of,
                 )
             )
     return Plan(grid, tuple(cells), (*wanted.notes, *contents.notes, *_replaced(grid, cells, ledger)))
@@ -114,40 +114,6 @@ def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> 
                 f"another grid called {grid.name!r} was run here before and makes way for this one in listings; its "
                 'results stay. To keep both, give one of them a "name" of its own.'
             )
-
-
-def identity(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> str:
-    """The hash of everything that decides a run's result: resolved spec, content of data and weights, plugins."""
-    bare = {
-        **spec,
-        "encoder": without_places(catalogue, "encoder", spec["encoder"]),
-        "tasks": {
-            name: {**task, "data": without_places(catalogue, "data", task["data"])}
-            for name, task in spec["tasks"].items()
-        },
-    }
-    facts = {
-        "spec": bare,
-        "content": contents.of(spec),
-        "plugins": catalogue.versions(spec),
-        "trainer": TRAINER,
-    }
-    return digest(facts)
-
-
-def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
-    """The identity of what each stage but the last hands on: equal for runs that agree in all up to there.
-
-    Selection and the overall score play no part: a stage hands on its last epoch.
-    """
-    keys = []
-    for count in range(1, len(spec["stages"])):
-        stages = spec["stages"][:count]
-        names = {name for stage in stages for name in stage["tasks"]}
-        tasks = {name: task for name, task in spec["tasks"].items() if name in names}
-        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "overall": "mean"}
-        keys.append(identity(prefix, catalogue, contents))
-    return tuple(keys)
 
 
 class _Checked:

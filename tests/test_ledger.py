@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskloom.core import Event, RegistryError
-from taskloom.registry import ledger_file
 from taskloom.registry.artifacts import Artifacts, write_atomically, write_bytes, write_json, write_text
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_events import LOG_LINES
-from taskloom.registry.ledger_file import FILE, SCHEMA
+from taskloom.registry.ledger_file import FILE
+from taskloom.registry.ledger_tables import SCHEMA
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,35 @@ def test_a_plan_learns_what_is_done(ledger: Ledger) -> None:
     assert ledger.states() == {"aa01": "finished", "aa02": "interrupted", "bb01": "failed"}
 
 
+def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None:
+    ledger.write(Event("lost", "aa01", {"reason": "worker 7 died while it loaded"}))  # before its first word
+    ledger.write(Event("started", "aa01", {"worker": "gpu0", "versions": {"torch": "2"}}))
+    ledger.write(Event("oom", "aa01", {"reason": "sst: 16 examples", "task": "sst", "micro_batch": 16}))
+    assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("oom", "sst: 16 examples")
+    ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))
+    ledger.write(Event("interrupted", "aa01", {}))
+    assert ledger.states() == {"aa01": "interrupted"}
+    ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))  # and its driver was killed
+    ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))
+    ledger.write(Event("lost", "aa01", {"reason": "no sign of life for 60 s"}))
+    assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("interrupted", "no sign of life for 60 s")
+    ledger.write(Event("resumed", "aa01", {}))
+    assert ledger.attempts("aa01")[-1].ended is None
+    ledger.write(Event("finished", "aa01", {"scores": {"sst": 0.5}}))
+    told = [(a.number, a.how, a.reason, a.micro_batch, a.worker) for a in ledger.attempts("aa01")]
+    assert told == [
+        (1, "lost", "worker 7 died while it loaded", None, None),
+        (2, "oom", "sst: 16 examples", None, "gpu0"),
+        (3, "interrupted", None, 8, None),
+        (4, "lost", "its driver or worker was gone before it had ended", 8, None),
+        (5, "lost", "no sign of life for 60 s", 8, None),
+        (6, "finished", None, None, None),
+    ]
+    cell = ledger.cell("aa01")
+    assert (cell.attempts, cell.status, cell.reason, cell.versions) == (6, "finished", None, {"torch": "2"})
+    assert all(a.fence == 0 and a.driver is None and a.ended for a in ledger.attempts("aa01"))
+
+
 def test_growing_a_grid_keeps_what_its_cells_have(ledger: Ledger) -> None:
     finish(ledger, "aa01", sst=0.5, overall=0.5)
     ledger.record_grid("grid", {"base": {}, "seeds": [0]}, [Cell("cc01", "new"), CELLS[0]])
@@ -202,7 +231,7 @@ def test_plain_sql_answers_questions(ledger: Ledger) -> None:
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["started", "resumed", "epoch", "finished", "failed"]),
+        st.sampled_from(["started", "resumed", "epoch", "finished", "failed", "oom", "interrupted", "lost"]),
         st.sampled_from(["aa01", "aa02"]),
         st.integers(1, 3),
         st.floats(0, 1),
@@ -226,12 +255,16 @@ def test_any_history_reads_as_if_only_its_last_words_had_been_said(
                 epochs[cell][number] = score
                 continue
             ledger.write(Event(what, cell, {"scores": {"sst": score}, "reason": "why"}))
-            status[cell] = {"started": "running", "resumed": "running"}.get(what, what)
+            status[cell] = {"started": "running", "resumed": "running", "lost": "interrupted"}.get(what, what)
             if what == "started":
                 epochs[cell] = {}
         for cell in status:
             assert ledger.cell(cell).status == status[cell]
             assert {e.epoch: e.scores["sst"] for e in ledger.epochs(cell)} == epochs[cell]
+            attempts = ledger.attempts(cell)
+            assert [a.number for a in attempts] == list(range(1, ledger.cell(cell).attempts + 1))
+            assert [a.ended is None for a in attempts[:-1]] == [False] * len(attempts[:-1]), "only the last may go on"
+            assert (ledger.cell(cell).status == "running") == any(a.ended is None for a in attempts)
 
 
 # Several processes
@@ -370,8 +403,13 @@ def test_damaged_pages_are_told_by_every_question(tmp_path: Path) -> None:
     with Ledger.open(tmp_path, create=True) as ledger:
         ledger.record_grid("grid", {}, [Cell(f"c{number:03}") for number in range(200)])
     path = tmp_path / FILE
-    content = path.read_bytes()
-    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))  # all but the first page, which opens it
+    database = sqlite3.connect(path)
+    roots = [row[0] for row in database.execute("SELECT rootpage FROM sqlite_master")]  # of all that is not the schema
+    database.close()
+    content = bytearray(path.read_bytes())
+    for root in roots:
+        content[4096 * (root - 1) : 4096 * root] = b"\xff" * 4096
+    path.write_bytes(content)
     with Ledger.open(tmp_path, create=False) as ledger:
         for ask in (*QUESTIONS.values(), lambda ledger: ledger.record_grid("other", {}, CELLS)):
             with pytest.raises(
@@ -390,6 +428,8 @@ QUESTIONS: dict[str, Callable[[Ledger], object]] = {
     "epochs": lambda ledger: ledger.epochs("aa01"),
     "stages": lambda ledger: ledger.stages("aa01"),
     "log": lambda ledger: ledger.log("aa01"),
+    "attempts": lambda ledger: ledger.attempts("aa01"),
+    "history": lambda ledger: ledger.history("grid", "sum", 0),
 }
 
 
@@ -445,9 +485,8 @@ def test_what_the_ledger_cannot_keep_is_refused_and_nothing_is_half_written(ledg
     assert ledger.grid("grid").cells[0].seed == 2**63 - 1
 
 
-def test_a_ledger_that_another_process_holds(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_file, "PATIENCE", 0.1)
-    with Ledger.open(ledger.folder, create=True) as impatient, ledger._transaction():
+def test_a_ledger_that_another_connection_holds(ledger: Ledger) -> None:
+    with Ledger.open(ledger.folder, create=True, patience=0.1) as impatient, ledger.transaction():
         with pytest.raises(RegistryError, match=r"is locked: another process holds it.* Try again when that is done"):
             impatient.write(Event("started", "aa01", {}))
         assert impatient.states() == {}, "reading goes on"
