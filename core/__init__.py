@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from taskloom.core.engine import Engine as Engine
     from taskloom.core.engine import Work as Work
     from taskloom.core.errors import DataError as DataError
+    from taskloom.core.errors import OutOfMemory as OutOfMemory
     from taskloom.core.errors import PluginError as PluginError
     from taskloom.core.errors import Problem as Problem
     from taskloom.core.errors import RegistryError as RegistryError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from taskloom.core.errors import TrainingError as TrainingError
     from taskloom.core.errors import WeightsError as WeightsError
     from taskloom.core.errors import unknown as unknown
+    from taskloom.core.events import ENDS as ENDS
     from taskloom.core.events import Event as Event
     from taskloom.core.events import Job as Job
     from taskloom.core.gradients import Gradients as Gradients
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from taskloom.core.specs import ComponentSpec as ComponentSpec
     from taskloom.core.specs import GridSpec as GridSpec
     from taskloom.core.specs import OptimizerSpec as OptimizerSpec
+    from taskloom.core.specs import ResourcesSpec as ResourcesSpec
     from taskloom.core.specs import RunSpec as RunSpec
     from taskloom.core.specs import ScheduleSpec as ScheduleSpec
     from taskloom.core.specs import StageSpec as StageSpec
@@ -73,6 +76,10 @@ if TYPE_CHECKING:
     from taskloom.core.tokens import Reads as Reads
     from taskloom.core.tokens import Tokens as Tokens
     from taskloom.core.tokens import arrange as arrange
+    from taskloom.core.work import find_work as find_work
+    from taskloom.core.work import is_out_of_memory as is_out_of_memory
+    from taskloom.core.work import perform as perform
+    from taskloom.core.work import reason_of as reason_of
 
 _HOMES = {
     "combiner": "GradientCombiner Step",
@@ -80,9 +87,9 @@ _HOMES = {
     "data": "DataSet Examples Labels Split",
     "encoder": "Encoder",
     "engine": "Emit Engine Work",
-    "errors": "DataError PluginError Problem RegistryError RequestError TaskloomError TrainingError WeightsError "
-    "unknown",
-    "events": "Event Job",
+    "errors": "DataError OutOfMemory PluginError Problem RegistryError RequestError TaskloomError TrainingError "
+    "WeightsError unknown",
+    "events": "ENDS Event Job",
     "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
     "head": "Head SharedModules",
     "hookspecs": "INTERFACE hookimpl hookspec",
@@ -91,9 +98,11 @@ _HOMES = {
     "prediction": "Prediction Replay predict",
     "random": "Dropout bind_generator derive_generator derive_seed init_linear new_linear",
     "sampler": "Group Pool Rows Sampler TaskBatch",
-    "specs": "CellSpec ComponentSpec GridSpec OptimizerSpec RunSpec ScheduleSpec StageSpec TableSpec TaskSpec plain",
+    "specs": "CellSpec ComponentSpec GridSpec OptimizerSpec ResourcesSpec RunSpec ScheduleSpec StageSpec TableSpec "
+    "TaskSpec plain",
     "task": "Task",
     "tokens": "COLUMNS SEQUENCES Frame Ids Reads Tokens arrange",
+    "work": "find_work is_out_of_memory perform reason_of",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

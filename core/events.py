@@ -1,7 +1,11 @@
-"""What a worker tells the driver while it runs a cell. Plain data, so that it travels between processes."""
+"""What travels between the driver and a worker: jobs one way, events the other. Plain data, as JSON."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+#: The events that end a job: every submitted job gives exactly one of them, as its last.
+ENDS = frozenset({"finished", "failed", "interrupted", "oom", "lost"})
 
 
 @dataclass(frozen=True)
@@ -9,7 +13,9 @@ class Job:
     """One cell to be run: its identity, its resolved specification, and the registry's folder.
 
     ``stage_keys`` are the identities of what its stages hand on, the last one excepted; ``versions`` those of
-    the distributions whose components it uses.
+    the distributions whose components it uses. ``fence`` is the number of the lease under which it runs: a later
+    lease has a larger one, and 0 means that none was asked for. ``micro_batch`` is the most examples of one task
+    at a time, after the cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1.
     """
 
     cell: str
@@ -19,16 +25,41 @@ class Job:
     folder: str
     stage_keys: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    fence: int = 0
+    micro_batch: int | None = None
+    attempt: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as a JSON object."""
+        return {**asdict(self), "stage_keys": list(self.stage_keys)}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> "Job":
+        """What :meth:`as_json` gave, as a job again."""
+        return cls(**{**value, "stage_keys": tuple(value["stage_keys"])})
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a cell.
+    """Something that happened to a cell. Workers emit events and only the driver writes them down.
 
-    ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch``, ``stage``, ``finished`` or ``failed``;
-    ``facts`` hold its figures as JSON values. Workers emit events and only the driver writes them down.
+    ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch`` or ``stage``, and at the end one of
+    ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
+    stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, reason) or ``lost`` (reason: the
+    worker died, hung or was stopped; only engines say that). ``facts`` hold the figures as JSON values. ``fence`` is
+    the job's.
     """
 
     what: str
     cell: str
     facts: dict[str, Any] = field(default_factory=dict)
+    fence: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The event as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> "Event":
+        """What :meth:`as_json` gave, as an event again."""
+        return cls(**value)

@@ -30,7 +30,7 @@ INTERRUPTED = 130
 @click.command(short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
-@click.option("--engine", default="local", show_default=True, help="Where cells are run.")
+@click.option("--engine", default="inline", show_default=True, help="Where cells are run.")
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
 @override_options
 @yes_option
@@ -89,6 +89,8 @@ def run(
                     progress.say(line)
                 outcome = run_plan(plan, catalogue, ledger, engine=engine, retry_failed=retry, listen=progress)
         except KeyboardInterrupt:
+            outcome = None
+        if outcome is None or outcome.interrupted:
             note("Interrupted. Finished cells and epochs are kept; the same command goes on from there.")
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)

@@ -1,0 +1,99 @@
+"""The worker's part of an engine: find the work, do it, and end with exactly one ending event."""
+
+import errno
+import traceback
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from taskloom.core.engine import Emit, Work
+from taskloom.core.errors import TaskloomError
+from taskloom.core.events import ENDS, Event, Job
+
+
+def find_work(name: str) -> Work:
+    """The function that ``"module:function"`` names.
+
+    >>> find_work("taskloom.core.work:find_work").__name__
+    'find_work'
+    """
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise ValueError(f'work should be "module:function". Found {name!r}.')
+    found = getattr(import_module(module), function)
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+def perform(work: Work, job: Job, emit: Emit) -> None:
+    """Run ``work(job, emit)``; whatever it raises becomes the one event that ends the job.
+
+    Every event gets the job's fence. Nothing is passed on after the end. An exception becomes ``oom`` if memory ran
+    out and ``failed`` otherwise, with the reason and the traceback; ``disk_full`` says that there was no room on the
+    disk. Raises only what ``emit`` itself raises, and what is no ``Exception`` (``SystemExit``, ``KeyboardInterrupt``).
+    """
+    told = _Told(job, emit)
+    try:
+        work(job, told)
+    except _Stopped:
+        told(Event("interrupted", job.cell))
+    except Exception as error:
+        if told.broken is error:  # nobody hears us any more
+            raise
+        told(_ending(job, error))
+    else:
+        if not told.ended:
+            told(Event("failed", job.cell, {"reason": "the work returned without saying how it ended"}))
+
+
+class _Stopped(Exception):  # noqa: N818 - no error
+    """The work was asked to stop and reported progress instead."""
+
+
+class _Told:
+    """An ``Emit`` that adds the fence, and knows whether the job has ended."""
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        self.ended = False
+        self.broken: Exception | None = None
+        self._job, self._emit = job, emit
+
+    def __call__(self, event: Event) -> None:
+        if self.ended:
+            return
+        if event.what in ("progress", "epoch") and self.stop_asked:
+            raise _Stopped  # work that does not look by itself
+        self.ended = event.what in ENDS
+        try:
+            self._emit(replace(event, fence=self._job.fence))
+        except Exception as error:
+            self.broken = error
+            raise
+
+    @property
+    def stop_asked(self) -> bool:
+        return self._emit.stop_asked
+
+
+def _ending(job: Job, error: Exception) -> Event:
+    facts: dict[str, Any] = {"reason": reason_of(error), "traceback": "".join(traceback.format_exception(error))}
+    if is_out_of_memory(error):
+        tried = getattr(error, "micro_batch", None) or job.micro_batch
+        return Event("oom", job.cell, {**facts, "task": getattr(error, "task", None), "micro_batch": tried})
+    if (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or "No space left" in str(error):
+        facts["disk_full"] = True
+    return Event("failed", job.cell, facts)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's, the CPU's or the GPU's."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemory", "OutOfMemoryError"):
+        return True
+    # torch has no type for the CPU's memory: "DefaultCPUAllocator: can't allocate memory" and "not enough memory".
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """One line for the table: our own messages as they are, others with their type."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, TaskloomError) else f"{type(error).__name__}: {text}".rstrip(": ")

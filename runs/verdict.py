@@ -1,0 +1,98 @@
+"""What becomes of a cell after an attempt ended: done, failed, or tried again. Pure functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from taskloom.core.events import Event
+
+#: How often a cell is tried whose worker is lost.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How an earlier attempt of this run ended: ``how`` is an event of ``ENDS``."""
+
+    how: str
+    reason: str = ""
+    micro_batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``again`` with ``micro_batch`` is another attempt, from the last checkpoint; the others are ends.
+
+    ``halt`` says that no other cell could do better now, because the disk is full.
+    """
+
+    how: Literal["finished", "failed", "oom", "interrupted", "again"]
+    reason: str = ""
+    micro_batch: int | None = None
+    halt: bool = False
+
+
+def judge(event: Event, past: Sequence[Attempt], spec: Mapping[str, Any], *, attempts: int = ATTEMPTS) -> Verdict:
+    """What follows from the event that ended an attempt.
+
+    ``past`` are the attempts of this run that ended before, oldest first. A lost worker is replaced until there were
+    ``attempts``; a cell that ran out of memory is tried with half the micro-batch until that is 1; what fails by
+    itself would fail again.
+    """
+    reason = str(event.facts.get("reason") or "no reason given")
+    micro_batch = event.facts.get("micro_batch", past[-1].micro_batch if past else None)
+    match event.what:
+        case "finished":
+            return Verdict("finished")
+        case "interrupted":
+            return Verdict("interrupted", event.facts.get("reason", ""), micro_batch)
+        case "oom":
+            smaller = half(micro_batch or largest_batch(spec))
+            if smaller is None:
+                return Verdict("oom", f"out of memory even with one example at a time: {reason}")
+            return Verdict("again", reason, smaller)
+        case "lost":
+            lost = [attempt.reason for attempt in past if attempt.how == "lost"] + [reason]
+            if len(lost) < attempts:
+                return Verdict("again", reason, micro_batch)
+            times = f"{len(lost)} times" if len(lost) > 1 else "once"
+            return Verdict("failed", f"lost its worker {times}: {'; '.join(dict.fromkeys(lost))}")
+    return Verdict("failed", reason, halt=bool(event.facts.get("disk_full")))
+
+
+def half(micro_batch: int) -> int | None:
+    """The next smaller micro-batch, or ``None`` below 1.
+
+    >>> half(32), half(3), half(1)
+    (16, 1, None)
+    """
+    return micro_batch // 2 if micro_batch > 1 else None
+
+
+def go_on_with(past: Sequence[Attempt], spec: Mapping[str, Any]) -> int | None:
+    """The micro-batch of a cell that earlier drivers tried: as small as memory was found to allow.
+
+    A cell that did not fit at all begins anew: somebody who tries it again has made room.
+    """
+    if not past:
+        return None
+    last = past[-1]
+    if last.how == "oom":
+        return half(last.micro_batch or largest_batch(spec))
+    return last.micro_batch
+
+
+def largest_batch(spec: Mapping[str, Any]) -> int:
+    """The largest batch of one task that the stages of a run ask for; 1 where that cannot be told."""
+    sizes = [1]
+    for stage in spec.get("stages", ()):
+        limit = stage.get("micro_batch")
+        asked = _numbers(stage.get("sampler", {}).get("batch_size"))
+        sizes += [min(size, limit) if limit else size for size in asked]
+    return max(sizes)
+
+
+def _numbers(value: Any) -> list[int]:
+    if isinstance(value, Mapping):
+        return [number for each in value.values() for number in _numbers(each)]
+    return [value] if isinstance(value, int) else []
