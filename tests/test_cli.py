@@ -217,7 +217,7 @@ def test_a_terminal_without_our_signs_still_gets_a_table(registry: Path) -> None
 
 def test_plugins_lists_components_with_their_options(taskloom: Invoke) -> None:
     found = json.loads(taskloom("plugins", "--json").stdout)
-    assert set(found) == {"components", "failed"}
+    assert {"components", "plugins", "failed", "left_out"} == set(found)
     kinds = {component["kind"] for component in found["components"]}
     assert {"encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine"} == kinds
     for component in found["components"]:
