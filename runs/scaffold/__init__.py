@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from string import Template
 
 from taskloom.core.errors import TaskloomError, unknown
@@ -61,7 +62,8 @@ def package_files(names: Names, kind: str) -> dict[str, str]:
     }
     for path in sorted((_TEMPLATES / kind).glob("*.jsonl.tmpl")):
         found[f"{names.module}/examples/{path.stem}"] = path.read_text(encoding="utf-8")
-    words = _words(names, kind, facts, grid, found[f"{names.module}/__init__.py"])
+    code = _template(kind, "plugin.py") + _template(kind, "test.py")
+    words = _words(names, kind, facts, grid, code)
     return {path: Template(text).substitute(words) for path, text in found.items()}
 
 
@@ -69,10 +71,11 @@ def next_steps(names: Names, kind: str, folder: Path) -> list[str]:
     """The three commands that install a new plugin, test it and run its grid."""
     grid = KINDS[kind].command
     if not KINDS[kind].packaged:
-        grid = grid.replace("$name.json", str(folder / "$name.json"))
+        grid = grid.replace("$name.json", quote(str(folder / f"{names.name}.json")))
     if kind == "engine":
         grid += " --engine $name"
-    return [f"pip install -e {folder}", f"python -m pytest {folder}", Template(grid).substitute(name=names.name)]
+    place = quote(str(folder))
+    return [f"pip install -e {place}", f"python -m pytest {place}", grid.replace("$name", names.name)]
 
 
 def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[str, str]:
