@@ -82,7 +82,10 @@ def strict() -> bool:
 def strict_check(catalogue: "Catalogue") -> "Catalogue":
     """The same catalogue; with ``--strict-plugins``, ``RequestError`` with every reason if a plugin is broken."""
     if strict() and catalogue.failed:
-        raise RequestError("--strict-plugins", [Problem("", str(failure)) for failure in catalogue.failed])
+        raise RequestError(
+            "--strict-plugins",
+            [Problem("", f"{failure} (`{failure.removal}` ends that)") for failure in catalogue.failed],
+        )
     return catalogue
 
 

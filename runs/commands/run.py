@@ -14,6 +14,7 @@ from taskloom.runs.commands.common import (
     registry_option,
     say,
     strict_check,
+    strict_end,
     strict_option,
     yes_option,
 )
@@ -95,4 +96,4 @@ def run(
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
     say(render(table_of(record), form, terminal=on_terminal()))
-    context.exit(1 if outcome.failed else 0)
+    context.exit(max(strict_end(catalogue), bool(outcome.failed)))
