@@ -1,30 +1,35 @@
 """The options of a component, read from the annotated keyword arguments of its ``__init__``.
 
-Each option has a strict validator of pydantic's: JSON in, Python values out, ``"3"`` is no number and ``true`` no
-whole number, but 1 will do for 1.0. An argument annotated with an interface (``loss: Loss``) takes a component there.
+Each option has a form, a JSON schema (:mod:`taskloom.core.forms`), and a strict validator of pydantic's: JSON in,
+Python values out, ``"3"`` is no number and ``true`` no whole number, but 1 will do for 1.0 and 1.0 for 1. What the form
+refuses is wrong in how it is written; what only the validator refuses is wrong in fact. An argument annotated with an
+interface (``loss: Loss``) takes a component there.
 """
 
 import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import getitem, or_
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic import PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
+from taskloom.core.fits import fits
+from taskloom.core.forms import Schema, form_of
 from taskloom.core.words import describe, refusal, show
 
-#: Marks the place of a component in an option's JSON schema.
-SLOT = "x-component"
 _STRICT_JSON = json.JSONEncoder(allow_nan=False).encode
+
+
+class FormError(ValueError):
+    """A value that an option's form refuses, so that an editor with the schema refuses it too."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Option:
     required: bool
     default: Any
     text: str
+    form: Schema = field(default_factory=dict)
 
     @property
     def allowed(self) -> str:
@@ -52,7 +58,21 @@ class Option:
         return describe(self.annotation)
 
     def read(self, value: Any) -> Any:
-        """A JSON value → what the constructor takes (components as :class:`Nested`); ValueError if it does not fit."""
+        """A JSON value → what the constructor takes (components as :class:`Nested`).
+
+        ``FormError`` if it does not fit the option's form, another ``ValueError`` if it fits that and still cannot be.
+        """
+        if not fits(self.form, value):
+            raise FormError(refusal(self.annotation, value))
+        try:
+            return self._read(value)
+        except ValueError as error:
+            whole = as_whole(value)
+            if repr(whole) == repr(value):
+                raise error from None
+            return self._read(whole)  # JSON knows no difference between 1 and 1.0
+
+    def _read(self, value: Any) -> Any:
         try:
             return self.adapter.validate_json(_STRICT_JSON(value), strict=True)
         except ValidationError as error:
@@ -60,8 +80,19 @@ class Option:
             if own:  # a validator of the plugin's own explains itself
                 raise ValueError(f"{own[0]['msg'].split(', ', 1)[-1]}. Found {show(value)}.") from None
             raise ValueError(refusal(self.annotation, value)) from None
-        except (TypeError, ValueError):  # not JSON: NaN, infinity or an object of Python's
-            raise ValueError(refusal(self.annotation, value)) from None
+        except Exception as error:  # not JSON: NaN, infinity, an object of Python's; or a plugin's validator fails
+            known = isinstance(error, TypeError | ValueError)
+            why = "" if known else f" ({type(error).__name__}: {error})"
+            raise ValueError(f"{refusal(self.annotation, value)}{why}") from None
+
+
+def as_whole(value: Any) -> Any:
+    """A JSON value with every 1.0 written as 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [as_whole(item) for item in value]
+    return {key: as_whole(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def options_of(cls: type[Component]) -> dict[str, Option]:
@@ -92,14 +123,15 @@ def _option(parameter: inspect.Parameter, hints: Mapping[str, Any], text: str) -
     annotation = hints[name]
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(_with_slots(annotation))
-    except PydanticSchemaGenerationError:
-        raise PluginError(f"option {name!r} should be of a type that JSON can hold. Found {annotation}.") from None
     except PluginError as error:
         raise PluginError(f"option {name!r} {error}") from None
+    except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any
+        why = str(error).strip().partition("\n")[0]
+        text = f"option {name!r} should be of a type that JSON can hold. Found {annotation}"
+        raise PluginError(f"{text}: {why}" if "pattern" in why or "regex" in why else f"{text}.") from None
     required = parameter.default is inspect.Parameter.empty
-    option = Option(name, annotation, adapter, required, None, text)
-    default = None if required else _checked_default(option, parameter.default)
-    return Option(name, annotation, adapter, required, default, text)
+    option = Option(name, annotation, adapter, required, None, text, form_of(adapter.core_schema))
+    return option if required else replace(option, default=_checked_default(option, parameter.default))
 
 
 def _checked_default(option: Option, default: Any) -> Any:
@@ -167,7 +199,7 @@ def _with_slots(annotation: Any) -> Any:
         if "kind" not in vars(annotation) or annotation is Component:
             raise PluginError(f"should be annotated with an interface such as Loss. Found {annotation.__name__}.")
         kind = annotation.kind
-        return Annotated[Any, PlainValidator(partial(_nested, kind)), WithJsonSchema({SLOT: kind})]
+        return Annotated[Any, PlainValidator(partial(nested, kind))]
     origin, args = get_origin(annotation), get_args(annotation)
     if not args or not any(_mentions_component(arg) for arg in args):
         return annotation
@@ -187,7 +219,8 @@ def _mentions_component(annotation: Any) -> bool:
     return any(_mentions_component(arg) for arg in get_args(annotation))
 
 
-def _nested(kind: str, value: Any) -> Nested:
+def nested(kind: str, value: Any) -> Nested:
+    """A component where an option takes one."""
     if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("name"), str)):
         return Nested(kind, value)
     raise PydanticCustomError("component", "no component")

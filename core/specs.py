@@ -11,8 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, S
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-# As JSON has them: "3" is no number and true is no 1, but 1 will do for 1.0.
-Whole = Annotated[int, Strict()]
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# As JSON has them: "3" is no number and true is no 1, but 1 will do for 1.0 and 1.0 for 1.
+Whole = Annotated[int, BeforeValidator(_whole), Strict()]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 

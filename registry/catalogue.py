@@ -7,6 +7,7 @@ fills in every default and gathers every problem, :meth:`Catalogue.make` turns t
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from taskloom.core import (
     TaskloomError,
     unknown,
 )
-from taskloom.core.options import Nested, Option, dump, fill
+from taskloom.core.options import FormError, Nested, Option, dump, fill
 from taskloom.core.words import join, kind_word, show
 from taskloom.registry.entries import HOOKS, Entry, checked_name, make_entry
 from taskloom.registry.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, last_line, taken
@@ -66,7 +67,7 @@ class Catalogue:
         """The entry of a name; ``RequestError`` if there is none."""
         claims = self._claims.get((kind, name), [])
         if len(claims) != 1:
-            raise RequestError(f"{kind_word(kind)} {name!r}", [Problem("", self._absent(kind, name))])
+            raise RequestError(f"{kind_word(kind)} {name!r}", [Problem("", self._absent(kind, name), "form")])
         return claims[0]
 
     def resolve(self, kind: str, spec: ComponentSpec | str | Mapping[str, Any], path: str = "") -> Resolved:
@@ -80,7 +81,7 @@ class Catalogue:
             resolved, problems = self._resolve(kind, from_json(key[1]))
             self._resolved[key] = _write(resolved), problems
         text, problems = self._resolved[key]
-        return from_json(text), [Problem(join(path, one.path), one.message) for one in problems]
+        return from_json(text), [replace(one, path=join(path, one.path)) for one in problems]
 
     def resolve_run(self, spec: RunSpec | Mapping[str, Any]) -> Resolved:
         """A whole run → its canonical form with nothing left to default, and all problems found."""
@@ -168,7 +169,7 @@ class Catalogue:
         given = {"name": given} if isinstance(given, str) else given
         if not isinstance(given, dict) or not isinstance(given.get("name"), str):
             words = f'should be a {kind_word(kind)}: a name, or an object with "name" and options'
-            return {}, [Problem("", f"{words}. Found {show(given)}.")]
+            return {}, [Problem("", f"{words}. Found {show(given)}.", "form")]
         name = given["name"]
         try:
             options = self.get(kind, name).options
@@ -176,7 +177,9 @@ class Catalogue:
             return dict(given), error.problems
         resolved: dict[str, Any] = {"name": name}
         problems = [
-            Problem(key, _no_option(key, kind, name, options)) for key in given if key not in options and key != "name"
+            Problem(key, _no_option(key, kind, name, options), "form")
+            for key in given
+            if key not in options and key != "name"
         ]
 
         def place(nested: Nested, path: str) -> dict[str, Any]:
@@ -190,7 +193,8 @@ class Catalogue:
                     value = dump(option.read(given[option.name]))
                     resolved[option.name] = fill(value, place, option.name)
                 except ValueError as error:
-                    problems.append(Problem(option.name, str(error)))
+                    wrong = "form" if isinstance(error, FormError) else "fact"
+                    problems.append(Problem(option.name, str(error), wrong))
             elif option.required:
                 problems.append(Problem(option.name, f"is missing; it should be {option.allowed}"))
             else:

@@ -36,15 +36,15 @@ def _problem(item: ErrorDetails, model: Any, prefix: str) -> Problem:
     path = join(prefix, *steps)
     if item["type"] == "extra_forbidden":
         key = str(item["loc"][-1])
-        return Problem(join(path, key), unknown("key", key, keys_of(annotation), where="keys"))
+        return Problem(join(path, key), unknown("key", key, keys_of(annotation), where="keys"), "form")
     words = describe(annotation, metadata)
     if annotation is ComponentSpec and steps:
         words = words.replace("component", kind_word(str(steps[-1])), 1)
     if item["type"] == "missing":
-        return Problem(path, f"is missing; it should be {words}")
+        return Problem(path, f"is missing; it should be {words}", "form")
     if annotation is ComponentSpec:
-        return Problem(path, f"should be {words}. Found {show(item['input'])}.")
-    return Problem(path, refusal(annotation, item["input"], metadata))
+        return Problem(path, f"should be {words}. Found {show(item['input'])}.", "form")
+    return Problem(path, refusal(annotation, item["input"], metadata), "form")
 
 
 def _follow(loc: Sequence[str | int], annotation: Any) -> tuple[list[str | int], Any, Iterable[Any]]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _TASK_PARTS = ("data", "head", "loss", "metric")
 _STAGE_PARTS = ("sampler", "combiner")
-_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+#: What a task may be called, as a pattern that means the same in Python and in a JSON schema.
+TASK_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$(?!\n)"
 #: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
 RESERVED = ("overall", "seconds", "memory", "last")
 #: The papers' learning rates for a trained and for a frozen encoder.
@@ -101,27 +102,27 @@ def _best_effort(catalogue: "Catalogue", run: Any, problems: list[Problem]) -> l
 def _name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
     tasks: list[str] = list(run["tasks"])
     for name in tasks:
-        if not _TASK_NAME.fullmatch(name):
+        if not re.search(TASK_NAME, name):
             text = "a task's name should be up to 64 letters, digits, '_' and '-', with a letter or digit first."
-            yield Problem("tasks", f"{text} Found {show(name)}.")
+            yield Problem("tasks", f"{text} Found {show(name)}.", "form")
         elif name in RESERVED:
-            yield Problem("tasks", f"a task should not be called {', '.join(RESERVED)}. Found {name!r}.")
+            yield Problem("tasks", f"a task should not be called {', '.join(RESERVED)}. Found {name!r}.", "form")
     for place, stage in enumerate(run["stages"]):
         yield from _stage_problems(f"stages.{place}.tasks", stage["tasks"], tasks)
     if run["selection"] not in (*tasks, "overall", "last"):
-        yield Problem("selection", unknown("selection", run["selection"], [*tasks, "overall", "last"]))
+        yield Problem("selection", unknown("selection", run["selection"], [*tasks, "overall", "last"]), "form")
 
 
 def _stage_problems(path: str, named: Sequence[str] | None, tasks: Sequence[str]) -> Iterator[Problem]:
     if named is None:
         return
     if not named:
-        yield Problem(path, "should name at least one task. Found [].")
+        yield Problem(path, "should name at least one task. Found [].", "form")
     for name in dict.fromkeys(named):
         if name not in tasks:
-            yield Problem(path, unknown("task", name, tasks, where="tasks"))
+            yield Problem(path, unknown("task", name, tasks, where="tasks"), "form")
         elif named.count(name) > 1:
-            yield Problem(path, f"should name a task once. Found {name!r} {named.count(name)} times.")
+            yield Problem(path, f"should name a task once. Found {name!r} {named.count(name)} times.", "form")
 
 
 def _construction_problems(catalogue: "Catalogue", run: Mapping[str, Any], failed: set[str]) -> Iterator[Problem]:

@@ -1,133 +1,177 @@
-"""The JSON Schema of a grid file, made from what is installed: an editor completes and checks while one types."""
+"""The JSON schema of grids, made from what is installed: an editor completes and checks while one types.
 
-import re
-from collections.abc import Iterator
+:func:`grid_schema` is that of any grid. It accepts every valid grid, and refuses most of what is written wrongly. The
+schema of one grid, which knows where each path leads, is made from the same parts by ``taskloom.runs.grid_schema``.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
-from taskloom.core.options import SLOT, Option
+from taskloom.core.forms import SLOT, Schema, common_pattern
+from taskloom.core.options import Option
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.core.words import kind_word
 from taskloom.registry.catalogue import Catalogue
 from taskloom.registry.entries import HOOKS, Entry
+from taskloom.registry.resolution import RESERVED, TASK_NAME
+from taskloom.registry.schema_paths import general_paths
 
-Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+#: An engine is chosen on the command line.
+KINDS = tuple(kind for kind in HOOKS if kind != "engine")
 
 
 def grid_schema(catalogue: Catalogue) -> Schema:
-    """The schema of a grid file (draft 2020-12).
+    """The schema of any grid file (draft 2020-12).
 
-    It accepts every grid whose base names installed components and options that they have. An option that a component
-    demands may be absent, because an axis may bring it; the catalogue has the last word on each cell.
+    An option that a component demands may be absent, because an axis may bring it. ``$defs`` holds every installed
+    component as ``kind.name``.
     """
+    grid, parts = spec_parts(catalogue)
+    named, patterns = general_paths(parts)
+    parts |= {f"at:{place}": value for place, (_, value) in patterns.items()}
+    values = {pattern: ref(f"at:{place}") for place, (pattern, _) in patterns.items()}
+    offered = {path: {"description": text} if text else {} for path, text in named.items()}
+    parts["axes"] = {**by_path(values, axis), "properties": offered}
+    parts["settings"] = {**by_path(values, dict), "properties": offered}
+    set_property(grid, "axes", ref("axes"))
+    set_property(grid, "zip", {"type": "array", "items": ref("axes")})
+    set_property(grid, "exclude", {"type": "array", "items": {"type": "object"}})
+    set_property(parts["CellSpec"], "set", ref("settings"))
+    return {"$schema": DRAFT, "title": "A taskloom grid", **grid, "$defs": parts}
+
+
+def spec_parts(catalogue: Catalogue) -> tuple[Schema, Schema]:
+    """The schema of a grid without its paths, and the parts it is made of: specs, kinds and components."""
     grid = _tidy(GridSpec.model_json_schema(by_alias=True))
     run = _tidy(RunSpec.model_json_schema(by_alias=True))
     parts: Schema = {**grid.pop("$defs"), **run.pop("$defs"), "RunSpec": run}
-    del parts["ComponentSpec"]
-    for kind in HOOKS:
-        if kind != "engine":  # an engine is chosen on the command line
-            parts |= _kind_parts(kind, [entry for entry in catalogue.entries if entry.kind == kind])
+    parts.pop("ComponentSpec", None)
+    for kind in KINDS:
+        parts |= _kind_parts(kind, [entry for entry in catalogue.entries if entry.kind == kind])
     schedules = parts["ScheduleSpec"]["properties"]["name"]
-    _set(parts["StageSpec"], "schedule", {"anyOf": [schedules, _ref("ScheduleSpec")]})
-    paths = dict(_paths(run, parts, ""))
-    names = {"type": "string", "examples": sorted(catalogue.plugins.grids)}
-    _set(grid, "base", {"anyOf": [names, _ref("RunSpec")]})
-    _set(grid, "axes", _by_path(paths, _axis))
-    _set(grid, "zip", {"type": "array", "items": _by_path(paths, _axis)})
-    _set(grid, "exclude", {"type": "array", "items": _by_path(paths, lambda value: {})})
-    _set(parts["CellSpec"], "set", _by_path(paths, lambda value: value))
-    return {"$schema": DRAFT, **grid, "$defs": parts}
+    set_property(parts["StageSpec"], "schedule", {"anyOf": [schedules, ref("ScheduleSpec")]})
+    named = {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}
+    set_property(parts["StageSpec"], "tasks", {"anyOf": [named, {"type": "null"}]})
+    run["properties"]["tasks"]["propertyNames"] = {"pattern": TASK_NAME, "not": {"enum": list(RESERVED)}}
+    grid["properties"]["seeds"]["uniqueItems"] = True
+    columns = parts["TableSpec"]["properties"]["columns"]["anyOf"][0]
+    columns["uniqueItems"] = True
+    packaged = {"enum": sorted(catalogue.plugins.grids), "description": "A packaged grid, whose base is taken."}
+    set_property(grid, "base", {"anyOf": [ref("RunSpec"), packaged]})
+    return grid, parts
 
 
-def component_schema(entry: Entry) -> tuple[Schema, Schema]:
-    """The schema of one component written as an object, and the definitions it refers to."""
+def component_schema(entry: Entry) -> Schema:
+    """The schema of one component written as an object."""
     properties: Schema = {"name": {"const": entry.name, "description": entry.summary}}
-    shared: Schema = {}
-    for option in entry.options.values():
-        properties[option.name], more = _option_schema(option, _key(entry))
-        shared |= more
+    properties |= {option.name: option_schema(option) for option in entry.options.values()}
     described: Schema = {"description": entry.summary} if entry.summary else {}
-    rest = {"properties": properties, "required": ["name"], "additionalProperties": False}
-    return {"type": "object", **described, **rest}, shared
-
-
-def _kind_parts(kind: str, entries: list[Entry]) -> Schema:
-    """The definition of a kind – any of its names, or an object – and those of its components."""
-    parts: Schema = {}
-    for entry in entries:
-        parts[_key(entry)], more = component_schema(entry)
-        parts |= more
-    names = {"enum": [entry.name for entry in entries], "description": f"A {kind_word(kind)} by name."}
-    choices = [names, *(_ref(_key(entry)) for entry in entries)] if entries else [{"not": {}}]
-    return {kind: {"anyOf": choices}, **parts}
-
-
-def _option_schema(option: Option, home: str) -> tuple[Schema, Schema]:
-    raw = option.adapter.json_schema(ref_template=f"#/$defs/{home}.{{model}}")
-    shared = {f"{home}.{name}": _tidy(part) for name, part in raw.pop("$defs", {}).items()}
-    schema: Schema = _tidy(raw)
-    if option.text:
-        schema["description"] = option.text
-    if not option.required:
-        schema["default"] = option.default
-    return schema, shared
-
-
-def _tidy(value: Any, name: str = "") -> Any:
-    """pydantic's schema without titles, and with every component's place filled by its kind."""
-    if isinstance(value, list):
-        return [_tidy(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if SLOT in value:
-        return {**{key: item for key, item in value.items() if key != SLOT}, **_ref(value[SLOT])}
-    if value.get("$ref") == "#/$defs/ComponentSpec":
-        return {**value, **_ref(name)}  # in the specs a component's key is its kind
-    return {key: _tidy(item, key) for key, item in value.items() if key != "title" or not isinstance(item, str)}
-
-
-def _paths(schema: Schema, parts: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
-    """Every dotted path into a run that the specs know, as a pattern, and the schema of its value."""
-    for key, value in schema.get("properties", {}).items():
-        yield from _path(value, parts, prefix + re.escape(key))
-
-
-def _path(value: Schema, parts: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    yield f"^{path}$", value
-    inner = value.get("additionalProperties") or value.get("items")
-    if isinstance(inner, dict) and inner:
-        yield from _path(inner, parts, path + r"\.[^.]+")
-    for choice in (value, *value.get("anyOf", ())):
-        name = choice.get("$ref", "").removeprefix("#/$defs/")
-        if name.endswith("Spec"):
-            yield from _paths(parts[name], parts, path + r"\.")
-
-
-def _by_path(paths: dict[str, Schema], shape: Any) -> Schema:
-    return {"type": "object", "patternProperties": {path: shape(value) for path, value in paths.items()}}
-
-
-def _axis(value: Schema) -> Schema:
-    """The values of an axis: a list, or an object from label to value."""
-    values = {key: item for key, item in value.items() if key not in ("default", "description")}
+    if entry.doc != entry.summary:
+        described["markdownDescription"] = f"```text\n{entry.doc}\n```\n\n{entry.origin}"
     return {
-        "anyOf": [
-            {"type": "array", "minItems": 1, "items": values},
-            {"type": "object", "minProperties": 1, "additionalProperties": values},
-        ]
+        "type": "object",
+        **described,
+        "properties": properties,
+        "required": ["name"],
+        "additionalProperties": False,
     }
 
 
-def _set(schema: Schema, key: str, value: Schema) -> None:
+def option_schema(option: Option) -> Schema:
+    """The schema of an option: its form, what its docstring says of it, and its default."""
+    text = option.text or ("" if option.form else option.allowed)
+    said: Schema = {"description": text} if text else {}
+    if not option.required:
+        said["default"] = option.default
+    return {**filled(option.form), **said}
+
+
+def filled(form: Any) -> Any:
+    """A form with every place of a component replaced by a reference to its kind."""
+    if isinstance(form, list):
+        return [filled(item) for item in form]
+    if not isinstance(form, dict):
+        return form
+    return ref(form[SLOT]) if SLOT in form else {key: filled(item) for key, item in form.items()}
+
+
+def names_schema(entries: list[Entry], kind: str) -> Schema:
+    """The names of components, each with its summary."""
+    described = {"description": f"A {kind_word(kind)} by name."}
+    names = [entry.name for entry in entries]
+    return {"enum": names, "enumDescriptions": [entry.summary for entry in entries], **described}
+
+
+def _kind_parts(kind: str, entries: list[Entry]) -> Schema:
+    """The definitions of a kind – any of its names, or an object; the same without gaps – and its components."""
+    parts: Schema = {f"{kind}.{entry.name}": component_schema(entry) for entry in entries}
+    demands = {entry.name: [one.name for one in entry.options.values() if one.required] for entry in entries}
+    whole = names_schema([entry for entry in entries if not demands[entry.name]], kind)
+    objects = [ref(f"{kind}.{entry.name}") for entry in entries]
+    complete = [
+        {**ref(f"{kind}.{entry.name}"), "required": ["name", *demands[entry.name]]} if demands[entry.name] else one
+        for one, entry in zip(objects, entries, strict=True)
+    ]
+    return {
+        kind: {"anyOf": [names_schema(entries, kind), *objects]},
+        f"complete-{kind}": {"anyOf": [whole, *complete]},
+        **parts,
+    }
+
+
+def by_path(patterns: Mapping[str, Schema], shape: Callable[[Schema], Schema]) -> Schema:
+    """An object from paths to what ``shape`` makes of the schema of the values there; nothing else may be in it."""
+    shaped = {pattern: shape(value) for pattern, value in patterns.items()}
+    return {"type": "object", "patternProperties": shaped, "additionalProperties": False}
+
+
+def axis(value: Schema) -> Schema:
+    """The values of an axis: a list, or an object from label to value."""
+    words = ("description", "markdownDescription")
+    values = {key: item for key, item in value.items() if key not in ("default", *words)}
+    return {
+        **{word: value[word] for word in words if word in value},
+        "anyOf": [
+            {"type": "array", "minItems": 1, "items": values},
+            {"type": "object", "minProperties": 1, "additionalProperties": values},
+        ],
+    }
+
+
+def set_property(schema: Schema, key: str, value: Schema) -> None:
     """Replace a property's schema and keep what is said about it."""
     old = schema["properties"][key]
     kept = {word: old[word] for word in ("description", "default") if word in old}
     schema["properties"][key] = {**value, **kept}
 
 
-def _ref(name: str) -> Schema:
+def ref(name: str) -> Schema:
+    """A reference to a part."""
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _key(entry: Entry) -> str:
-    return f"{entry.kind}.{entry.name}"
+def copied(schema: Schema) -> Schema:
+    """A copy to change."""
+    return deepcopy(schema)
+
+
+def written(schema: Schema) -> str:
+    """A schema as text."""
+    return json.dumps(schema, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _tidy(value: Any, name: str = "") -> Any:
+    """pydantic's schema without titles, with every component's place filled by its kind, and with common patterns."""
+    if isinstance(value, list):
+        return [_tidy(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("$ref") == "#/$defs/ComponentSpec":
+        return {**value, **ref(name)}  # in the specs a component's key is its kind
+    tidied = {key: _tidy(item, key) for key, item in value.items() if key != "title" or not isinstance(item, str)}
+    if isinstance(value.get("pattern"), str):
+        tidied["pattern"] = common_pattern(value["pattern"])
+    return tidied

@@ -311,7 +311,7 @@ def test_the_constructor_gets_values_of_the_annotated_types(catalogue: Catalogue
         ("count", "two", "should be a whole number. Found 'two'."),
         ("count", "3", "should be a whole number. Found '3'."),
         ("count", True, "should be a whole number. Found true."),
-        ("count", 3.0, "should be a whole number. Found 3.0."),
+        ("count", 3.5, "should be a whole number. Found 3.5."),
         ("count", None, "should be a whole number. Found null."),
         ("ratio", True, "should be a number. Found true."),
         ("ratio", "1", "should be a number. Found '1'."),

@@ -209,6 +209,6 @@ def test_every_reference_leads_somewhere(catalogue: Catalogue) -> None:
 def test_each_component_has_a_schema_of_its_own() -> None:
     for entry in load_catalogue().entries:
         assert isinstance(entry, Entry)
-        schema, _ = component_schema(entry)
+        schema = component_schema(entry)
         assert list(schema["properties"]) == ["name", *entry.options]
         assert schema["additionalProperties"] is False
