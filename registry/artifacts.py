@@ -14,11 +14,12 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from taskloom.core.errors import RegistryError
+from taskloom.registry.ledger_errors import LostLeaseError
 
 # No dot and no separator: a name can neither leave its folder nor hide in it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -58,6 +59,56 @@ class Artifacts:
         except OSError as error:
             raise RegistryError(f"{path} cannot be made: {error.strerror}. Is the registry writable?") from error
         return path
+
+
+def claim_folder(folder: Path, fence: int) -> None:
+    """Write into a cell's folder under which lease it is used now; ``LostLeaseError`` if that is an older one."""
+    with _fence_file(folder) as file:
+        _refuse(folder, fence, _read_fence(file))
+        os.lseek(file, 0, os.SEEK_SET)
+        os.write(file, f"{fence:020}\n".encode())  # always as long: nobody reads half of it
+        os.fsync(file)
+
+
+def refuse_late(folder: Path, fence: int) -> None:
+    """Raise ``LostLeaseError`` if a later lease uses a cell's folder; to be asked right before a file is put there."""
+    _refuse(folder, fence, fence_of(folder))
+
+
+def fence_of(folder: Path) -> int:
+    """The number of the lease under which a cell's folder was used last; 0 if there was none."""
+    try:
+        file = os.open(folder / "fence", os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return _read_fence(file)
+    finally:
+        os.close(file)
+
+
+def _refuse(folder: Path, fence: int, newest: int) -> None:
+    if newest > fence:
+        raise LostLeaseError(folder.name, fence, f"another driver (lease {newest})")
+
+
+def _read_fence(file: int) -> int:
+    text = os.read(file, 64)
+    return int(text) if text.strip().isdigit() else 0
+
+
+@contextmanager
+def _fence_file(folder: Path) -> Iterator[int]:
+    """The open file, for one process at a time: it is read and then written. (Windows has no such locks.)"""
+    file = os.open(folder / "fence", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        with suppress(ImportError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
 
 
 @contextmanager

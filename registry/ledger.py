@@ -77,12 +77,13 @@ class Ledger:
         self.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """For writing: all of it or nothing."""
+    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """For writing: all of it or nothing. What is not ``durable`` is quicker; a power cut may undo it."""
         with self._turn, explained(self.folder / FILE):
             if self._older:
                 upgrade(self._database, self.folder / FILE, patience=self.patience)
                 self._older = False
+            self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             begin(self._database, self.patience)
             try:
                 yield self._database
