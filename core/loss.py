@@ -17,6 +17,10 @@ class Loss(nn.Module, Component, ABC):
     ``vectors`` (only the sentence vectors; any head will do). The target is [B]: class numbers (int64) or values
     (float32), as the data set's labels say.
 
+    ``separable`` says that the loss of a batch is the mean over its examples, each one's by itself: such a batch can be
+    worked off in parts that are forgotten one after another. Any other loss sees the whole batch at once, however few
+    examples are in memory at a time.
+
     A loss that changes over time keeps its state in buffers: they are saved with every checkpoint and restored.
     """
 
@@ -24,6 +28,8 @@ class Loss(nn.Module, Component, ABC):
     expects: Literal["classes", "score", "vectors"] = "score"
     #: How many vectors per example it can work with (2 for a pair); None where it does not matter.
     vectors: tuple[int, ...] | None = None
+    #: Whether the loss of a batch is the mean of the losses of its examples; to be on the safe side, not.
+    separable: bool = False
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         """Called once before training with the meaning of the labels and the number of training examples.

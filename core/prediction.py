@@ -1,8 +1,9 @@
 """What a head returns and a loss reads."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class Replay:
     ) -> "Prediction":
         if not parameters:
             return self.run(embedded)
+        if isinstance(self.run, Pass):
+            return self.run.replaced(parameters, embedded)
         assert isinstance(self.run, nn.Module)  # a plain function has no parameters to replace
         prediction: Prediction = functional_call(self.run, dict(parameters), (embedded,))
         return prediction
@@ -50,36 +53,76 @@ class Prediction:
     ``score`` is what the head predicts: one logit per class [B, C], or one number [B]. ``vectors`` are the
     sentence vectors it saw, [S, B, d] with S sequences per example (2 for a pair), because some losses look at
     them and not at the score. ``rows`` are the examples' places in the data set, for losses that remember
-    something per example. ``replay`` repeats the forward pass.
+    something per example. ``replay`` repeats the forward pass. ``part`` counts from 0 the parts into which a batch is
+    cut for a separable loss: state that moves once per batch moves with part 0.
     """
 
     score: Tensor  # [B, C] or [B]
     vectors: Tensor  # [S, B, d]
     rows: Tensor | None = None  # [B]
     replay: Replay | None = None
+    part: int = 0
 
 
-def predict(encoder: "Encoder", head: "Head", tokens: Tokens, rows: Tensor | None = None) -> Prediction:
+def predict(
+    encoder: "Encoder",
+    head: "Head",
+    tokens: Tokens,
+    rows: Tensor | None = None,
+    *,
+    part: int = 0,
+    precision: torch.dtype = torch.float32,
+) -> Prediction:
     """One forward pass, tokens → encoder → head, that can be replayed.
 
-    ``tokens`` hold the sequences in the order that ``head.reads`` asks for (see ``arrange``).
+    ``tokens`` hold the sequences in the order that ``head.reads`` asks for (see ``arrange``). With ``precision``
+    bfloat16 the pass and its replays run under autocast; what they give is float32 again.
     """
-    return _Pass(encoder, head, tokens, rows).forward(None)
+    return Pass(encoder, head, tokens, rows, part=part, precision=precision).forward(None)
 
 
-class _Pass(nn.Module):
+class Pass(nn.Module):
     """Encoder and head as one module, so that a replay can exchange the parameters of both."""
 
-    def __init__(self, encoder: "Encoder", head: "Head", tokens: Tokens, rows: Tensor | None) -> None:
+    def __init__(
+        self,
+        encoder: "Encoder",
+        head: "Head",
+        tokens: Tokens,
+        rows: Tensor | None = None,
+        *,
+        part: int = 0,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
         self.tokens = tokens
         self.rows = rows
+        self.part = part
+        self.precision = precision
 
     def forward(self, embedded: Tensor | None) -> Prediction:
-        start = self.encoder.embed(self.tokens) if embedded is None else embedded
-        pooled = self.encoder.vectors(start, self.tokens)  # [S·B, d]
-        vectors = torch.unflatten(pooled, 0, (SEQUENCES[self.head.reads], -1))  # [S, B, d]
-        prediction: Prediction = self.head(vectors)
-        return replace(prediction, rows=self.rows, replay=Replay(start, self))
+        start = self.embed() if embedded is None else embedded
+        with self._precise():
+            pooled = self.encoder.vectors(start, self.tokens)  # [S·B, d]
+            vectors = torch.unflatten(pooled, 0, (SEQUENCES[self.head.reads], -1))  # [S, B, d]
+            found: Prediction = self.head(vectors)
+        if self.precision != torch.float32:
+            found = replace(found, score=found.score.float(), vectors=found.vectors.float())
+        return replace(found, rows=self.rows, replay=Replay(start, self), part=self.part)
+
+    def embed(self) -> Tensor:
+        """The input embeddings that the pass starts from, [N, d]."""
+        with self._precise():
+            return self.encoder.embed(self.tokens)
+
+    def _precise(self) -> AbstractContextManager[Any]:
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.tokens.ids.device.type, dtype=self.precision)
+
+    def replaced(self, parameters: Mapping[str, Tensor], embedded: Tensor | None) -> Prediction:
+        """The pass with other tensors in the place of parameters."""
+        prediction: Prediction = functional_call(self, dict(parameters), (embedded,))
+        return prediction

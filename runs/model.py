@@ -6,7 +6,10 @@ from typing import cast
 import torch
 from torch import nn
 
-from taskloom.core import Encoder, Head, Loss, SharedModules, Task, derive_generator
+from taskloom.core import Encoder, Head, Loss, SharedModules, Task, Tokens, derive_generator
+from taskloom.core.prediction import Pass
+
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class _ByTask(nn.ModuleDict):
@@ -20,11 +23,12 @@ class Model(nn.Module):
     """Everything with weights or buffers that belongs to a run.
 
     Each part draws its first weights from a generator of its own, named after it, so that adding a task changes
-    nothing for the others.
+    nothing for the others. ``precision`` is that of the forward pass; the weights are float32.
     """
 
-    def __init__(self, encoder: Encoder, tasks: dict[str, Task], *, seed: int) -> None:
+    def __init__(self, encoder: Encoder, tasks: dict[str, Task], *, seed: int, precision: str = "float32") -> None:
         super().__init__()
+        self.precision = _PRECISIONS[precision]
         encoder.build(generator=derive_generator(seed, "encoder"))
         self.encoder = encoder
         self.shared = SharedModules(seed)
@@ -44,6 +48,10 @@ class Model(nn.Module):
 
     def loss(self, task: str) -> Loss:
         return cast(Loss, self.losses[task])
+
+    def forward_pass(self, task: str, tokens: Tokens, rows: torch.Tensor | None = None, *, part: int = 0) -> Pass:
+        """The pass of a task's batch, not yet run: call it with None."""
+        return Pass(self.encoder, self.head(task), tokens, rows, part=part, precision=self.precision)
 
     def freeze_encoder(self, frozen: bool) -> None:
         """Keep the encoder's weights as they are, or let them learn if its own options do."""

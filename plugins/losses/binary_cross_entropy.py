@@ -33,6 +33,7 @@ class BinaryCrossEntropy(Loss):
 
     name = "binary_cross_entropy"
     expects = "score"
+    separable = True
 
     def __init__(self, *, target: Literal["raw", "scaled"] = "raw") -> None:
         super().__init__()

@@ -41,6 +41,7 @@ class CosineEmbedding(Loss):
     name = "cosine_embedding"
     expects = "vectors"
     vectors = (2,)
+    separable = True
 
     def __init__(self, *, margin: Annotated[float, Field(ge=-1, le=1)] = 0.0, positive_from: float = 1.0) -> None:
         super().__init__()

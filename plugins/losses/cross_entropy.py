@@ -31,6 +31,7 @@ class CrossEntropy(Loss):
 
     name = "cross_entropy"
     expects = "classes"
+    separable = True
 
     def __init__(self, *, label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0) -> None:
         super().__init__()

@@ -46,6 +46,7 @@ class DynamicMargin(Loss):
     name = "dynamic_margin"
     expects = "vectors"
     vectors = (2,)
+    separable = True
     margins: Tensor  # [], or [rows] with a margin for each pair
     previous: Tensor  # the metric after the epoch before, in the same form
     current: Tensor  # this epoch's metric, NaN while unknown

@@ -30,6 +30,7 @@ class MSE(Loss):
 
     name = "mse"
     expects = "score"
+    separable = True
 
     def __init__(self, *, target: Literal["raw", "scaled"] = "raw") -> None:
         super().__init__()

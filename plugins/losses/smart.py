@@ -76,6 +76,7 @@ class Smart(Loss):
             raise ValueError(f"divergence 'kl' needs a score. Found loss {loss.name!r}, which looks at vectors only.")
         self.loss = loss
         self.expects, self.vectors = loss.expects, loss.vectors
+        self.separable = loss.separable  # δ and D of an example do not depend on the others
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
         self.steps = steps
         self.bound = bound
@@ -138,7 +139,8 @@ class Smart(Loss):
         """What the moving average of the model predicts for the same examples."""
         replay = self._replay_of(prediction)
         parameters = replay.parameters
-        if torch.is_grad_enabled():  # a loss that is only evaluated is no step of training
+        # A loss that is only evaluated is no step of training; a batch in parts is one.
+        if torch.is_grad_enabled() and prediction.part == 0:
             self.average.update(parameters)
         with torch.no_grad():
             return replay(parameters=self.average.values(parameters))

@@ -51,6 +51,7 @@ class Total(Loss):
         self.expects = next(iter(wants), "vectors")
         counts = [set(loss.vectors) for loss in losses if loss.vectors is not None]
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
+        self.separable = all(loss.separable for loss in losses)
         self.losses = nn.ModuleList(losses)
         self.weights = weights or [1.0] * len(losses)
 

@@ -1,0 +1,31 @@
+"""Out of memory as a state: who did not fit, and with how many examples at a time."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from taskloom.core import OutOfMemory
+from taskloom.core.work import is_out_of_memory
+
+
+@contextmanager
+def naming_what_does_not_fit(task: str, *, micro_batch: int, batch: int) -> Iterator[None]:
+    """Turn every way in which memory runs out into one error with the task and the number of examples."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
+            raise
+    else:
+        return
+    # Outside of the handler: the first error holds on to everything that was in memory.
+    raise OutOfMemory(task, micro_batch=micro_batch, batch=batch)
+
+
+def release_memory() -> None:
+    """Give back what nothing needs any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
