@@ -12,10 +12,13 @@ from typing import Any
 
 from taskloom.registry.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.reported import Derived, derive_overall, printed_digits
+from taskloom.runs.units import count, out_of_memory
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory")
 DIGITS = 3
+#: Statuses of cells that will not give figures unless they are tried again.
+HOLES = ("failed", "oom")
 #: Where a recorded grid says what the command line laid over its file.
 OVERRIDES = "overrides"
 
@@ -190,7 +193,7 @@ def _value(cell: CellRecord, column: str) -> float | None:
 def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
     cell = place.cell
     if cell.status != "finished":
-        yield Missing(place.seed, cell.status, _why(cell))
+        yield Missing(place.seed, cell.status, why_missing(cell))
         return
     for column in columns:
         if _value(cell, column) is not None:
@@ -204,10 +207,17 @@ def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
         yield Missing(place.seed, cell.status, why)
 
 
-def _why(cell: CellRecord) -> str:
-    if cell.status == "failed":
-        return f"failed: {' '.join((cell.reason or '').split())}"
-    if cell.status == "running":
-        epochs = f"{cell.epochs} epoch{'' if cell.epochs == 1 else 's'}"
-        return f"not finished: running, or interrupted after {epochs}"
+def why_missing(cell: CellRecord) -> str:
+    """Why a cell that is not finished has no figures."""
+    reason = " ".join((cell.reason or "").split())
+    after = f"after {count(cell.epochs, 'epoch')}"
+    match cell.status:
+        case "failed":
+            return f"failed: {reason}"
+        case "oom":
+            return out_of_memory(reason)
+        case "running":
+            return f"not finished: running, or interrupted {after}"
+        case "interrupted":
+            return f"interrupted {after}{f' ({reason})' if reason else ''}; goes on from there when it is run again"
     return "not run yet"

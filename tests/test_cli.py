@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -16,13 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskloom.core import Event
-from taskloom.core.specs import GridSpec
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_file import FILE
 from taskloom.runs.cli import cli
-from taskloom.runs.grid import Grid
-from taskloom.runs.plan import Plan, PlannedCell
-from taskloom.runs.progress import Board, Lines, show_progress
+from taskloom.runs.plan import PlannedCell
 
 COMMANDS = ["run", "plan", "table", "cells", "predict", "grids", "plugins", "validate", "schema"]
 SPEC = {"tasks": {"sst": {}}, "stages": [{"epochs": 2}, {"epochs": 2}], "seed": 0}
@@ -380,73 +376,3 @@ def test_an_interrupted_run_goes_on_where_it_was(taskloom: Invoke, tmp_path: Pat
     code, line, rest = interrupt_at(": epoch ", "run", path, *results)
     assert code == 130
     assert int(line.split(": epoch ")[1].split("/")[0]) >= kept, "what was done is not done again"
-
-
-# Progress
-
-EVENTS = [
-    Event("started", "aa", {"device": "cpu"}),
-    Event("progress", "aa", {"stage": 0, "epoch": 1, "step": 5, "steps": 10, "rate": 12.5, "losses": {"sst": 1.6}}),
-    Event("epoch", "aa", {"stage": 0, "epoch": 1, "losses": {"sst": 1.5}, "scores": {"sst": 0.25, "overall": 0.25}}),
-    Event("stage", "aa", {"index": 0, "key": "k", "shared": True, "seconds": 0.0}),
-    Event("log", "aa", {"message": "a word"}),
-    Event("finished", "aa", {"seconds": 75.0, "scores": {"sst": 0.5, "overall": 0.5}}),
-    Event("started", "bb", {"device": "cpu"}),
-    Event("failed", "bb", {"reason": "too large"}),
-]
-
-
-def plan_of(*cells: PlannedCell) -> Plan:
-    raw = {"base": "x"}
-    return Plan(Grid("mine", Path("mine.json"), GridSpec.model_validate(raw), raw), cells, ())
-
-
-PLAN = plan_of(planned("aa", "[b]um", 0), planned("bb", "sum", 1), planned("cc", "sum", 2, "finished"))
-
-
-def test_progress_in_a_log_is_lines_with_the_time() -> None:
-    stream = io.StringIO()
-    with show_progress(PLAN, stream) as listen:
-        for event in EVENTS:
-            listen(event)
-    lines = [line[21:] for line in stream.getvalue().splitlines()]
-    assert lines[:5] == [
-        "[b]um, seed 0: started on cpu",
-        "[b]um, seed 0: stage 1/2  epoch 1/2  loss sst 1.500  dev sst 0.250 overall 0.250",
-        "[b]um, seed 0: stage 1 taken over from another cell",
-        "[b]um, seed 0: a word",
-        "[b]um, seed 0: finished in 1 min 15 s, dev sst 0.500 overall 0.500",
-    ]
-    assert lines[5].startswith("mine: 2 of 3 cells done, 1 of them before, 0.0 s so far, about")
-    assert lines[7] == "sum, seed 1: failed: too large"
-    assert lines[8].startswith("mine: 2 of 3 cells done, 1 of them before, 1 failed")
-
-
-def test_progress_knows_how_much_is_done() -> None:
-    board = Board.of(PLAN)
-    lines = Lines(board, io.StringIO())
-    shares = []
-    for event in EVENTS:
-        lines(event)
-        shares.append(board.done)
-    # Two stages of two epochs: half an epoch, an epoch, a whole stage, the cell.
-    assert shares == [0, 0.125, 0.25, 0.5, 0.5, 1, 1, 2]
-    assert board.work == 2
-
-
-def test_progress_on_a_terminal_is_live() -> None:
-    main, other = pty.openpty()
-    with os.fdopen(other, "w") as stream:
-        with show_progress(PLAN, stream) as listen:
-            for event in EVENTS[:3]:
-                listen(event)
-            listen._display.refresh()  # type: ignore[attr-defined]
-            for event in EVENTS[3:]:
-                listen(event)
-        shown = ""
-        while "1 failed" not in shown.rpartition("too large")[2]:
-            shown += os.read(main, 4096).decode(errors="replace")
-    os.close(main)
-    assert "[b]um, seed 0" in shown, "brackets in a label are no markup"
-    assert "stage 1/2  epoch 1/2  loss sst 1.500" in shown
-    assert "failed: too large" in shown
