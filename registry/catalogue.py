@@ -4,9 +4,8 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -50,6 +49,10 @@ class Catalogue:
             for plugin, classes in plugins.results(hook):
                 for cls in self._listed(hook, classes, plugin):
                     self._add(kind, cls, plugin)
+        for key, claims in self._claims.items():
+            if len(claims) > 1:
+                reason = self._absent(*key)
+                self.failed += [Failure(one.plugin, one.distribution, one.version, reason) for one in claims]
         self.failed = [*plugins.failed, *self.failed]
 
     @property
@@ -150,8 +153,6 @@ class Catalogue:
             return
         if not any(other.cls is cls for other in claims):
             claims.append(entry)
-        if len(claims) > 1:
-            self.failed.append(Failure.of(plugin, self._absent(*key)))
 
     def _absent(self, kind: str, name: str) -> str:
         """Why a name cannot be used: claimed twice, broken, or unknown – perhaps because its plugin failed to load."""
@@ -220,7 +221,7 @@ class Catalogue:
             return None
         try:
             # What a constructor prints is no part of a command's output.
-            with redirect_stdout(sys.stderr) if entry.builtin else quiet(f"plugin {entry.plugin!r}"):
+            with nullcontext() if entry.builtin else quiet(f"plugin {entry.plugin!r}"):
                 return entry.cls(**values)
         except KeyboardInterrupt:
             raise

@@ -8,7 +8,7 @@ a hook's name or signature, in a call – becomes a :class:`Failure` that names 
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -102,7 +102,7 @@ class Plugins:
     @contextmanager
     def quiet(self, plugin: Plugin) -> Iterator[None]:
         """Keep what is printed while a plugin is at work out of stdout, and say whose it is."""
-        with redirect_stdout(sys.stderr) if plugin.builtin else silence(f"plugin {plugin.name!r}", self._say):
+        with nullcontext() if plugin.builtin else silence(f"plugin {plugin.name!r}", self._say):
             yield
 
     def _say(self, line: str) -> None:

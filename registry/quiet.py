@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
@@ -29,7 +30,13 @@ def quiet(who: str, tell: Tell = to_stderr) -> Iterator[None]:
 
     ``sys.stdout`` is the same object afterwards and is never closed, and neither is what stood in for it: a logging
     handler that was made inside goes on, to stderr.
+
+    Both are the whole process's, so only its main thread may move them: two threads that take turns would put each
+    other's stand-in back. In another thread nothing happens; whoever starts one uses :func:`aside` around it.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     aside = _Aside()
     try:
         with _descriptor(aside.collected), redirect_stdout(_writer(aside)):
@@ -38,6 +45,26 @@ def quiet(who: str, tell: Tell = to_stderr) -> Iterator[None]:
         for line in _told(who, b"".join(aside.collected)):
             tell(line)
         aside.done = True
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Let everything that is printed inside, by this thread or another, go to stderr at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _flush()
+    kept = _copy_of_stdout()
+    try:
+        with suppress(OSError):  # a closed stderr
+            os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _flush()
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 class _Aside(io.RawIOBase):

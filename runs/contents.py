@@ -1,11 +1,10 @@
 """What lies behind the names in a specification: data files and weights, each read, checked and hashed once."""
 
-import sys
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
+from taskloom.registry.quiet import aside
 from taskloom.runs.build import make
 from taskloom.runs.canonical import canonical
 from taskloom.runs.overrides import Overrides
@@ -60,7 +59,7 @@ class Contents:
         return self._known[key]
 
     def _read(self, kind: str, component: dict[str, Any]) -> str:
-        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of a command's output
+        with aside():  # what a plugin prints is no part of a command's output
             return self._encoder(component) if kind == "encoder" else self._data(component)
 
     def _encoder(self, component: dict[str, Any]) -> str:

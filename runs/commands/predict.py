@@ -1,8 +1,6 @@
 """``taskloom predict``."""
 
 import os
-import sys
-from contextlib import redirect_stdout
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +9,7 @@ import click
 
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.registry.ledger import Ledger
+from taskloom.registry.quiet import aside
 from taskloom.registry.records import CellRecord, GridCell
 from taskloom.runs.commands.common import NotRunError, listing, note, recorded_grid, registry_option, say
 
@@ -95,7 +94,7 @@ def predict(
     from taskloom.registry.catalogue import load_catalogue
     from taskloom.runs.predict import predict_cell
 
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the answer
+    with aside():  # what a plugin prints is no part of the answer
         outcome = predict_cell(cell, load_catalogue(), registry, out, split=split, only=tasks, data=data, form=form)
     for line in outcome.notes:
         note(line)

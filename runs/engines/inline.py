@@ -1,13 +1,14 @@
 """The engine that runs cells in this process, one after another."""
 
 import queue
-import sys
 import threading
 import time
-from contextlib import redirect_stdout
+from contextlib import ExitStack
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
+from taskloom.runs.machine import skip_compiler
+from taskloom.registry.quiet import aside
 
 
 class Inline(Engine):
@@ -24,9 +25,12 @@ class Inline(Engine):
     def __init__(self) -> None:
         self._thread: _Thread | None = None
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._aside = ExitStack()
 
     def open(self, work: str, folder: Path) -> None:
+        skip_compiler()
         self._work = find_work(work)
+        self._aside.enter_context(aside())  # what a plugin prints in the thread is no part of the table
 
     @property
     def slots(self) -> int:
@@ -67,6 +71,7 @@ class Inline(Engine):
 
     def close(self) -> None:
         self.stop(at_once=True)
+        self._aside.close()
 
     def describe(self) -> str:
         return "one cell at a time in this process"
@@ -88,5 +93,4 @@ class _Thread(threading.Thread):
         self._events.put(event)
 
     def run(self) -> None:
-        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the table
-            perform(self._cell_work, self.job, self)
+        perform(self._cell_work, self.job, self)
