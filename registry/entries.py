@@ -123,9 +123,9 @@ def checked_name(kind: str, cls: Any) -> str:
 
 def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> Entry:
     """The entry of a class; ``PluginError`` if its options break a rule."""
-    options = options_of(cls)
     if not isinstance(cls.__doc__, str | None):
         raise PluginError(f"its docstring should be a text. Found {cut(repr(cls.__doc__))}.")
+    options = options_of(cls)
     stray = sorted(set(cls.places) - options.keys())
     if stray:
         raise PluginError(f"places should name options. Found {', '.join(stray)}.")

@@ -2,26 +2,45 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taskloom.core import INTERFACE
-from taskloom.registry.manager import packaged_grids
+from taskloom.core import INTERFACE, hookimpl
+from taskloom.registry.failures import Plugin
+from taskloom.registry.installed import installed
+from taskloom.registry.manager import Plugins, packaged_grids
+from taskloom.registry.quiet import quiet
+from taskloom.registry.rules import COMPONENTS, unfit_interface
+from taskloom.registry.rules import GRIDS as GRIDS_GROUP
 
 #: Prints what a process finds installed, and what it makes of one component of each name asked for.
 REPORT = """
 import json, sys
+from click.testing import CliRunner
 from taskloom.registry.catalogue import load_catalogue
+from taskloom.runs.cli import cli
 catalogue = load_catalogue()
+failed = {}
+for one in catalogue.failed:
+    failed.setdefault(one.plugin, [one.distribution, one.version, []])[2].append(one.reason)
+def command(*arguments):
+    done = CliRunner().invoke(cli, ["plugins", *arguments])
+    return [done.exit_code, done.stdout, done.stderr]
 print(json.dumps({
     "loaded": [[one.name, one.distribution, one.version, one.seconds] for one in catalogue.plugins.loaded],
-    "failed": {one.plugin: [one.distribution, one.version, one.reason] for one in catalogue.failed},
+    "failed": failed,
+    "list": command(),
+    "json": command("--json"),
+    "named": {name: command(name) for name in ("focal", "taskloom-one", "twice", "noimport", "tracking")},
     "components": [entry.as_dict() for entry in catalogue.entries],
     "asked": {name: [str(problem) for problem in catalogue.resolve("loss", name, "tasks.sst.loss")[1]]
               for name in sys.argv[1:]},
@@ -68,6 +87,22 @@ def taskloom_losses():
 '''
 
 
+HOOK = "from taskloom.core import hookimpl\n@hookimpl\n"
+OTHER = LOSS.replace("Loss", "Metric").replace("losses", "metrics").replace("def forward", "def __call__")
+OTHER = OTHER.format(cls="Mine", name="accuracy", options="*, a: int = 1")
+
+#: Writes to stdout in every way there is, and keeps hold of it.
+NOISE = """
+import ctypes, logging, os, sys
+print('hello by print')
+os.write(1, b'hello by descriptor\\n')
+ctypes.CDLL(None).puts(b'hello by C')
+sys.stdout.buffer.write(b'hello by buffer\\n')
+logging.getLogger('focal').addHandler(logging.StreamHandler(sys.stdout))
+logging.getLogger('focal').error('hello by handler')
+"""
+
+
 def install(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
     """A distribution taskloom-<name> with one module and one entry point, laid out as an installer would."""
     (site / f"taskloom_{name}.py").write_text(dedent(code), encoding="utf-8")
@@ -89,11 +124,13 @@ def run_python(code: str, *arguments: str, site: Path, **environment: str) -> st
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    (site / "stderr").write_text(done.stderr, encoding="utf-8")
     return done.stdout
 
 
 def report(site: Path, *asked: str, **environment: str) -> Any:
-    return json.loads(run_python(REPORT, *asked, site=site, **environment))
+    """What the script prints – all of it JSON, whatever the plugins print – and what it says on stderr."""
+    return json.loads(run_python(REPORT, *asked, site=site, **environment)) | {"stderr": (site / "stderr").read_text()}
 
 
 BROKEN: Mapping[str, tuple[str, str]] = {
@@ -122,7 +159,54 @@ BROKEN: Mapping[str, tuple[str, str]] = {
         "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_grids(): return []",
         "taskloom_grids() belongs in a module of the entry-point group 'taskloom.grids'. Found it in 'taskloom'.",
     ),
-    "newer": (f"TASKLOOM_INTERFACE = {INTERFACE + 1}", f"is written for plugin interface {INTERFACE + 1}"),
+    "newer": (
+        f"TASKLOOM_INTERFACE = {INTERFACE + 1}",
+        f"is written for plugin interface {INTERFACE + 1}; this taskloom has interface {INTERFACE}. "
+        "`pip install --upgrade taskloom` brings",
+    ),
+    "older": (
+        f"TASKLOOM_INTERFACE = '<{INTERFACE}'",
+        f"is written for plugin interface <{INTERFACE}; this taskloom has interface {INTERFACE}. "
+        "`pip install --upgrade taskloom-older` brings",
+    ),
+    "vague": (
+        "TASKLOOM_INTERFACE = 'soon'",
+        "TASKLOOM_INTERFACE should be a whole number or a range such as '>=1,<3'.",
+    ),
+    "shy": (
+        "def __dir__(): return ['boom']\ndef __getattr__(name):\n"
+        "  raise ValueError('do not look') if name == 'boom' else AttributeError(name)",
+        "looking at its 'boom' raised ValueError: do not look",
+    ),
+    "hookleaves": (
+        "import sys\nfrom taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(): sys.exit(4)",
+        "taskloom_losses() raised SystemExit: 4",
+    ),
+    "badlist": (
+        "from taskloom.core import hookimpl\nclass L(list):\n  def __iter__(self): raise SystemExit('no')\n"
+        "@hookimpl\ndef taskloom_losses(): return L()",
+        "taskloom_losses() should return a list of classes. Looking at it raised SystemExit: no.",
+    ),
+    "wordless": (
+        "from taskloom.core import hookimpl\nclass E(Exception):\n  def __str__(self): raise ValueError\n"
+        "@hookimpl\ndef taskloom_losses(): raise E",
+        "taskloom_losses() raised E: (an error without a message)",
+    ),
+    "unspeakable": (
+        "from taskloom.core import hookimpl\nclass O:\n  def __repr__(self): raise SystemExit\n"
+        "@hookimpl\ndef taskloom_losses(): return [O()]",
+        "SystemExit",
+    ),
+    "notext": (
+        LOSS.format(cls="Number", name="number", options="*, a: int = 1").replace("name =", "__doc__ = 5; name ="),
+        "its docstring should be a text. Found 5.",
+    ),
+    "badrelies": (
+        LOSS.format(cls="Needy", name="needy", options="*, a: int = 1").replace(
+            "name =", "relies_on = 'scipy'; name ="
+        ),
+        "loss 'needy': relies_on should be names of distributions. Found 'scipy'.",
+    ),
     "hookraises": (
         "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(): return 1 / 0",
         "taskloom_losses() raised ZeroDivisionError: division by zero",
@@ -174,17 +258,21 @@ def broken_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     site = tmp_path_factory.mktemp("broken")
     for name, (code, _) in BROKEN.items():
         install(site, name, code)
-    install(site, "focal", "print('hello from an import')\n" + FOCAL)
+    install(site, "focal", NOISE + FOCAL)
+    install(site, "fits", f"TASKLOOM_INTERFACE = '>={INTERFACE},<{INTERFACE + 2}'")
+    install(site, "tracking", f'"""Listens."""\n{HOOK}def taskloom_run_failed(reason): pass')
+    install(site, "several", f"{HOOK}def taskloom_loss(): return []\n@hookimpl\ndef taskloom_grid(): return []")
+    install(site, "other", OTHER)
     install(site, "one", LOSS.format(cls="One", name="twice", options="*, a: int = 1"), version="3.0")
     install(site, "two", LOSS.format(cls="Two", name="twice", options="*, b: int = 1"), version="4.0")
     install(site, "three", LOSS.format(cls="Three", name="twice", options="*, c: int = 1"), version="5.0")
     install(site, "mse", LOSS.format(cls="Mse", name="mse", options="broken"))
-    return report(site, "focal", "twice", "untyped", "fokal", "mse")
+    return report(site, "focal", "twice", "untyped", "fokal", "mse", "os:system")
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_plugin_is_reported_by_name(broken_world: Any, name: str) -> None:
-    distribution, version, reason = broken_world["failed"][name]
+    distribution, version, (reason,) = broken_world["failed"][name]
     assert (distribution, version) == (f"taskloom-{name}", "1.2")
     assert BROKEN[name][1] in reason
     assert "\n" not in reason
@@ -202,7 +290,7 @@ def test_broken_plugins_stop_nobody_else(broken_world: Any) -> None:
         "options": [{"name": "gamma", "takes": "a number", "required": False, "default": 2.0, "text": ""}],
     }
     assert broken_world["asked"]["focal"] == []
-    assert "loss 'mse': option 'broken' should be keyword-only" in broken_world["failed"]["mse"][2]
+    assert "loss 'mse': option 'broken' should be keyword-only" in broken_world["failed"]["mse"][2][0]
     assert broken_world["asked"]["mse"] == []  # the built-in of the name of a broken class
     builtin = [name for name, distribution, _, _ in broken_world["loaded"] if distribution == "taskloom"]
     assert {"encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics", "engines"} <= set(builtin)
@@ -210,7 +298,7 @@ def test_broken_plugins_stop_nobody_else(broken_world: Any) -> None:
 
 
 def test_a_signature_error_names_hook_and_argument(broken_world: Any) -> None:
-    reason = broken_world["failed"]["signature"][2]
+    (reason,) = broken_world["failed"]["signature"][2]
     assert "taskloom_losses(config)" in reason
     assert "can not be found in the hookspec" in reason
 
@@ -221,7 +309,7 @@ def test_two_components_of_one_name_are_an_error_that_names_both(broken_world: A
     assert "plugin 'one' of taskloom-one 3.0" in problem
     assert "plugin 'two' of taskloom-two 4.0" in problem
     assert "plugin 'three' of taskloom-three 5.0" in problem
-    assert "loss 'twice' is claimed by" in broken_world["failed"]["two"][2]
+    assert "loss 'twice' is claimed by" in broken_world["failed"]["two"][2][0]
 
 
 def test_a_component_whose_plugin_failed_says_so(broken_world: Any) -> None:
@@ -231,18 +319,72 @@ def test_a_component_whose_plugin_failed_says_so(broken_world: Any) -> None:
     assert "not loaded: plugin 'noimport' of taskloom-noimport 1.2: ModuleNotFoundError" in message
 
 
-def test_a_third_party_cannot_replace_a_builtin(tmp_path: Path) -> None:
-    code = LOSS.replace("Loss", "Metric").replace("losses", "metrics").replace("def forward", "def __call__")
-    install(tmp_path, "other", code.format(cls="Mine", name="accuracy", options="*, a: int = 1"))
-    script = """
-from taskloom.registry.catalogue import load_catalogue
-catalogue = load_catalogue()
-print(catalogue.get("metric", "accuracy").distribution)
-print(*catalogue.failed)
-"""
-    first, second = run_python(script, site=tmp_path).splitlines()
-    assert first == "taskloom"
-    assert second.startswith("plugin 'other' of taskloom-other 1.2: metric 'accuracy' is taskloom's own, which keeps")
+def test_a_third_party_cannot_replace_a_builtin(broken_world: Any) -> None:
+    (reason,) = broken_world["failed"]["other"][2]
+    assert reason.startswith("metric 'accuracy' is taskloom's own, which keeps the name")
+    (accuracy,) = (one for one in broken_world["components"] if one["name"] == "accuracy")
+    assert accuracy["distribution"] == "taskloom"
+
+
+def test_every_misspelt_hook_is_reported_and_the_list_of_hooks_once(broken_world: Any) -> None:
+    first, second = broken_world["failed"]["several"][2]
+    assert "no hook 'taskloom_grid'; did you mean 'taskloom_grids'?" in first
+    assert "no hook 'taskloom_loss'; did you mean 'taskloom_losses'?" in second
+    assert [reason.count("(hooks: ") for reason in (first, second)] == [0, 1]
+
+
+def test_entry_points_that_cannot_be_read_stop_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "focal", FOCAL)
+    install(tmp_path, "garbage", "")
+    (tmp_path / "taskloom_garbage-1.2.dist-info" / "entry_points.txt").write_text("[taskloom]\nno equals sign\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found, (failure,) = installed(["taskloom"])
+    assert {"focal", "losses"} <= {entry.name for entry, _ in found}
+    assert str(failure).startswith("plugin 'taskloom-garbage' of taskloom-garbage 1.2: its entry_points.txt cannot be")
+
+
+def test_a_range_of_interfaces_may_be_asked_for(broken_world: Any) -> None:
+    assert "fits" in {name for name, *_ in broken_world["loaded"]}
+
+
+def test_what_plugins_print_is_told_under_their_name(broken_world: Any) -> None:
+    # That nothing of it is in stdout is shown by stdout being JSON.
+    assert broken_world["stderr"].count("plugin 'focal' printed: hello by ") == 3
+    assert "plugin 'focal' printed 2 lines more" in broken_world["stderr"]
+
+
+def test_plugins_lists_other_packages_and_what_cannot_be_used(broken_world: Any) -> None:
+    code, text, _ = broken_world["list"]
+    assert code == 0
+    ours, _, rest = text.partition("From other packages:")
+    others, _, broken = rest.partition("Cannot be used:")
+    assert "pcgrad" in ours
+    assert "focal" not in ours
+    assert re.search(r"^loss +focal +1\.2 +taskloom-focal +\d+ +Cross-entropy that", others, re.MULTILINE)
+    assert re.search(r"^tracker +tracking +1\.2 +taskloom-tracking +\d+ +Listens\.", others, re.MULTILINE)
+    assert "plugin 'noimport' of taskloom-noimport 1.2: ModuleNotFoundError" in broken
+    assert broken.count("to remove it: pip uninstall taskloom-several") == 1
+    assert "to leave it out: TASKLOOM_PLUGINS=taskloom-fits,taskloom-focal,taskloom-tracking" in broken
+
+
+def test_plugins_in_json_has_import_times_and_removal(broken_world: Any) -> None:
+    found = json.loads(broken_world["json"][1])
+    (tracking,) = (one for one in found["plugins"] if one["name"] == "tracking")
+    assert tracking["hooks"] == ["taskloom_run_failed"]
+    assert tracking["import_seconds"] > 0
+    assert {one["removal"] for one in found["failed"] if one["plugin"] == "noimport"} == {
+        "pip uninstall taskloom-noimport"
+    }
+
+
+def test_a_plugin_a_distribution_or_what_is_broken_can_be_asked_for(broken_world: Any) -> None:
+    named = {name: text for name, (code, text, _) in broken_world["named"].items() if code == 0}
+    assert "gamma" in named["focal"]
+    assert "Hooks: taskloom_losses\nComponents: loss focal" in named["focal"]
+    assert "loss 'twice' is claimed by" in named["taskloom-one"]
+    assert "loss 'twice' is claimed by" in named["twice"]
+    assert "pip uninstall taskloom-noimport" in named["noimport"]
+    assert "Components: none" in named["tracking"]
 
 
 LIMITS: Mapping[str, tuple[set[str], set[str]]] = {
@@ -314,11 +456,45 @@ print(json.dumps([{name: one.conflict for name, one in grids.items()}, [str(one)
     assert sum("is claimed by" in line for line in failed) == 1
 
 
-def test_a_component_hook_in_the_light_group_is_refused(tmp_path: Path) -> None:
-    install(tmp_path, "focal", BROKEN["nolist"][0], group="taskloom.grids")
-    script = "from taskloom.registry.manager import load_plugins\nprint(*load_plugins().failed)"
-    line = run_python(script, site=tmp_path)
-    assert "taskloom_losses() belongs in a module of the entry-point group 'taskloom'" in line
+def test_a_component_hook_in_the_light_group_is_refused() -> None:
+    plugins = Plugins()
+    module = SimpleNamespace(taskloom_losses=hookimpl(lambda: []))
+    plugins.add(module, Plugin("focal", GRIDS_GROUP, "taskloom-focal", "1"))
+    (failure,) = plugins.failed
+    assert "taskloom_losses() belongs in a module of the entry-point group 'taskloom'" in failure.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [(2, True), (1, False), (3, False), ("2", True), (">=1,<3", True), (">2", False), ("!=2", False), ("<= 2", True)],
+)
+def test_interfaces_are_compared_as_numbers(asked: object, fits: bool) -> None:
+    assert (unfit_interface(asked, "taskloom-focal", have=2) == "") == fits
+
+
+@pytest.mark.parametrize("asked", [True, 1.5, "", "1.5", ">=", [1]])
+def test_an_interface_that_is_none_is_refused(asked: object) -> None:
+    assert "should be a whole number or a range" in unfit_interface(asked, "taskloom-focal")
+
+
+def test_stdout_is_left_as_it_was(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    before = sys.stdout
+    with quiet("plugin 'x'", said.append):
+        kept = sys.stdout
+        os.write(1, b"inside\n")
+        sys.stdout = StringIO()  # a plugin may do that
+    assert sys.stdout is before
+    assert not before.closed
+    kept.write("later\n")
+    os.write(1, b"outside\n")
+    assert capfd.readouterr() == ("outside\n", "later\n")
+    assert said == ["plugin 'x' printed: inside"]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        with quiet("plugin 'x'", said.append):
+            os.write(1, b"again\n")
+    assert said[1:] == ["plugin 'x' printed: again"]
 
 
 def test_our_own_grids_are_found_without_conflict() -> None:
@@ -328,18 +504,22 @@ def test_our_own_grids_are_found_without_conflict() -> None:
     assert all(grid.path.is_file() for grid in grids.values())
 
 
-def test_a_tracker_that_raises_does_not_stop_the_next(tmp_path: Path) -> None:
-    tracker: Callable[[str], str] = lambda body: (  # noqa: E731
-        f"from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_run_failed(reason, cell):\n  {body}"
-    )
-    install(tmp_path, "a", tracker("raise ValueError(reason)"))
-    install(tmp_path, "b", tracker("return [cell, reason]"))
-    script = """
-from taskloom.registry.manager import load_plugins
-plugins = load_plugins()
-print([result for _, result in plugins.results("taskloom_run_failed", cell="c", label="l", reason="r")])
-print(*plugins.failed)
-"""
-    results, failed = run_python(script, site=tmp_path).splitlines()
-    assert results == "[['c', 'r']]"
-    assert failed == "plugin 'a' of taskloom-a 1.2: taskloom_run_failed() raised ValueError: r"
+def test_a_tracker_that_raises_does_not_stop_the_next_and_is_noted_once() -> None:
+    @hookimpl
+    def raising(reason: list[str], cell: str) -> None:
+        reason.append("changed")
+        raise ValueError(cell)
+
+    @hookimpl
+    def answering(cell: str, reason: list[str]) -> list[Any]:
+        return [cell, reason]
+
+    plugins = Plugins()
+    for name, function in (("a", raising), ("b", answering)):
+        plugins.add(SimpleNamespace(taskloom_run_failed=function), Plugin(name, COMPONENTS, f"taskloom-{name}", "1.2"))
+    for _ in range(3):
+        answers = plugins.results("taskloom_run_failed", cell="c", label="l", reason=["r"])
+        assert [answer for _, answer in answers] == [["c", ["r"]]]
+    message = "plugin 'a' of taskloom-a 1.2: taskloom_run_failed() raised ValueError: c"
+    assert [str(one) for one in plugins.failed] == [message]
+    assert [str(one) for one in plugins.raised(["taskloom_run_failed"])] == [message]
