@@ -29,70 +29,247 @@ if TYPE_CHECKING:
 PROJECT = "taskloom"
 #: The version of the plugin interface: raised when a plugin that worked would no longer work.
 INTERFACE = 1
+#: Marks a function of this file as a hook that plugins may implement. Plugins do not need it.
 hookspec = pluggy.HookspecMarker(PROJECT)
+#: Marks a function of a plugin's module as the implementation of the hook of the same name.
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
 def taskloom_encoders() -> "Sequence[type[Encoder]]":  # type: ignore[empty-body]
-    """The encoders this plugin adds."""
+    """The encoders this plugin adds: text → vectors.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``Encoder``, each with a ``name`` that no other encoder has.
+
+    In a grid: ``"encoder": {"name": "bag", "width": 64}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_encoders() -> list[type[Encoder]]:
+            return [Bag]
+    """
 
 
 @hookspec
 def taskloom_heads() -> "Sequence[type[Head]]":  # type: ignore[empty-body]
-    """The heads this plugin adds."""
+    """The heads this plugin adds: vectors → prediction.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``Head``, each with a ``name`` that no other head has.
+
+    In a grid: ``"head": {"name": "gated", "hidden": 64}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_heads() -> list[type[Head]]:
+            return [Gated]
+    """
 
 
 @hookspec
 def taskloom_losses() -> "Sequence[type[Loss]]":  # type: ignore[empty-body]
-    """The losses this plugin adds."""
+    """The losses this plugin adds: prediction and target → one number to be made small.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``Loss``, each with a ``name`` that no other loss has.
+
+    In a grid: ``"loss": {"name": "focal", "gamma": 2.0}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_losses() -> list[type[Loss]]:
+            return [Focal]
+    """
 
 
 @hookspec
 def taskloom_samplers() -> "Sequence[type[Sampler]]":  # type: ignore[empty-body]
-    """The samplers this plugin adds."""
+    """The samplers this plugin adds: which task batches make up one step.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``Sampler``, each with a ``name`` that no other sampler has.
+
+    In a grid: ``"sampler": {"name": "sized", "alpha": 0.5}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_samplers() -> list[type[Sampler]]:
+            return [Sized]
+    """
 
 
 @hookspec
 def taskloom_combiners() -> "Sequence[type[GradientCombiner]]":  # type: ignore[empty-body]
-    """The gradient combiners this plugin adds."""
+    """The gradient combiners this plugin adds: per-task gradients → one update.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``GradientCombiner``, each with a ``name`` that no other combiner has.
+
+    In a grid: ``"combiner": {"name": "even", "power": 1.0}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_combiners() -> list[type[GradientCombiner]]:
+            return [Even]
+    """
 
 
 @hookspec
 def taskloom_datasets() -> "Sequence[type[DataSet]]":  # type: ignore[empty-body]
-    """The data sets this plugin adds."""
+    """The data sets this plugin adds: texts with labels.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``DataSet``, each with a ``name`` that no other data set has.
+
+    In a grid: ``"data": {"name": "reviews", "dir": "data/reviews"}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_datasets() -> list[type[DataSet]]:
+            return [Reviews]
+    """
 
 
 @hookspec
 def taskloom_metrics() -> "Sequence[type[Metric]]":  # type: ignore[empty-body]
-    """The metrics this plugin adds."""
+    """The metrics this plugin adds: predictions and labels → one number, larger is better.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``Metric``, each with a ``name`` that no other metric has.
+
+    In a grid: ``"metric": {"name": "nearness", "scale": 0.5}``
+
+    Example::
+
+        @hookimpl
+        def taskloom_metrics() -> list[type[Metric]]:
+            return [Nearness]
+    """
 
 
 @hookspec
 def taskloom_engines() -> "Sequence[type[Engine]]":  # type: ignore[empty-body]
-    """The engines this plugin adds."""
+    """The engines this plugin adds: where cells are run.
+
+    Called: once in every process that needs components; it should only name classes.
+
+    Returns: a list of concrete subclasses of ``Engine``, each with a ``name`` that no other engine has.
+
+    On the command line: ``taskloom run GRID --engine threads``. Where a cell runs is no part of its identity.
+
+    Example::
+
+        @hookimpl
+        def taskloom_engines() -> list[type[Engine]]:
+            return [Threads]
+    """
 
 
 @hookspec
 def taskloom_grids() -> Sequence[Path]:  # type: ignore[empty-body]
-    """JSON files of packaged grids; a grid's name is its file's. Only in the entry-point group ``taskloom.grids``."""
+    """The packaged grids this plugin adds: JSON files that can be run by name.
+
+    Called: whenever grids are listed or looked up. Only in modules of the entry-point group ``taskloom.grids``, which
+    should import nothing heavy.
+
+    Returns: a list of paths; a grid is called as its file, so ``surgery.json`` is run by ``taskloom run surgery``.
+
+    Example::
+
+        @hookimpl
+        def taskloom_grids() -> Sequence[Path]:
+            return sorted(Path(__file__).parent.glob("*.json"))
+    """
 
 
 @hookspec
 def taskloom_run_started(cell: str, label: str, spec: dict[str, Any]) -> None:
-    """A cell begins (or goes on from a checkpoint). Called in the driver."""
+    """A cell begins, or goes on from a checkpoint.
+
+    Called: in the process that drives the grid, once per attempt. What is raised is reported and stops no run; what
+    is done to the arguments is seen by nobody else. Arguments that a tracker does not need may be left out.
+
+    Arguments:
+        cell: the cell's identity, a hash
+        label: its row in the table
+        spec: its whole specification with every default filled in, ``spec["seed"]`` among it
+
+    Example::
+
+        @hookimpl
+        def taskloom_run_started(cell: str, label: str) -> None:
+            print(f"{label} begins as {cell[:12]}")
+    """
 
 
 @hookspec
 def taskloom_epoch_ended(cell: str, label: str, facts: dict[str, Any]) -> None:
-    """An epoch of a cell has ended: ``facts`` hold stage, epoch, train losses and dev scores."""
+    """An epoch of a cell has ended.
+
+    Called: in the process that drives the grid, after each epoch of each stage.
+
+    Arguments:
+        cell: the cell's identity, a hash
+        label: its row in the table
+        facts: ``stage`` (from 0), ``epoch`` (from 1 in each stage), ``step``, ``losses`` (task → mean training loss),
+            ``scores`` (task → dev score, and ``overall``), ``metrics`` (what losses report of their state), ``seconds``
+
+    Example::
+
+        @hookimpl
+        def taskloom_epoch_ended(label: str, facts: dict[str, Any]) -> None:
+            print(label, facts["epoch"], facts["scores"])
+    """
 
 
 @hookspec
 def taskloom_run_finished(cell: str, label: str, facts: dict[str, Any]) -> None:
-    """A cell has finished: ``facts`` hold its final scores, wall time and peak memory."""
+    """A cell has finished.
+
+    Called: in the process that drives the grid, once per cell.
+
+    Arguments:
+        cell: the cell's identity, a hash
+        label: its row in the table
+        facts: ``scores`` (task → dev score of the best epoch, and ``overall``), ``best_epoch``, ``seconds``,
+            ``peak_memory`` in bytes
+
+    Example::
+
+        @hookimpl
+        def taskloom_run_finished(label: str, facts: dict[str, Any]) -> None:
+            print(label, facts["scores"]["overall"])
+    """
 
 
 @hookspec
 def taskloom_run_failed(cell: str, label: str, reason: str) -> None:
-    """A cell has failed, with the reason that the table shows."""
+    """A cell has failed.
+
+    Called: in the process that drives the grid, when no further attempt is made.
+
+    Arguments:
+        cell: the cell's identity, a hash
+        label: its row in the table
+        reason: why, in one line, as the table shows it
+
+    Example::
+
+        @hookimpl
+        def taskloom_run_failed(label: str, reason: str) -> None:
+            print(f"{label} failed: {reason}")
+    """
