@@ -61,7 +61,7 @@ def _numbers(limits: list[Any]) -> Iterator[float]:
     ]
     yield from (1, 0.5, 0, 2, -1)
     for bound in bounds:
-        yield from (bound, bound + 1, bound - 1, bound + 0.5, bound - 0.5)
+        yield from (bound, bound + 1, bound - 1, bound + 0.5, bound - 0.5, 2 * bound)
 
 
 def _components(catalogue: "Catalogue", kind: str) -> Iterator[str]:
