@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from taskloom.core.engine import Emit, Work
-from taskloom.core.errors import TaskloomError
+from taskloom.core.errors import OutOfMemory, TaskloomError
 from taskloom.core.events import ENDS, Event, Job
 
 
@@ -55,7 +55,7 @@ class _Told:
 
     def __init__(self, job: Job, emit: Emit) -> None:
         self.ended = False
-        self.broken: Exception | None = None
+        self.broken: OSError | None = None
         self._job, self._emit = job, emit
 
     def __call__(self, event: Event) -> None:
@@ -66,7 +66,7 @@ class _Told:
         self.ended = event.what in ENDS
         try:
             self._emit(replace(event, fence=self._job.fence))
-        except Exception as error:
+        except OSError as error:
             self.broken = error
             raise
 
@@ -87,7 +87,7 @@ def _ending(job: Job, error: Exception) -> Event:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, the CPU's or the GPU's."""
-    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemory", "OutOfMemoryError"):
+    if isinstance(error, MemoryError | OutOfMemory) or type(error).__name__ == "OutOfMemoryError":
         return True
     # torch has no type for the CPU's memory: "DefaultCPUAllocator: can't allocate memory" and "not enough memory".
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -1,11 +1,15 @@
 """What the machine can tell: peak memory, versions, seeds of the global generators."""
 
 import ctypes
+import functools
 import platform
 import random
 import resource
+import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +28,39 @@ def keep_freed_memory() -> None:
         return  # another C library
     mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: take large blocks from the heap
     mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and do not shrink it
+
+
+def use_threads(count: int) -> None:
+    """Let this process compute with so many threads."""
+    torch.set_num_threads(count)
+
+
+def skip_compiler() -> None:
+    """Spare a process torch's compiler, whose import takes a second or two and which nothing here uses.
+
+    torch's optimizers import it only to tell it to look away: from some methods by a mark, which is set here by hand,
+    and from ``step``, which gets the same guard of the gradient mode without it. Where torch has changed, nothing
+    happens.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for method in vars(torch.optim.Optimizer).values():
+        function = getattr(method, "__wrapped__", None)
+        if function is not None and hasattr(function, "__dict__"):
+            function.__dict__.setdefault("__dynamo_disable", function)
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+        step = vars(kind).get("step")
+        if step is not None and step.__code__.co_name == "_use_grad":
+            kind.step = _guarded(step.__wrapped__)  # type: ignore[method-assign]
+
+
+def _guarded(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def guarded(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step(self, closure)
+
+    return guarded
 
 
 def reset_peak_memory() -> None:

@@ -2,17 +2,9 @@
 
 from taskloom.core import Engine, hookimpl
 from taskloom.runs.engines.inline import Inline
-
-
-class Local(Inline):
-    """Runs the cells in this process, one after another.
-
-    Example: ``taskloom run quickstart --engine local``
-    """
-
-    name = "local"
+from taskloom.runs.engines.local import Local
 
 
 @hookimpl
 def taskloom_engines() -> list[type[Engine]]:
-    return [Inline, Local]
+    return [Local, Inline]

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
-from taskloom.runs.machine import skip_compiler
 from taskloom.registry.quiet import aside
+from taskloom.runs.machine import skip_compiler
 
 
 class Inline(Engine):

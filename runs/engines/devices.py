@@ -1,0 +1,129 @@
+"""Where the local engine's workers are placed: what the machine has, and what was asked for."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taskloom.core.errors import Problem, RequestError
+
+#: CPU workers without a word from the user: more seldom pay.
+MOST_CPU = 8
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What there is: cores that this process may use, and the CUDA devices as ``CUDA_VISIBLE_DEVICES`` names them."""
+
+    cores: int
+    cuda: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one worker: its device, its threads, and the environment that keeps it there."""
+
+    device: str
+    threads: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def inventory() -> Inventory:
+    """What this machine has. The only function here that looks."""
+    import torch
+
+    count = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    names = visible[:count] if len(visible) >= count else [str(place) for place in range(count)]
+    return Inventory(cores=_cores(), cuda=tuple(names))
+
+
+def _cores() -> int:
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        cores = os.cpu_count() or 1
+    try:  # a container may be given the time of fewer cores than it sees
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def place(
+    machine: Inventory,
+    *,
+    devices: str = "auto",
+    workers: int | None = None,
+    cells_per_gpu: int = 1,
+    threads: int | None = None,
+) -> tuple[Slot, ...]:
+    """The slots of a machine; ``RequestError`` names what it cannot give.
+
+    ``devices`` is ``auto`` (every GPU, or the CPU where there is none), ``cuda``, ``cpu``, ``cpu:N`` (N at once) or a
+    list such as ``cuda:0,cuda:2``. Threads depend on the machine and on what was asked for, never on how many cells
+    there are: a cell's last digits may hang on them.
+
+    >>> [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in place(Inventory(8, ("0", "1")), cells_per_gpu=2)]
+    ['0', '1', '0', '1']
+    >>> [(slot.device, slot.threads) for slot in place(Inventory(cores=4), devices="cpu:2")]
+    [('cpu', 2), ('cpu', 2)]
+    """
+    for option, value in (("workers", workers), ("cells_per_gpu", cells_per_gpu), ("threads", threads)):
+        if value is not None and value < 1:
+            raise _refused(option, f"should be at least 1. Found {value}.")
+    cpu, gpus = _read(devices, machine)
+    if cpu is not None:
+        if cells_per_gpu > 1:
+            raise _refused("cells_per_gpu", f"no GPU is used here (devices: {devices}); --workers sets the CPU's cells")
+        if cpu and workers and cpu != workers:
+            raise _refused("workers", f"{workers} workers and devices {devices!r} do not agree; give one of them")
+        count = cpu or workers or min(machine.cores, MOST_CPU)
+        each = threads or max(1, machine.cores // count)
+        return tuple(Slot("cpu", each, _environment(each, "")) for _ in range(count))
+    # Device by device, then the second cell of each: fewer workers than that use as many GPUs as they can.
+    chosen = [gpu for _ in range(cells_per_gpu) for gpu in gpus]
+    if workers is not None:
+        if workers > len(chosen):
+            text = f"{workers} workers need more than {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} with"
+            raise _refused("workers", f"{text} {cells_per_gpu} cell each; --cells-per-gpu puts several on one")
+        chosen = chosen[:workers]
+    each = threads or max(1, machine.cores // len(chosen))
+    return tuple(Slot(f"cuda:{gpu}", each, _environment(each, machine.cuda[gpu])) for gpu in chosen)
+
+
+def _read(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
+    """The number of CPU slots (0: as many as fit) or the GPUs."""
+    here = ", ".join(f"cuda:{place}" for place in range(len(machine.cuda))) or "no GPU"
+    gpus: list[int] = []
+    cpu: int | None = None
+    for item in (part.strip() for part in devices.split(",")):
+        kind, colon, number = item.partition(":")
+        if item == "auto" and devices.strip() == "auto":
+            return (None, list(range(len(machine.cuda)))) if machine.cuda else (0, [])
+        if kind not in ("cpu", "cuda") or (colon and not number.isdecimal()) or item == "cpu:0":
+            text = "should be auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
+            raise _refused("devices", f"{text}. Found {devices!r}.")
+        if kind == "cpu":
+            cpu = (cpu or 0) + int(number or 0)
+            continue
+        asked = [int(number)] if colon else list(range(len(machine.cuda)))
+        if not asked or any(place >= len(machine.cuda) for place in asked):
+            raise _refused("devices", f"there is no {item} on this machine ({here}; {machine.cores} cores)")
+        if set(asked) & set(gpus):
+            raise _refused(
+                "devices", f"{item} stands twice; --cells-per-gpu puts several cells on a GPU. Found {devices!r}."
+            )
+        gpus += asked
+    if cpu is not None and gpus:
+        text = f"CPU and GPU cannot share a grid: their results differ in the last digits. Found {devices!r}."
+        raise _refused("devices", text)
+    return cpu, gpus
+
+
+def _environment(threads: int, cuda: str) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": cuda}
+
+
+def _refused(option: str, text: str) -> RequestError:
+    return RequestError("engine 'local'", [Problem(option, text)])
