@@ -70,7 +70,7 @@ class Leases:
 
     def claim_some(self, cells: Iterable[str], count: int = 1) -> dict[str, int]:
         """Claim the first ``count`` of these cells that can be claimed; cell → fence, in their order."""
-        waiting = iter([cell for cell in cells if cell not in self._finished])
+        waiting = iter(self.unfinished(cells))
         got: dict[str, int] = {}
         with self._ledger.transaction(durable=False) as db:
             self._say(db)
@@ -78,6 +78,10 @@ class Leases:
                 got |= self._claim(db, chunk, count - len(got))
         self._mine |= got
         return got
+
+    def unfinished(self, cells: Iterable[str]) -> list[str]:
+        """These cells less those that a claim has found finished; nothing is read."""
+        return [cell for cell in cells if cell not in self._finished]
 
     def beat(self) -> frozenset[str]:
         """Say that this driver lives, and all its leases with it; gives the cells that others have taken since."""

@@ -139,7 +139,7 @@ class Ledger:
         """Write down what happened to a cell, whole or not at all. ``progress`` is not kept.
 
         An event that carries a fence is refused with :class:`LostLeaseError` unless that is the cell's present lease:
-        whoever lost a lease can no longer change what the next one finds.
+        whoever lost a lease can no longer change what the next one finds. Nor does a finished cell begin or end again.
         """
         if event.what == "progress":
             return
@@ -147,10 +147,11 @@ class Ledger:
         if writer is None:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
         with self.transaction() as db:
-            if not db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone():
+            cell = db.execute("SELECT status FROM cells WHERE id = ?", [event.cell]).fetchone()
+            if cell is None:
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
             if event.fence:
-                _refuse_late(db, event)
+                _refuse_late(db, event, cell["status"])
             writer(db, event.cell, event.facts)
             if event.what in BEGINNINGS:
                 begin_attempt(db, event.cell, event.facts, event.fence)
@@ -254,10 +255,12 @@ class Ledger:
             return [row["text"] for row in db.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])]
 
 
-def _refuse_late(db: sqlite3.Connection, event: Event) -> None:
+def _refuse_late(db: sqlite3.Connection, event: Event, status: str) -> None:
     lease = db.execute("SELECT driver, fence FROM leases WHERE cell = ?", [event.cell]).fetchone()
     if lease is None or lease["fence"] != event.fence:
         raise LostLeaseError(event.cell, event.fence, lease and f"driver {lease['driver']} (lease {lease['fence']})")
+    if status == "finished" and event.what in BEGINNINGS | ENDS:
+        raise LostLeaseError(event.cell, event.fence, finished=True)
 
 
 def _names(db: sqlite3.Connection) -> list[str]:

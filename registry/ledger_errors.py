@@ -11,11 +11,14 @@ from taskloom.core.errors import RegistryError
 class LostLeaseError(RegistryError):
     """Somebody writes under a lease that another has taken over, or that was given back; nothing was written."""
 
-    def __init__(self, cell: str, fence: int, holder: str | None = None) -> None:
-        super().__init__(
-            f"lease {fence} of cell {cell} is lost: {holder or 'nobody'} has the cell now. Nothing was written; "
-            f"{'the cell goes on there' if holder else '`taskloom run` takes the cell up again'}."
-        )
+    def __init__(self, cell: str, fence: int, holder: str | None = None, *, finished: bool = False) -> None:
+        if finished:
+            how = "is over: the cell is finished. Nothing was written"
+        elif holder:
+            how = f"is lost: {holder} has the cell now. Nothing was written; the cell goes on there"
+        else:
+            how = "is lost: nobody has the cell now. Nothing was written; `taskloom run` takes the cell up again"
+        super().__init__(f"lease {fence} of cell {cell} {how}.")
 
 
 @contextmanager
