@@ -138,7 +138,6 @@ class Run:
             seconds=self.seconds,
             peak_memory=peak_memory(),
         )
-        saved.drop_checkpoints(self.folder)  # only now: until the driver has written it down, it may be needed
 
 
 def run_stage(run: Run, index: int, resumed: "tuple[saved.Tensors, dict[str, Any]] | None") -> None:
