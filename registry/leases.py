@@ -13,7 +13,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice, repeat
 from threading import Event as Flag
 from threading import Thread
 from types import TracebackType
@@ -28,7 +28,7 @@ from taskloom.registry.presence import Driver, Machine
 
 BEAT = 5.0  # seconds between two signs of life
 PATIENCE = 60.0  # seconds of silence after which a driver that may still be there counts as dead
-_CHUNK = 64  # cells looked at in one question
+_CHUNKS = (8, 32, 128, 512)  # cells looked at in one question; most often one of the first few is free
 _DRIVER = "id, host, pid, process, boot, began, beat, uptime, patience"
 
 
@@ -74,8 +74,11 @@ class Leases:
         got: dict[str, int] = {}
         with self._ledger.transaction(durable=False) as db:
             self._say(db)
-            while len(got) < count and (chunk := list(islice(waiting, _CHUNK))):
+            for size in chain(_CHUNKS, repeat(_CHUNKS[-1])):
+                chunk = list(islice(waiting, size))
                 got |= self._claim(db, chunk, count - len(got))
+                if len(got) >= count or not chunk:
+                    break
         self._mine |= got
         return got
 

@@ -146,7 +146,8 @@ class Ledger:
         writer = WRITERS.get(event.what)
         if writer is None:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
-        with self.transaction() as db:
+        # A power cut may take back that a cell began: it begins again. What a checkpoint relies on has to stay.
+        with self.transaction(durable=event.what not in BEGINNINGS) as db:
             cell = db.execute("SELECT status FROM cells WHERE id = ?", [event.cell]).fetchone()
             if cell is None:
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")

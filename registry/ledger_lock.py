@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from random import SystemRandom
 
-_LONGEST = 0.02  # seconds between two tries
+_LONGEST = 0.005  # seconds between two tries
 _chance = SystemRandom()
 
 
