@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from taskloom.core.component import Component
 
+#: A part of the data: what is trained on, what chooses the best epoch, what is kept for the end.
 Split = Literal["train", "dev", "test"]
 
 
@@ -26,10 +27,12 @@ class Labels:
 
     @classmethod
     def of_classes(cls, count: int) -> "Labels":
+        """Class numbers from 0 to ``count`` − 1."""
         return cls(classes=count, low=0.0, high=count - 1.0)
 
     @classmethod
     def of_range(cls, low: float, high: float) -> "Labels":
+        """Values from ``low`` to ``high``."""
         return cls(classes=0, low=float(low), high=float(high))
 
 

@@ -20,6 +20,7 @@ class Emit(Protocol):
         """True once the cell should write a checkpoint, emit ``interrupted`` and return."""
 
 
+#: What runs one job: it reports by ``emit`` and ends with one event of ``ENDS``.
 Work = Callable[[Job, Emit], None]
 
 

@@ -37,6 +37,7 @@ class Replay:
     def __call__(
         self, embedded: Tensor | None = None, *, parameters: Mapping[str, Tensor] | None = None
     ) -> "Prediction":
+        """The prediction of the pass, run again from ``embedded`` and with ``parameters`` where they are given."""
         if not parameters:
             return self.run(embedded)
         if isinstance(self.run, Pass):

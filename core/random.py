@@ -50,6 +50,7 @@ class Dropout(nn.Module):
         return self.training and self.p > 0.0
 
     def forward(self, x: Tensor) -> Tensor:
+        """``x`` with elements dropped in training, as it is otherwise."""
         return x * self.noise(x) if self.active else x
 
     def noise(self, like: Tensor) -> Tensor:
@@ -57,6 +58,7 @@ class Dropout(nn.Module):
         return dropout_noise(like, self.p, self.generator)
 
     def extra_repr(self) -> str:
+        """What ``print`` shows of it."""
         return f"p={self.p}"
 
 

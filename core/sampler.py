@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from taskloom.core.component import Component
 from taskloom.core.errors import Problem
 
+#: Places in a task's training data, counted from 0.
 Rows = NDArray[np.int64]
 
 
@@ -33,6 +34,7 @@ class TaskBatch:
     rows: Rows
 
 
+#: The task batches of one optimizer step, no task twice.
 Group = tuple[TaskBatch, ...]
 
 

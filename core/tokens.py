@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+#: What a head needs of each example: one text, two or three encoded apart, two in one sequence, or that both ways.
 Reads = Literal["single", "pair", "triple", "joint", "both_orders"]
+#: The token ids of one text, without special tokens.
 Ids = NDArray[np.int32]
 
 #: How many sequences one example becomes under each way of reading it.
@@ -50,6 +52,7 @@ class Tokens:
 
     @cached_property
     def longest(self) -> int:
+        """Tokens of the longest sequence."""
         return int(self.lengths.max())
 
     @property
@@ -97,6 +100,7 @@ class Tokens:
         return flat if self.even else flat.index_select(0, self.slots)
 
     def to(self, device: torch.device | str) -> "Tokens":
+        """The same batch on another device."""
         return Tokens(self.ids.to(device), self.lengths.to(device), self.types.to(device))
 
 

@@ -26,9 +26,10 @@ HEADERS = ("kind", "name", "version", "distribution", "import ms", "summary")
 @click.command(short_help="List components and their options.")
 @click.argument("name", required=False)
 @click.option("--kind", type=click.Choice(KINDS), help="Only components of this kind.")
+@click.option("--reference", is_flag=True, help="Print the reference of hooks and interfaces, as Markdown.")
 @strict_option
 @json_option
-def plugins(name: str | None, kind: str | None, as_json: bool) -> None:
+def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) -> None:
     """List every installed component and plugin, or describe those called NAME.
 
     NAME is a component, a plugin or a distribution. A component is shown with all its options and their defaults,
@@ -44,8 +45,16 @@ def plugins(name: str | None, kind: str | None, as_json: bool) -> None:
       taskloom plugins pcgrad
       taskloom plugins --kind loss
       TASKLOOM_PLUGINS= taskloom plugins
+      taskloom plugins --reference > reference.md
       taskloom plugins --json | jq -r '.components[] | select(.kind == "loss") | .name'
     """
+    if reference:
+        if name is not None or kind is not None or as_json:
+            raise click.UsageError("--reference stands alone: the reference is whole, and Markdown")
+        from taskloom.runs.reference import reference as reference_text
+
+        say(reference_text().rstrip("\n"))
+        return
     from taskloom.registry.catalogue import load_catalogue
 
     catalogue = strict_check(load_catalogue())
