@@ -1,8 +1,9 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
 A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
-random states) and ``state.json`` (where the run stands, the sampler's state, and the checksum of the tensors).
-The last two are kept, so that a damaged one can be passed over. Nothing is ever unpickled.
+random states) and ``state.json`` (where the run stands, the sampler's state, and the checksums of both files).
+The last two are kept, so that a damaged one can be passed over. One that was written in the middle of an epoch makes
+way for the epoch's. Nothing is ever unpickled.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +34,63 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         save_file(tensors, partial / "tensors.safetensors")
-        facts = {**state, "sha256": _sha256(partial / "tensors.safetensors")}
-        (partial / "state.json").write_text(json.dumps(facts, allow_nan=False), encoding="utf-8")
+        facts = json.loads(json.dumps({**state, "sha256": _sha256(partial / "tensors.safetensors")}, allow_nan=False))
+        facts["check"] = _check_of(facts)
+        (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
         for path in (partial / "tensors.safetensors", partial / "state.json", partial):
             sync(path)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        _put(partial, folder)
         sync(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _put(partial: Path, folder: Path) -> None:
+    """Give a folder its name. What has it already is moved aside first, so that nobody sees it half removed."""
+    while True:
+        try:
+            partial.rename(folder)
+            return
+        except OSError:
+            if not folder.is_dir():
+                raise
+        aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+        with suppress(FileNotFoundError):  # another process was quicker
+            folder.rename(aside / "old")
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
     try:
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         found = _sha256(folder / "tensors.safetensors")
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
-    if found != state.get("sha256"):
+    whole = isinstance(state, dict) and found == state.get("sha256")
+    if not whole or state.get("check", _check_of(state)) != _check_of(state):
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
     return load_file(folder / "tensors.safetensors"), state
 
 
-def save_checkpoint(folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any]) -> None:
-    """Write a checkpoint of a cell and drop all but the last two."""
-    save_folder(folder / f"checkpoint-{stage:03d}-{epoch:05d}", tensors, state)
-    for old in _checkpoints(folder)[:-KEPT]:
+def _check_of(state: dict[str, Any]) -> str:
+    """The checksum of a state, less itself; a state that was written before there was one has none."""
+    kept = {key: value for key, value in state.items() if key != "check"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def save_checkpoint(
+    folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any], *, place: int = 0
+) -> None:
+    """Write a checkpoint of a cell and drop all but the last two.
+
+    ``epoch`` is the last one that ended, ``place`` the number of steps of the next one that were made.
+    """
+    name = f"checkpoint-{stage:03d}-{epoch:05d}"
+    save_folder(folder / (f"{name}-{place:07d}" if place else name), tensors, state)
+    paths = _checkpoints(folder)
+    ended = [path for path in paths if path.name.count("-") == name.count("-")]
+    for old in set(paths) - set(paths[-KEPT:] if place else ended[-KEPT:]):
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -1,33 +1,59 @@
 """Scoring a split: predictions, the task's metric, and one overall score."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import Task, predict
+from taskloom.core import OutOfMemory, Task, TrainingError
+from taskloom.core.work import is_out_of_memory
 from taskloom.runs.feed import Feed
+from taskloom.runs.memory import release_memory
 from taskloom.runs.model import Model
 
 #: Tokens in one forward pass: enough to fill the cores, few enough for a small GPU.
 TOKENS = 4096
 
 
-def predictions(model: Model, task: str, feed: Feed) -> NDArray[np.float64]:
+def predictions(model: Model, task: str, feed: Feed, alive: Callable[[], None] = lambda: None) -> NDArray[np.float64]:
     """What the model predicts for every row of a split, in the data's own units, [n].
 
-    Rows of like length share a batch: it changes the speed, not the result.
+    Rows of like length share a batch: it changes the speed, not the result. A batch that does not fit into memory is
+    cut in two. ``alive`` is called after every batch.
     """
-    head = model.head(task)
     predicted = np.empty(len(feed))
+    waiting = _batches(feed.lengths)[::-1]
     model.eval()
-    with torch.inference_mode():
-        for rows in _batches(feed.lengths):
-            score = predict(model.encoder, head, feed.tokens(rows)).score
-            predicted[rows] = head.decide(score).double().cpu().numpy()
+    while waiting:
+        rows = waiting.pop()
+        found = _fitting(model, task, feed, rows)
+        if found is not None:
+            predicted[rows] = found
+        elif len(rows) > 1:
+            release_memory()
+            waiting += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
+        else:
+            raise OutOfMemory(task, micro_batch=1, batch=1, where=" while scoring")
+        alive()
     return predicted
+
+
+def _fitting(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """The predictions for some rows, or None if they do not fit into memory."""
+    try:
+        with torch.inference_mode():
+            score = model.forward_pass(task, feed.tokens(rows))(None).score
+            if not score.isfinite().all():
+                head = model.head(task).name
+                raise TrainingError(f"the scores of task {task!r} are not finite (head {head!r})")
+            decided: NDArray[np.float64] = model.head(task).decide(score).double().cpu().numpy()
+            return decided
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
 
 
 def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:

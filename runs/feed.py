@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,13 @@ class Column:
         return np.diff(self.starts)
 
 
-def tokenized(texts: tuple[str, ...], encoder: Encoder, cache: Path) -> Column:
+#: Texts that are tokenized between two signs of life.
+SOME = 4096
+
+
+def tokenized(
+    texts: tuple[str, ...], encoder: Encoder, cache: Path, alive: Callable[[], None] = lambda: None
+) -> Column:
     """The tokens of a column, from the cache if the same texts were tokenized the same way before."""
     key = hashlib.sha256(encoder.vocabulary_key().encode())
     for text in texts:
@@ -40,7 +47,11 @@ def tokenized(texts: tuple[str, ...], encoder: Encoder, cache: Path) -> Column:
     column = _read(folder)
     if column is None or len(column.starts) != len(texts) + 1:
         shutil.rmtree(folder, ignore_errors=True)  # half a file, say after a full disk
-        _write(folder, encoder.tokenize(texts))
+        sequences: list[Ids] = []
+        for start in range(0, len(texts), SOME):
+            sequences += encoder.tokenize(texts[start : start + SOME])
+            alive()
+        _write(folder, sequences)
         column = _read(folder)
         assert column is not None  # just written
     return column
@@ -85,8 +96,17 @@ class Feed:
     device: torch.device
 
     @classmethod
-    def open(cls, task: Task, examples: Examples, encoder: Encoder, cache: Path, device: torch.device) -> "Feed":
-        columns = tuple(tokenized(texts, encoder, cache) for texts in examples.columns)
+    def open(
+        cls,
+        task: Task,
+        examples: Examples,
+        encoder: Encoder,
+        cache: Path,
+        device: torch.device,
+        alive: Callable[[], None] = lambda: None,
+    ) -> "Feed":
+        """Tokenize a split, or find it in the cache; ``alive`` is called now and then meanwhile."""
+        columns = tuple(tokenized(texts, encoder, cache, alive) for texts in examples.columns)
         return cls(examples, columns, encoder, task.head.reads, task.labels.classes > 0, device)
 
     def __len__(self) -> int:

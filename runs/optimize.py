@@ -96,12 +96,15 @@ class GroupStep:
         return total
 
     def apply(self) -> None:
-        with self._naming(max(self._batches, key=lambda task: len(self._batches[task]))):
-            densify_gradients(self._trained)  # an encoder may give its embeddings sparse gradients
-            if self._clip is not None:
-                nn.utils.clip_grad_norm_(self._trained, self._clip)
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+        densify_gradients(self._trained)  # an encoder may give its embeddings sparse gradients
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._trained, self._clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def naming_what_does_not_fit(self) -> AbstractContextManager[None]:
+        """Memory that runs out between the tasks' passes is put down to the largest batch."""
+        return self._naming(max(self._batches, key=lambda task: len(self._batches[task])))
 
     def _size(self, task: str) -> int:
         """Examples of a task in memory at a time."""

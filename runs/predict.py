@@ -100,7 +100,8 @@ def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: d
             f"the weights of cell {cell.id} cannot be used: {error}. Put back a copy of {folder}, or run the grid "
             "again in another --registry."
         ) from None
-    model = Model(make(catalogue, Encoder, cell.spec["encoder"]), tasks, seed=cell.spec["seed"])
+    encoder = make(catalogue, Encoder, cell.spec["encoder"])
+    model = Model(encoder, tasks, seed=cell.spec["seed"], precision=cell.spec.get("precision", "float32"))
     kept = {name: tensor for name, tensor in tensors.items() if name.startswith(PARTS)}
     needed = {name: tensor for name, tensor in saved.module_state(model, "").items() if name.startswith(PARTS)}
     for name in sorted(kept.keys() | needed.keys()):

@@ -1,6 +1,7 @@
 """What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from taskloom.runs.build import make
 from taskloom.runs.optimize import make_optimizer
 
 if TYPE_CHECKING:
-    from taskloom.runs.train import Run
+    from taskloom.runs.cell import Run
 
 
 @dataclass
@@ -24,7 +25,10 @@ class StageState:
     optimizer: torch.optim.Optimizer
     names: list[str]  # of the trained parameters
     generators: dict[str, torch.Generator]
-    step: int = 0
+    step: int = 0  # of the stage
+    place: int = 0  # steps of the present epoch that were made
+    sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
+    counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def build(cls, run: "Run", index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
@@ -51,18 +55,40 @@ class StageState:
     def trained(self) -> list[torch.nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
+    @property
+    def losses(self) -> dict[str, float]:
+        """Each task's mean loss in the present epoch."""
+        return {name: self.sums[name] / self.counts[name] for name in self.sums}
+
+    def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
+        """Count a step."""
+        self.step += 1
+        self.place += 1
+        for name, loss in losses.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(loss)
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def end_epoch(self) -> None:
+        """Begin to count anew."""
+        self.place, self.sums, self.counts = 0, {}, {}
+
     def save(self, run: "Run", index: int, epoch: int) -> None:
+        """Write a checkpoint: after ``epoch`` epochs and what was made of the next."""
         tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
         tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
         state = {
             "stage": index,
             "epoch": epoch,
             "step": self.step,
+            "place": self.place,
+            "sums": self.sums,
+            "counts": self.counts,
             "sampler": self.sampler.state_dict(),
             "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
             "seconds": run.seconds,
         }
-        saved.save_checkpoint(run.folder, index, epoch, tensors, state)
+        run.refuse_late()
+        saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)
 
     def load(self, run: "Run", tensors: saved.Tensors, state: dict[str, Any]) -> None:
         saved.load_module_state(run.model, tensors, "model.")
@@ -70,4 +96,5 @@ class StageState:
         saved.load_optimizer_state(self.optimizer, self.names, tensors)
         saved.load_random_state(self.generators, tensors)
         self.sampler.load_state_dict(state["sampler"])
-        self.step = state["step"]
+        self.step, self.place = state["step"], state.get("place", 0)
+        self.sums, self.counts = dict(state.get("sums", {})), dict(state.get("counts", {}))
