@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
+from taskloom.core.words import show
 from taskloom.registry.manager import packaged_grids
 from taskloom.runs.lenient import read
 from taskloom.runs.paths import PathError, assign
@@ -87,8 +88,8 @@ def _name_of(path: Path) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    def refuse(message: str) -> RequestError:
-        return RequestError(str(path), [Problem("", message)])
+    def refuse(message: str, kind: Literal["form", "fact"] = "fact") -> RequestError:
+        return RequestError(str(path), [Problem("", message, kind)])
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = dict(pairs)
@@ -100,14 +101,26 @@ def _read_json(path: Path) -> dict[str, Any]:
     def no_constant(text: str) -> float:
         raise refuse(f"{text} is no JSON number")
 
+    def number(text: str) -> float:
+        value = float(text)
+        if math.isinf(value):
+            raise refuse(f"{show(text, 30)} is too large a number")
+        return value if set(text) & set(".eE") else int(text)
+
     try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique, parse_constant=no_constant)
+        text = path.read_text(encoding="utf-8-sig")
+        raw = json.loads(
+            text, object_pairs_hook=unique, parse_constant=no_constant, parse_float=number, parse_int=number
+        )
+        json.dumps(raw, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise refuse(f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeEncodeError:
+        raise refuse("a text in it holds half a character (a lone surrogate such as \\ud800); take it out") from None
     except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise refuse(f"cannot be read: {error}") from None
     if not isinstance(raw, dict):
-        raise refuse(f"a grid should be a JSON object. Found {type(raw).__name__}.")
+        raise refuse(f"a grid should be a JSON object. Found {type(raw).__name__}.", "form")
     return raw
 
 
@@ -121,8 +134,9 @@ class Expansion:
 
 def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
     """The product of the grid's axes, then its explicit cells. What ``exclude`` leaves out is the plan's to say."""
-    spec, problems = grid.spec, list(grid.problems)
-    base = _base(grid, problems)
+    spec = grid.spec
+    base, wrong = base_of(grid)
+    problems = [*grid.problems, *wrong]
     choices = _choices(spec, problems)
     wanted = (math.prod(len(axis) for axis in choices) + len(spec.cells)) * len(spec.seeds)
     if wanted > LARGE and not allow_large:
@@ -145,26 +159,22 @@ def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
     return Expansion(variants, list(dict.fromkeys(problems)))
 
 
-def _base(grid: Grid, problems: list[Problem]) -> dict[str, Any]:
-    """The base run with every default of the specs filled in, or what can be used of it."""
+def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
+    """The base run with every default of the specs filled in, or what can be used of it, and what is wrong with it."""
     raw, seen, path = grid.spec.base, [grid.name], grid.path
     while isinstance(raw, str):
         packaged = packaged_grids()
         if raw not in packaged:
-            problems.append(Problem("base", unknown("packaged grid", raw, packaged, where="packaged")))
-            return {}
+            return {}, [Problem("base", unknown("packaged grid", raw, packaged, where="packaged"), "form")]
         if packaged[raw].conflict:
-            problems.append(Problem("base", packaged[raw].conflict))
-            return {}
+            return {}, [Problem("base", packaged[raw].conflict)]
         if raw in seen and path == packaged[raw].path:
-            problems.append(Problem("base", f"the grids {' → '.join([*seen, raw])} go in a circle"))
-            return {}
+            return {}, [Problem("base", f"the grids {' → '.join([*seen, raw])} go in a circle")]
         seen.append(raw)
         path = packaged[raw].path
         raw = _read_json(path).get("base", {})
     run, found = read(RunSpec, raw, "base")
-    problems += found
-    return {} if run is None else dict(plain(run))
+    return {} if run is None else dict(plain(run)), found
 
 
 def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], places: Mapping[str, str]) -> Variant:
@@ -176,7 +186,7 @@ def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], plac
                 raise PathError('the seed is no axis; list seeds under "seeds"')
             assign(run, path, deepcopy(settings[path]))
         except PathError as error:
-            problems.append(Problem(places[path], str(error)))
+            problems.append(Problem(places[path], str(error), "form"))
     return Variant(label, run, settings=dict(settings), problems=tuple(problems))
 
 
@@ -258,5 +268,5 @@ def _check_labels(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
     if spec.baseline is not None and spec.baseline not in labels:
         problems.append(Problem("baseline", unknown("row", spec.baseline, labels, where="rows")))
     if len(set(spec.seeds)) < len(spec.seeds):
-        problems.append(Problem("seeds", f"each seed should stand once. Found {list(spec.seeds)}."))
+        problems.append(Problem("seeds", f"each seed should stand once. Found {list(spec.seeds)}.", "form"))
     return problems

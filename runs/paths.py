@@ -53,11 +53,21 @@ def _key(node: Any, parts: list[str], place: int, *, may_be_new: bool) -> Any:
             return key
         raise PathError(f"the path leads nowhere: {unknown(f'entry in {before}', key, node, where='there')}")
     if isinstance(node, list):
-        if key.isdecimal() and int(key) < len(node):
-            return int(key)
+        index = index_of(key)
+        if index is not None and index < len(node):
+            return index
         span = "nothing" if not node else "0" if len(node) == 1 else f"0 to {len(node) - 1}"
         raise PathError(f"the path leads nowhere: {before} is a list with {span}. Found {key!r}.")
     raise PathError(f"the path leads nowhere: {before} is {node!r} and has no {key!r}")
+
+
+def index_of(key: str) -> int | None:
+    """The place in a list that a step of a path stands for; None if it is no number.
+
+    >>> index_of("0"), index_of("first")
+    (0, None)
+    """
+    return int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else None
 
 
 def parts_of(run: dict[str, Any], key: str) -> list[dict[str, Any]]:

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.runs.canonical import digest
 from taskloom.runs.contents import Contents
 from taskloom.runs.grid import Grid, Variant, expand
+from taskloom.runs.grid_schema import judged
 from taskloom.runs.identity import facts, stage_keys
 from taskloom.runs.overrides import Overrides, override
 from taskloom.runs.paths import PathError, matches
@@ -40,11 +42,15 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a grid asks for, checked and complete; ``notes`` are for the log."""
+    """What a grid asks for, checked and complete; ``notes`` are for the log.
+
+    ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it.
+    """
 
     grid: Grid
     cells: tuple[PlannedCell, ...]
     notes: tuple[str, ...]
+    excluded: tuple[tuple[str, int], ...] = ()
 
     @property
     def chosen(self) -> tuple[PlannedCell, ...]:
@@ -66,12 +72,16 @@ def make_plan(
     that they do not choose and that could not be run are left out.
     """
     overrides = overrides or Overrides()
+    # What is laid over a grid may repair what its schema refuses, or leave it out.
+    sort_out = partial(judged, grid, catalogue, complete=overrides == Overrides())
     expansion = expand(grid, allow_large=allow_large)
     problems = expansion.problems
     if not any(variant.spec for variant in expansion.variants):  # no base to speak of
-        raise RequestError(str(grid.path), problems)
+        raise RequestError(str(grid.path), sort_out(problems))
     # What is left out is a matter of the grid as it is written, not of what is laid over it.
-    kept = _not_excluded([_Checked(variant, catalogue) for variant in expansion.variants], grid, problems)
+    rows = [_Checked(variant, catalogue) for variant in expansion.variants]
+    excluded = _excluded(rows, grid, problems)
+    kept = [each for each in rows if each.variant.label not in excluded or each.variant.explicit]
     wanted = override(grid, [each.variant for each in kept], overrides, catalogue)
     grid, contents = wanted.grid, Contents(catalogue, overrides)
     checked = [_Checked(variant, catalogue) for variant in wanted.variants]
@@ -79,7 +89,9 @@ def make_plan(
     for each in checked:
         each.problems += contents.problems(each.spec, {problem.path for problem in each.problems})
     checked = [each for each in checked if each.variant.chosen or not each.problems]
-    _raise_problems(grid, problems, checked)
+    found = sort_out([*problems, *_row_problems(checked)])
+    if found:
+        raise RequestError(str(grid.path), found)
     states = ledger.states() if ledger is not None else {}
     cells = []
     for each in checked:
@@ -102,18 +114,27 @@ def make_plan(
                     facts=made_of,
                 )
             )
-    return Plan(grid, tuple(cells), (*wanted.notes, *contents.notes, *_replaced(grid, cells, ledger)))
+    notes = (*wanted.notes, *contents.notes, *_replaced(grid, cells, ledger))
+    return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
 
 
 def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> Iterator[str]:
-    """A word of warning if another grid of the same name was run here."""
-    if ledger is not None and grid.name in ledger.grid_names():
-        before = {place.cell.id for place in ledger.grid(grid.name).cells}
-        if before and before.isdisjoint(cell.id for cell in cells):
-            yield (
-                f"another grid called {grid.name!r} was run here before and makes way for this one in listings; its "
-                'results stay. To keep both, give one of them a "name" of its own.'
-            )
+    """A word of warning if nothing of what was run here under the grid's name is part of it any more."""
+    if ledger is None or grid.name not in ledger.grid_names():
+        return
+    before = ledger.grid(grid.name)
+    if not before.cells or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells):
+        return
+    explain = f"`taskloom explain {grid.name}` says what"
+    if before.spec == grid.raw:
+        yield f"data, weights or a plugin changed since grid {grid.name!r} was last run here, so all is new; {explain}"
+    elif {place.label for place in before.cells} & {cell.label for cell in cells}:
+        yield f"every cell of grid {grid.name!r} differs from when it was last run here; {explain}"
+    else:
+        yield (
+            f"another grid called {grid.name!r} was run here before and makes way for this one in listings; its "
+            'results stay. To keep both, give one of them a "name" of its own.'
+        )
 
 
 class _Checked:
@@ -125,18 +146,22 @@ class _Checked:
         self.problems = [*variant.problems, *problems]
 
 
-def _not_excluded(checked: list[_Checked], grid: Grid, problems: list[Problem]) -> list[_Checked]:
-    """The rows that ``exclude`` leaves. An entry may name values as the grid has them, or defaults."""
-    kept = checked
+def _excluded(rows: list[_Checked], grid: Grid, problems: list[Problem]) -> dict[str, int]:
+    """Label → place of the first entry of ``exclude`` that leaves a row of the product out.
+
+    An entry may name values as the grid has them, or defaults.
+    """
+    excluded: dict[str, int] = {}
+    product = [each for each in rows if not each.variant.explicit]
     for place, entry in enumerate(grid.spec.exclude):
-        out = [each for each in checked if not each.variant.explicit and _matches(entry, each)]
-        kept = [each for each in kept if each not in out]
+        out = [each.variant.label for each in product if _matches(entry, each)]
+        excluded = {**dict.fromkeys(out, place), **excluded}
         if not out:
             text = "leaves nothing out: no row of the product has all of these values"
             problems.append(Problem(f"exclude.{place}", f"{text}. Found {json.dumps(entry)}."))
-    if not kept:
+    if all(each.variant.label in excluded and not each.variant.explicit for each in rows):
         problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
-    return kept
+    return excluded
 
 
 def _matches(entry: Mapping[str, Any], each: _Checked) -> bool:
@@ -158,25 +183,22 @@ def _column_problems(checked: list[_Checked], grid: Grid) -> Iterator[Problem]:
     wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.spec.cells) for key in cell.reported]
     for path, column in wanted:
         if column not in columns:
-            yield Problem(path, unknown("column", column, columns, where="columns"))
+            yield Problem(path, unknown("column", column, columns, where="columns"), "form")
     twice = [column for column, count in Counter(grid.spec.table.columns or ()).items() if count > 1]
     if twice:
-        yield Problem("table.columns", f"each column should stand once. Found {', '.join(twice)} more than once.")
+        text = f"each column should stand once. Found {', '.join(twice)} more than once."
+        yield Problem("table.columns", text, "form")
 
 
-def _raise_problems(grid: Grid, general: list[Problem], checked: list[_Checked]) -> None:
-    """Raise all problems of the grid and of all rows at once, each said once with the rows it concerns."""
+def _row_problems(checked: list[_Checked]) -> Iterator[Problem]:
+    """The problems of all rows, each said once with the rows it concerns."""
     rows: dict[Problem, list[str]] = {}
     for each in checked:
         for problem in dict.fromkeys(each.problems):
             rows.setdefault(problem, []).append(each.variant.label)
-    if not rows and not general:
-        return
-    problems = list(general)
     for problem, labels in rows.items():
         where = ""
         if len(labels) < len(checked) and not problem.path.startswith("cells."):
             more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
             where = f" [in {', '.join(labels[:3])}{more}]"
-        problems.append(Problem(problem.path, problem.message + where))
-    raise RequestError(str(grid.path), problems)
+        yield replace(problem, message=problem.message + where)
