@@ -20,6 +20,7 @@ from typing import Any
 
 from taskloom.core.errors import RegistryError
 from taskloom.registry.ledger_errors import LostLeaseError
+from taskloom.registry.presence import Machine
 
 # No dot and no separator: a name can neither leave its folder nor hide in it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -150,7 +151,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         with write_atomically(folder / "best.safetensors") as part:
             save_file(weights, part)
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name}.{Machine().mark()}-{secrets.token_hex(4)}.part")
     try:
         yield part
         sync(part)
@@ -159,6 +160,14 @@ def write_atomically(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def partial_prefix() -> str:
+    """How the name of an unfinished folder begins: it tells whose it is, so that :func:`sweep` leaves it in peace.
+
+    Example: ``tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent)``
+    """
+    return f".partial-{Machine().mark()}-"
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -139,6 +139,12 @@ class Leases:
         living = {id: driver for id, driver in drivers.items() if driver.lives(self._machine)}
         return {row["cell"]: living[row["driver"]] for row in rows if row["driver"] in living}
 
+    def alone(self) -> bool:
+        """Whether no other driver lives in this registry."""
+        with self._ledger.snapshot() as db:
+            drivers = _drivers(db)
+        return not any(driver.id != self.driver and driver.lives(self._machine) for driver in drivers.values())
+
     def close(self) -> None:
         """Give everything back."""
         with self._ledger.transaction(durable=False) as db:

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 
@@ -47,6 +48,20 @@ class Machine:
             pass  # somebody else's
         found = _start_of(pid)
         return found is not None and found != start
+
+    def mark(self) -> str:
+        """This process in the name of a file: machine and boot, number, beginning."""
+        return f"{self._short()}-{self.pid}-{_start_of(self.pid) or 0}"
+
+    def left_by_dead(self, mark: str) -> bool | None:
+        """Whether the process with a mark has ended, whatever follows it; ``None`` if that cannot be told from here."""
+        short, pid, start, *_ = [*mark.split("-"), "", ""]
+        if short != self._short() or not pid.isdigit():
+            return None
+        return self.is_gone(int(pid), f"{self._pids} {start}")
+
+    def _short(self) -> str:
+        return sha256(f"{self.host} {self.boot} {self._pids}".encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
