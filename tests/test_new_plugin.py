@@ -20,7 +20,7 @@ from taskloom.registry.entries import HOOKS
 from taskloom.runs.cli import cli
 from taskloom.runs.scaffold import package_files
 from taskloom.runs.scaffold.kinds import KINDS
-from taskloom.runs.scaffold.names import builtin_names, read_name
+from taskloom.runs.scaffold.names import Names, read_name, taken
 
 ROOT = Path(__file__).parents[1]
 
@@ -154,8 +154,21 @@ def test_an_empty_folder_is_filled_and_a_second_time_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_names_read_from_the_source_are_those_of_the_catalogue(kind: str) -> None:
-    ours = {entry.name for entry in load_catalogue().entries if (entry.kind, entry.distribution) == (kind, "taskloom")}
-    assert builtin_names(kind) == ours
+    ours = {entry.name: "taskloom" for entry in load_catalogue().entries if entry.kind == kind}
+    assert taken(kind) == ours
+
+
+def test_names_of_installed_plugins_are_taken_and_broken_ones_stop_nobody(install: Any, tmp_path: Path) -> None:
+    install("focal", package_files(Names("focal"), "loss")["taskloom_focal/__init__.py"], version="3.1")
+    install("several", package_files(Names("hinge"), "loss")["taskloom_hinge/__init__.py"])
+    install("broken", "def taskloom_losses(:")
+    for name, message in (
+        ("focal", "taskloom-focal 3.1 is installed already; edit that, or choose another name"),
+        ("hinge", "there is a loss 'hinge' already, of taskloom-several; choose another name"),
+    ):
+        done = new_plugin(name, "--kind", "loss", "--into", tmp_path)
+        assert (done.exit_code, message in done.output) == (2, True), done.output
+    assert new_plugin("hinge", "--kind", "head", "--into", tmp_path).exit_code == 0
 
 
 @given(given_name=st.text(st.sampled_from("abtx19-_ Aé/."), max_size=12) | st.sampled_from(["loss", "tensor", "emit"]))

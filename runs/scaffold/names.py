@@ -1,20 +1,23 @@
-"""What a new plugin is called, and whether the name is free. Imports no torch unless other plugins are installed."""
+"""What a new plugin is called, and whether the name is free. Imports no plugin, and so no torch."""
 
 import ast
 import keyword
 import re
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 
 from taskloom.core.errors import TaskloomError
+from taskloom.registry.installed import installed, plain
 from taskloom.registry.manager import packaged_grids
-from taskloom.runs.scaffold.kinds import COMPONENTS, KINDS
+from taskloom.runs.scaffold.kinds import COMPONENTS, GRIDS, KINDS
 
 PREFIX = "taskloom-"
 _FORM = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _LONGEST = 50
+#: Hooks that are not called taskloom_<kind>s.
+HOOK = {"data": "taskloom_datasets", "loss": "taskloom_losses"}
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,11 @@ def read_name(given: str) -> Names:
 
 def refuse_taken(kind: str, names: Names) -> None:
     """``TaskloomError`` if something installed already has the name."""
-    for group in {one.group for one in KINDS.values()}:
-        for entry in entry_points(group=group):
-            if entry.dist is not None and _plain(entry.dist.name) == names.distribution:
-                raise TaskloomError(
-                    f"{names.distribution} {entry.dist.version} is installed already; edit that, or choose another name"
-                )
+    for entry, _ in installed([COMPONENTS, GRIDS])[0]:
+        if entry.dist is not None and plain(entry.dist.name) == names.distribution:
+            raise TaskloomError(
+                f"{names.distribution} {entry.dist.version} is installed already; edit that, or choose another name"
+            )
     owner = taken(kind).get(names.name)
     if owner:
         word = KINDS[kind].word
@@ -81,27 +83,25 @@ def taken(kind: str) -> dict[str, str]:
         return {}
     if kind == "grid":
         return {grid.name: grid.distribution for grid in packaged_grids().values()}
-    entries = entry_points(group=COMPONENTS)
-    if all(_builtin(entry) for entry in entries):
-        return dict.fromkeys(builtin_names(kind), "taskloom")
+    return {
+        name: entry.dist.name
+        for entry, _ in installed([COMPONENTS])[0]
+        if entry.dist is not None
+        for name in _names_of(entry, HOOK.get(kind, f"taskloom_{kind}s"))
+    }
 
-    from taskloom.registry.catalogue import load_catalogue
 
-    return {entry.name: entry.distribution for entry in load_catalogue().entries if entry.kind == kind}
-
-
-def builtin_names(kind: str) -> set[str]:
-    """The names of our own components of a kind, read from their source: torch takes seconds to import."""
-    hook = f"def taskloom_{ {'data': 'datasets', 'loss': 'losses'}.get(kind, kind + 's') }("
-    found: set[str] = set()
-    for entry in filter(_builtin, entry_points(group=COMPONENTS)):
+def _names_of(entry: EntryPoint, hook: str) -> set[str]:
+    """The names of the components of a plugin that implements a hook, read from its source."""
+    try:
         spec = find_spec(entry.module)
         home = Path(spec.origin) if spec and spec.origin else None
-        if home is None or hook not in home.read_text(encoding="utf-8"):
-            continue
-        for path in home.parent.rglob("*.py") if home.name == "__init__.py" else [home]:
-            found |= _names_in(ast.parse(path.read_text(encoding="utf-8")))
-    return found
+        if home is None or f"def {hook}(" not in home.read_text(encoding="utf-8"):
+            return set()
+        paths = home.parent.rglob("*.py") if home.name == "__init__.py" else [home]
+        return {name for path in paths for name in _names_in(ast.parse(path.read_text(encoding="utf-8")))}
+    except Exception:  # a plugin that cannot even be read has no names; `taskloom plugins` tells of it
+        return set()
 
 
 def _names_in(module: ast.Module) -> set[str]:
@@ -114,11 +114,3 @@ def _names_in(module: ast.Module) -> set[str]:
         if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
         if [getattr(target, "id", "") for target in line.targets] == ["name"]
     }
-
-
-def _builtin(entry: EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == "taskloom"
-
-
-def _plain(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
