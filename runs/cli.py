@@ -11,6 +11,7 @@ import click
 
 from taskloom.core.errors import TaskloomError, unknown
 from taskloom.runs.commands.cells import cells
+from taskloom.runs.commands.explain import explain
 from taskloom.runs.commands.grids import grids
 from taskloom.runs.commands.new_plugin import new_plugin
 from taskloom.runs.commands.plan import plan
@@ -65,7 +66,7 @@ def cli() -> None:
     """
 
 
-for _command in (run, plan, table, cells, predict, grids, plugins, validate, schema, new_plugin):
+for _command in (run, plan, table, cells, explain, predict, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

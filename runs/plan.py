@@ -125,7 +125,7 @@ def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> 
     before = ledger.grid(grid.name)
     if not before.cells or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells):
         return
-    explain = f"`taskloom explain {grid.name}` says what"
+    explain = "`taskloom explain` says what"
     if before.spec == grid.raw:
         yield f"data, weights or a plugin changed since grid {grid.name!r} was last run here, so all is new; {explain}"
     elif {place.label for place in before.cells} & {cell.label for cell in cells}:

@@ -1,0 +1,151 @@
+"""Why a cell is new, cached, excluded or stale: what its identity is made of today, against what was run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taskloom.core import TaskloomError
+from taskloom.registry.rows import Row, history_of, rows_of
+from taskloom.runs.canonical import digest
+from taskloom.runs.contents import Contents
+from taskloom.runs.differences import Difference, Nearest, differences
+from taskloom.runs.identity import facts
+from taskloom.runs.overrides import Overrides
+
+if TYPE_CHECKING:
+    from taskloom.registry.catalogue import Catalogue
+    from taskloom.registry.ledger import Ledger
+    from taskloom.registry.records import CellRecord
+    from taskloom.runs.plan import Plan, PlannedCell
+
+#: States in the words of a plan → in those of an explanation.
+_WORDS = {"finished": "cached", "planned": "new", "running": "interrupted"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cell's ``state`` – new, cached, interrupted, failed, oom, stale or excluded – and ``why``, in a sentence.
+
+    ``against`` is the earlier cell that it is compared with, ``differences`` are theirs, field by field.
+    """
+
+    state: str
+    why: str
+    cell: str = ""
+    label: str = ""
+    seed: int | None = None
+    against: str = ""
+    differences: Sequence[Difference] = ()
+    exclude: Mapping[str, Any] | None = None
+    rows: Sequence[Row] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "cell": self.cell or None,
+            "label": self.label,
+            "seed": self.seed,
+            "state": self.state,
+            "why": self.why,
+            "against": self.against or None,
+            "differences": [one.as_dict() for one in self.differences],
+            "exclude": self.exclude,
+        }
+
+
+def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
+    """Every row and seed of a grid as it would be run today, then the rows that it excludes."""
+    known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
+    history = history_of(ledger, plan.grid.name) if ledger is not None else {}
+    ran = [cell for cell in known.values() if cell.status != "planned"]
+    nearest: Nearest | None = None
+    found = []
+    for cell in plan.chosen:
+        if cell.status != "new":
+            found.append(_there(cell, known[cell.id]))
+            continue
+        before = [known[one] for one in history.get((cell.label, cell.seed), ()) if one != cell.id and one in known]
+        results = [one for one in before if one.status == "finished"]
+        if results:
+            found.append(_stale(cell, results[-1]))
+            continue
+        if nearest is None:
+            nearest = Nearest([facts_of(one) for one in ran])
+        place = nearest.of(cell.facts)
+        found.append(_new(cell, None if place is None else ran[place]))
+    return found + [_left_out(plan, label, place) for label, place in plan.excluded]
+
+
+def _there(cell: "PlannedCell", record: "CellRecord") -> Explanation:
+    state = _WORDS.get(cell.status, cell.status)
+    whys = {
+        "cached": f"finished {record.finished}; spec, data and plugins are the same, so it is not run again",
+        "interrupted": "it goes on from its last checkpoint",
+        "failed": f"{record.reason}; it is tried again",
+        "oom": f"{record.reason or 'it ran out of memory'}; it is tried again",
+    }
+    return Explanation(state, whys.get(state, ""), cell.id, cell.label, cell.seed)
+
+
+def _stale(cell: "PlannedCell", record: "CellRecord") -> Explanation:
+    why = f"its earlier result is that of cell {record.id}; it is run again because:"
+    return Explanation(
+        "stale", why, cell.id, cell.label, cell.seed, record.id, differences(facts_of(record), cell.facts)
+    )
+
+
+def _new(cell: "PlannedCell", record: "CellRecord | None") -> Explanation:
+    if record is None:
+        return Explanation("new", "it was never run, and nothing else was run here", cell.id, cell.label, cell.seed)
+    why = f"it was never run; the nearest that was is cell {record.id}, from which it differs in:"
+    return Explanation("new", why, cell.id, cell.label, cell.seed, record.id, differences(facts_of(record), cell.facts))
+
+
+def _left_out(plan: "Plan", label: str, place: int) -> Explanation:
+    entry = plan.grid.spec.exclude[place]
+    values = ", ".join(f"{path} is {json.dumps(value, ensure_ascii=False)}" for path, value in entry.items())
+    return Explanation("excluded", f"exclude.{place} leaves it out: {values}", label=label, exclude=dict(entry))
+
+
+def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger") -> Explanation:
+    """A recorded cell: whether its spec, with today's data, plugins and trainer, would be the same cell."""
+    rows = rows_of(ledger, record.id)
+    try:
+        today = facts_today(record, catalogue)
+    except TaskloomError as error:
+        return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
+    now = digest(today)
+    if now != record.id:
+        why = f"the same specification is now cell {now}, because:"
+        return Explanation("stale", why, record.id, "", None, now, differences(facts_of(record), today), rows=rows)
+    whys = {
+        "finished": "spec, data and plugins are today what they were, so it is not run again",
+        "planned": "it was planned and never run",
+        "running": "it was begun and has not ended; if nobody runs it, it goes on from its last checkpoint",
+        "interrupted": "it goes on from its last checkpoint",
+    }
+    why = whys.get(record.status, f"{record.reason}; it is tried again")
+    return Explanation(_WORDS.get(record.status, record.status), why, record.id, rows=rows)
+
+
+def moved(record: "CellRecord", row: Row, ledger: "Ledger") -> list[Difference]:
+    """How the cell that a row is now differs from one that it was."""
+    if row.now is None or row.now == record.id:
+        return []
+    return differences(facts_of(record), facts_of(ledger.cell(row.now)))
+
+
+def facts_today(record: "CellRecord", catalogue: "Catalogue") -> dict[str, Any]:
+    """What a recorded cell's identity would be made of today; ``TaskloomError`` if it cannot be planned any more."""
+    spec, problems = catalogue.resolve_run(record.spec)
+    contents = Contents(catalogue, Overrides())
+    problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
+    if problems:
+        raise TaskloomError("; ".join(str(problem) for problem in problems))
+    return facts(spec, catalogue, contents)
+
+
+def facts_of(record: "CellRecord") -> dict[str, Any]:
+    """What a recorded cell's identity was made of; older registries kept the specification only."""
+    return record.facts or {"spec": record.spec}
