@@ -1,15 +1,17 @@
 """``taskloom cells``."""
 
-import math
-from dataclasses import asdict
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
+from taskloom.core.errors import RegistryError
 from taskloom.registry.ledger import Ledger
-from taskloom.registry.records import CellRecord
+from taskloom.registry.records import GridRecord
+from taskloom.runs.cell_states import STATES, CellState, states_of
 from taskloom.runs.commands.common import (
+    NotRunError,
     json_option,
     listing,
     recorded_grid,
@@ -17,48 +19,103 @@ from taskloom.runs.commands.common import (
     say,
     say_json,
 )
+from taskloom.runs.units import out_of_memory
 
-HEADERS = ("cell", "grid", "label", "seed", "status", "epochs", "overall", "seconds", "reason")
+HEADERS = ("cell", "grid", "label", "seed", "status", "epochs", "overall", "seconds", "attempts")
+#: Columns that are left out where nothing stands in them.
+MORE = ("worker", "driver", "reason")
 SHORT = 12  # characters of an identity that are shown
 
 
-@click.command(short_help="List the cells that were planned or run.")
-@click.argument("grid", required=False)
+@click.command(short_help="List the cells that were planned or run, or show one.")
+@click.argument("what", required=False, metavar="[GRID | CELL]")
 @registry_option
+@click.option("--state", "wanted", type=click.Choice(STATES), multiple=True, help="Only these; may be repeated.")
+@click.option("--watch", is_flag=True, help="Look again every second until nothing runs or waits; Ctrl-C ends.")
 @json_option
-def cells(grid: str | None, registry: Path, as_json: bool) -> None:
-    """List the cells of GRID, or of everything that the registry knows.
+def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool, as_json: bool) -> None:
+    """List the cells of GRID, or of everything that the registry knows; or show one CELL.
 
-    A cell is one row of the table with one seed. Its status is planned, running (or interrupted), finished, or
-    failed with a reason.
+    Works at any time, from any terminal, while cells run. A cell is one row of the table with one seed. Its status
+    is planned, running, interrupted (the next run goes on from its last checkpoint), finished, failed or oom (out of
+    memory); where it runs stand its worker and its driver, with the last sign of life.
+
+    CELL is an identity, or as much of its beginning as is unique: shows what the cell is, its attempts with reasons,
+    its epochs, and the end of its log.
 
     \b
     Examples:
       taskloom cells
-      taskloom cells quickstart
+      taskloom cells quickstart --watch
+      taskloom cells quickstart --state failed --state oom
+      taskloom cells 3f0c2a
       taskloom cells quickstart --json | jq '.cells[] | select(.status == "failed") | .reason'
     """
     with Ledger.open(registry, create=False) as ledger:
-        grids = ledger.grids() if grid is None else (recorded_grid(ledger, grid),)
-        places = [(record.name, place.label, place.seed, place.cell) for record in grids for place in record.cells]
-        if grid is None:
-            known = {cell.id for *_, cell in places}
-            # A grid that was changed leaves its former cells behind; their results still count.
-            places += [("", "", cell.spec["seed"], cell) for cell in ledger.cells() if cell.id not in known]
+        look = _find(ledger, what)
+        if isinstance(look, str):
+            _show(ledger, look, as_json)
+            return
+
+        def write(states: Sequence[CellState], indent: int | None = 2) -> str:
+            shown = [each for each in states if not wanted or each.state in wanted]
+            if as_json:
+                return json.dumps({"cells": [each.as_json() for each in shown]}, indent=indent, allow_nan=False)
+            return _listing(shown)
+
+        if watch:
+            from taskloom.runs.watch import watch_cells
+
+            watch_cells(look, lambda states: write(states, None), say, plain=as_json)
+        else:
+            say(write(look()))
+
+
+def _find(ledger: Ledger, what: str | None) -> "Callable[[], list[CellState]] | str":
+    """How to look at what was asked for: a listing's states, or the identity of a single cell. Grids go first."""
+    if what is None:
+        return lambda: _everything(ledger)
+    try:
+        name = recorded_grid(ledger, what).name
+    except NotRunError:
+        raise
+    except RegistryError as no_grid:
+        if any(cell.id.startswith(what) for cell in ledger.cells()):
+            return ledger.cell(what).id
+        shown = f"{no_grid}, and no cell whose identity begins so; `taskloom cells` lists them"
+        raise RegistryError(shown) from None
+    return lambda: states_of(ledger, [ledger.grid(name)])
+
+
+def _everything(ledger: Ledger) -> list[CellState]:
+    grids: Sequence[GridRecord] = ledger.grids()
+    known = {place.cell.id for grid in grids for place in grid.cells}
+    # A grid that was changed leaves its former cells behind; their results still count.
+    return states_of(ledger, grids, [cell for cell in ledger.cells() if cell.id not in known])
+
+
+def _show(ledger: Ledger, cell: str, as_json: bool) -> None:
+    from taskloom.runs.cell_view import view_json, view_text
+
+    places = [each for each in _everything(ledger) if each.cell.id == cell]
     if as_json:
-        say_json({"cells": [_object(*place) for place in places]})
+        say_json(view_json(ledger, places))
     else:
-        say(listing([_line(*place) for place in places], HEADERS))
+        say(view_text(ledger, places))
 
 
-def _line(grid: str, label: str, seed: int, cell: CellRecord) -> tuple[object, ...]:
-    overall = f"{cell.scores['overall']:.3f}" if "overall" in cell.scores else ""
-    seconds = "" if cell.seconds is None else f"{cell.seconds:.1f}"
-    return (cell.id[:SHORT], grid, label, seed, cell.status, cell.epochs, overall, seconds, cell.reason)
+def _listing(states: Sequence[CellState]) -> str:
+    rows = [_row(each) for each in states]
+    kept = [place for place in range(len(MORE)) if any(row[len(HEADERS) + place] for row in rows)]
+    places = [*range(len(HEADERS)), *(len(HEADERS) + place for place in kept)]
+    headers = (*HEADERS, *MORE)
+    return listing([[row[place] for place in places] for row in rows], [headers[place] for place in places])
 
 
-def _object(grid: str, label: str, seed: int, cell: CellRecord) -> dict[str, Any]:
-    facts = asdict(cell)
-    # JSON has no NaN; a score that is no number is null.
-    facts["scores"] = {task: x if math.isfinite(x) else None for task, x in cell.scores.items()}
-    return {"id": facts.pop("id"), "grid": grid or None, "label": label or None, "seed": seed, **facts}
+def _row(each: CellState) -> tuple[object, ...]:
+    cell = each.cell
+    score = "" if each.score is None else f"{each.score:.3f}"
+    seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
+    reason = out_of_memory(each.reason or "") if each.state == "oom" else each.reason
+    found = (cell.id[:SHORT], each.grid, each.label, each.seed, each.state, each.epochs, score, seconds, cell.attempts)
+    return (*found, each.worker, each.held_by, reason)
