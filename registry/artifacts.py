@@ -113,33 +113,6 @@ def _fence_file(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def only_driver(folder: Path) -> Iterator[None]:
-    """Be the only one who trains in a registry; ``RegistryError`` if somebody else does.
-
-    The lock goes with the process that holds it, however that ends. (Windows has no such locks and takes none.)
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / "driver.lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            who = file.read().strip()
-            raise RegistryError(
-                f"another `taskloom run`{f' (process {who})' if who else ''} is training in registry {folder}; wait "
-                "until it is done, or give another --registry"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
-
-
-@contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
     """Write a file whole or not at all: write to the path given, which then takes the real one's place.
 

@@ -1,15 +1,19 @@
 """Plan → execution: the driver hands cells to an engine and writes down what they report."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import Engine, Job
+from taskloom.core import Engine, Job, RegistryError
 from taskloom.registry.artifacts import Artifacts
+from taskloom.registry.leases import Leases
 from taskloom.runs.build import make
 from taskloom.runs.checkpoint import drop_checkpoints
-from taskloom.runs.loop import Listen, Loop, Outcome
-from taskloom.runs.plan import Plan
+from taskloom.runs.claims import Claims
+from taskloom.runs.loop import Listen, Loop
+from taskloom.runs.outcome import Outcome as Outcome
+from taskloom.runs.plan import Plan, PlannedCell
 from taskloom.runs.signals import Stop, stop_on_signals
-from taskloom.runs.verdict import ATTEMPTS
+from taskloom.runs.verdict import ATTEMPTS, Attempt, go_on_with
 
 if TYPE_CHECKING:
     from taskloom.registry.catalogue import Catalogue
@@ -18,15 +22,13 @@ if TYPE_CHECKING:
 #: What an engine runs for every cell.
 WORK = "taskloom.runs.train:train"
 
-__all__ = ["WORK", "Outcome", "run_plan"]
-
 
 def run_plan(
     plan: Plan,
     catalogue: "Catalogue",
     ledger: "Ledger",
     *,
-    engine: str | dict[str, Any] = "inline",
+    engine: str | dict[str, Any] | Engine = "inline",
     retry_failed: bool = True,
     attempts: int = ATTEMPTS,
     timeout: float | None = None,
@@ -35,34 +37,44 @@ def run_plan(
 ) -> Outcome:
     """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
 
-    ``engine`` is a name, or a name with options as in a grid. Cells that stand in the grid under several labels are
-    run once. Only this function writes to the ledger. Ctrl-C once lets the cells write checkpoints, twice ends them.
+    ``engine`` is a name, a name with options as in a grid, or an engine. Cells that stand in the grid under several
+    labels are run once, and those that another driver has are waited for. Only this function writes to the ledger.
+    Ctrl-C once lets the cells write checkpoints, twice ends them.
     """
-    runner = make(catalogue, Engine, {"name": engine} if isinstance(engine, str) else engine)
+    runner = engine if isinstance(engine, Engine) else make_engine(catalogue, engine)
     runner.check()
     ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
-    outcome = Outcome()
+    outcome, stop = Outcome(), stop or Stop()
     jobs = _jobs(plan, ledger, outcome, retry_failed=retry_failed)
-    stop = stop or Stop()
+    if not jobs:
+        return outcome
+    leases = Leases(ledger)
     loop = Loop(
         jobs,
         runner,
         ledger,
         catalogue.plugins,
-        outcome,
+        Claims(ledger, leases),
+        outcome=outcome,
         listen=listen,
         attempts=attempts,
         timeout=timeout,
         stop=stop,
     )
-    if jobs:
-        try:
-            with stop_on_signals(stop):
-                runner.open(WORK, ledger.folder)
-                loop.run()
-        finally:
-            runner.close()
+    try:
+        with stop_on_signals(stop), leases.beating():
+            runner.open(WORK, ledger.folder)
+            loop.run()
+    finally:
+        runner.close()
+        with suppress(RegistryError):  # a full disk, say; then others see that this process is gone
+            leases.close()
     return outcome
+
+
+def make_engine(catalogue: "Catalogue", spec: str | dict[str, Any]) -> Engine:
+    """The engine that a name, or a name with options, stands for."""
+    return make(catalogue, Engine, {"name": spec} if isinstance(spec, str) else spec)
 
 
 def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool) -> list[Job]:
@@ -75,9 +87,22 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
             outcome.cached += 1
             drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if it was killed right after its last word
         elif state in ("failed", "oom") and not retry_failed:
-            outcome.fail(cell.id, "failed before")
+            outcome.fail(cell.id, str(ledger.cell(cell.id).reason))
         elif cell.id not in jobs:
-            jobs[cell.id] = Job(
-                cell.id, cell.label, cell.seed, cell.spec, str(ledger.folder), cell.stage_keys, cell.versions
-            )
+            jobs[cell.id] = _job(cell, ledger, new=state is None)
     return list(jobs.values())
+
+
+def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:
+    """A cell as a job; one that ran out of memory before goes on with the micro-batch that fitted."""
+    past = [] if new else [Attempt(str(one.how), "", one.micro_batch) for one in ledger.attempts(cell.id)]
+    return Job(
+        cell.id,
+        cell.label,
+        cell.seed,
+        cell.spec,
+        str(ledger.folder),
+        cell.stage_keys,
+        cell.versions,
+        micro_batch=go_on_with(past, cell.spec),
+    )

@@ -2,17 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from taskloom.core import ENDS, Engine, Event, Job
+from taskloom.core import ENDS, Engine, Event, Job, RegistryError
 from taskloom.registry.artifacts import Artifacts
+from taskloom.registry.leases import LostLeaseError
 from taskloom.runs.checkpoint import drop_checkpoints
+from taskloom.runs.claims import Claims
 from taskloom.runs.engines import cell_log
+from taskloom.runs.outcome import Outcome
 from taskloom.runs.schedule import Durations, longest_first, next_job
 from taskloom.runs.signals import Stop
 from taskloom.runs.track import tell_trackers
-from taskloom.runs.verdict import ATTEMPTS, Attempt, judge
+from taskloom.runs.verdict import ATTEMPTS, Attempt, Verdict, judge
 
 if TYPE_CHECKING:
     from taskloom.registry.ledger import Ledger
@@ -20,28 +24,23 @@ if TYPE_CHECKING:
 
 #: Seconds that the loop waits for events before it looks around.
 PULSE = 0.2
+#: Seconds that cells are given to write checkpoints when the ledger can no longer be written.
+GRACE = 20.0
 
 Listen = Callable[[Event], None]
 
 
 @dataclass
-class Outcome:
-    """What became of a plan's cells: trained now, failed (for want of memory too), stopped, or there already."""
+class Run:
+    """A cell that the engine has: when it last said something, and why this loop stopped it, if it did."""
 
-    finished: int = 0
-    failed: int = 0
-    cached: int = 0
-    interrupted: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)  # of the cells that failed
-    halted: str = ""  # why no further cell was begun
-
-    def fail(self, cell: str, reason: str) -> None:
-        self.failed += 1
-        self.reasons[cell] = reason
+    job: Job
+    heard: float
+    silenced: str = ""
 
 
 class Loop:
-    """Runs jobs on an opened engine until each has ended.
+    """Runs jobs on an opened engine until each has ended, here or in another driver.
 
     ``attempts`` bounds how often a cell is tried whose worker is lost; a cell that is silent for ``timeout`` seconds
     is stopped and counts as lost. ``stop`` may ask to stop at any time.
@@ -53,72 +52,81 @@ class Loop:
         engine: Engine,
         ledger: "Ledger",
         plugins: "Plugins",
-        outcome: Outcome,
+        claims: Claims,
         *,
+        outcome: Outcome,
         listen: Listen = lambda event: None,
         attempts: int = ATTEMPTS,
         timeout: float | None = None,
         stop: Stop | None = None,
     ) -> None:
-        self.engine, self.ledger, self.plugins, self.outcome = engine, ledger, plugins, outcome
-        self.listen, self.attempts, self.timeout = listen, attempts, timeout
+        self.engine, self.ledger, self.plugins, self.claims = engine, ledger, plugins, claims
+        self.outcome, self.listen, self.attempts, self.timeout = outcome, listen, attempts, timeout
         self.stop = stop or Stop()
         self.pending = {job.cell: job for job in jobs}
-        self.running: dict[str, Job] = {}
+        self.running: dict[str, Run] = {}
         self.past: dict[str, list[Attempt]] = {}
         self.artifacts = Artifacts(ledger.folder)
         self.durations = Durations()
         self._order: list[Job] | None = None
-        self._heard: dict[str, float] = {}  # when a running cell last said something
-        self._silenced: dict[str, str] = {}  # cells that this loop stopped, and why
         self._stopping = 0
 
     def run(self) -> None:
+        """Until every cell has ended, or somebody asked to stop and the running ones have."""
         for record in self.ledger.cells():
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
-        while self.running or (self.pending and not self._stopping):
-            self._heed()
-            self._submit()
-            for event in self.engine.poll(PULSE):
-                self._hear(event)
-            self._end_silent()
-        self.outcome.interrupted += len(self.pending)
+        try:
+            while self.running or (not self._stopping and (self.pending or self.claims.waiting)):
+                self._heed()
+                self._submit()
+                for event in self.engine.poll(PULSE):
+                    self._hear(event)
+                self._end_silent()
+                self._look_elsewhere()
+        except RegistryError:
+            self._wind_down()
+            raise
+        self.outcome.interrupted += len(self.pending) + len(self.claims.waiting)
 
-    def _heed(self) -> None:
-        """Pass on to the cells that somebody asked to stop."""
-        asked = min(self.stop.asked, 2)
-        if asked > self._stopping:
-            self._stopping = asked
-            self.engine.stop(at_once=asked > 1)
+    # Cells begin
 
     def _submit(self) -> None:
         while not self._stopping and self.pending and self.engine.free:
             if self._order is None:
                 self._order = longest_first(self.pending.values(), self.durations)
-            job = next_job(self._order, self.running.values(), self._is_done)
+            busy = [*(run.job for run in self.running.values()), *self.claims.waiting.values()]
+            job = next_job(self._order, busy, self._is_done)
             if job is None:
                 return
             del self.pending[job.cell]
             self._order.remove(job)
-            self.running[job.cell] = job
-            self._heard[job.cell] = time.monotonic()
-            self.engine.submit(job)
+            claimed = self.claims.claim(job)
+            if claimed is not None:
+                self.running[job.cell] = Run(claimed, time.monotonic())
+                self.engine.submit(claimed)
 
     def _is_done(self, key: str) -> bool:
         return (self.artifacts.folder / "stages" / key / "result").is_dir()
 
+    # Cells report
+
     def _hear(self, event: Event) -> None:
-        job = self.running.get(event.cell)
-        if job is None or event.fence != job.fence:
+        run = self.running.get(event.cell)
+        if run is None or event.fence != run.job.fence:
             return  # the last words of an attempt that was given up
-        self._heard[event.cell] = time.monotonic()
-        if event.what in ENDS:
-            self._end(job, event)
-            return
-        if event.what in ("started", "resumed"):
-            event.facts["versions"] = {**event.facts.get("versions", {}), **job.versions}
-        self._tell(job, event)
+        run.heard = time.monotonic()
+        try:
+            if event.what in ENDS:
+                self._end(run, event)
+                return
+            if event.what in ("started", "resumed"):
+                versions = {**event.facts.get("versions", {}), **run.job.versions}
+                facts = {"attempt": run.job.attempt, "micro_batch": run.job.micro_batch, "versions": versions}
+                event = replace(event, facts={**event.facts, **facts})
+            self._tell(run.job, event)
+        except LostLeaseError:
+            self._give_up(event.cell)
 
     def _tell(self, job: Job, event: Event) -> None:
         """Write an event down, then tell everybody."""
@@ -127,59 +135,102 @@ class Loop:
             self.listen(Event("log", event.cell, {"message": problem}))
         self.listen(event)
 
-    def _note(self, job: Job, text: str) -> None:
-        self._tell(job, Event("log", job.cell, {"message": text}, job.fence))
-
-    def _end(self, job: Job, event: Event) -> None:
-        """An attempt has ended: finish the cell, or try it again."""
-        cell, facts = job.cell, event.facts
-        if cell in self._silenced and event.what == "lost":
-            facts["reason"] = self._silenced[cell]
+    def _end(self, run: Run, event: Event) -> None:
+        """An attempt has ended: write down how, and do what follows."""
+        job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
-            cell_log.append(self.artifacts.cell(cell), facts.pop("traceback"))
-        if event.what in ("lost", "interrupted"):
+            cell_log.append(self.artifacts.cell(job.cell), facts.pop("traceback"))
+        if run.silenced and event.what == "lost":
+            facts["reason"] = run.silenced
+        if event.what != "finished" and facts.get("micro_batch") is None:
             facts["micro_batch"] = job.micro_batch
-        past = self.past.setdefault(cell, [])
+        event = replace(event, facts=facts)
+        past = self.past.setdefault(job.cell, [])
         verdict = judge(event, past, job.spec, attempts=self.attempts)
+        self._follow(job, event, verdict)
         past.append(Attempt(event.what, str(facts.get("reason", "")), facts.get("micro_batch")))
-        self._silenced.pop(cell, None)
-        self._heard.pop(cell, None)
-        del self.running[cell]
+        if verdict.halt and not self._stopping:
+            self.outcome.halted = verdict.reason
+            self.stop()
+
+    def _follow(self, job: Job, event: Event, verdict: Verdict) -> None:
+        """Carry a verdict out. What is written comes first: if that fails, nothing else has happened."""
+        cell, facts = job.cell, event.facts
         match verdict.how:
+            case "again" if not self._stopping:
+                follows = {"attempt": job.attempt + 1, "again": True, "next_micro_batch": verdict.micro_batch}
+                follows |= {"attempts": self.attempts} if event.what == "lost" else {}
+                self._tell(job, replace(event, facts={**facts, **follows}))
+                self.pending[cell] = replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch)
+            case "again" | "interrupted":
+                self._tell(job, event)
+                self.outcome.interrupted += 1
             case "finished":
                 self._tell(job, event)
                 drop_checkpoints(self.artifacts.cell(cell))
                 self.outcome.finished += 1
                 self.durations.learn(job.spec, facts.get("seconds"))
-                self._order = None
             case "failed" | "oom":
-                self._tell(job, Event("failed", cell, {"reason": verdict.reason}, event.fence))
+                self._tell(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
                 self.outcome.fail(cell, verdict.reason)
-            case "interrupted":
-                self.outcome.interrupted += 1
-            case "again" if self._stopping:
-                self.outcome.interrupted += 1
-            case "again":
-                self._again(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch), event)
-        if verdict.halt and not self._stopping:
-            self.outcome.halted = verdict.reason
-            self.stop()
-
-    def _again(self, job: Job, event: Event) -> None:
-        self.pending[job.cell] = job
+        del self.running[cell]
         self._order = None
-        reason = event.facts.get("reason", "")
-        if event.what == "oom":
-            self._note(job, f"out of memory; goes on with micro-batches of {job.micro_batch} ({reason})")
-        else:
-            self._note(job, f"{reason}; goes on from its last checkpoint, attempt {job.attempt}")
+        if cell not in self.pending:
+            self.claims.release(cell)
+
+    # What comes from outside
+
+    def _heed(self) -> None:
+        """Pass on to the cells that somebody asked to stop."""
+        asked = min(self.stop.asked, 2)
+        if asked > self._stopping:
+            self._stopping = asked
+            if self.running and not self.outcome.halted:
+                texts = (
+                    "Stopping: the running cells write a checkpoint. Once more ends them at once.",
+                    "Ending at once.",
+                )
+                self.stop.say(texts[asked - 1])
+            self.engine.stop(at_once=asked > 1)
 
     def _end_silent(self) -> None:
         """Stop the cells that said nothing for too long."""
         if self.timeout is None:
             return
         now = time.monotonic()
-        for cell, heard in list(self._heard.items()):
-            if now - heard > self.timeout and cell not in self._silenced:
-                self._silenced[cell] = f"said nothing for {self.timeout:g} s (--timeout)"
+        for cell, run in self.running.items():
+            if now - run.heard > self.timeout and not run.silenced:
+                run.silenced = f"said nothing for {self.timeout:g} s (--timeout)"
                 self.engine.stop(cell, at_once=True)
+
+    def _look_elsewhere(self) -> None:
+        """Take over what other drivers finished, take up what they left, give up what they took."""
+        for cell in self.claims.lost() & self.running.keys():
+            self._give_up(cell)
+        for job, event in self.claims.look():
+            if event is None:
+                self.pending[job.cell] = job
+                self._order = None
+                continue
+            if event.what == "finished":
+                self.outcome.elsewhere += 1
+                self.durations.learn(job.spec, event.facts["seconds"])
+            else:
+                self.outcome.fail(job.cell, str(event.facts["reason"]))
+            self.listen(event)
+
+    def _give_up(self, cell: str) -> None:
+        """Another driver has taken a cell of ours, thinking that we are dead: it is theirs now."""
+        run = self.running.pop(cell)
+        self.engine.stop(cell, at_once=True)
+        self.claims.wait_for(run.job)
+
+    def _wind_down(self) -> None:
+        """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""
+        with suppress(Exception):
+            self.engine.stop()
+            until = time.monotonic() + GRACE
+            while self.running and time.monotonic() < until:
+                for event in self.engine.poll(PULSE):
+                    if event.what in ENDS:
+                        self.running.pop(event.cell, None)

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -10,8 +10,9 @@ from types import FrameType
 
 @dataclass
 class Stop:
-    """How often somebody asked to stop."""
+    """How often somebody asked to stop; ``say`` tells them what follows."""
 
+    say: Callable[[str], None] = lambda text: None
     asked: int = 0
 
     def __call__(self, number: int = 0, frame: FrameType | None = None) -> None:

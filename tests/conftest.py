@@ -14,6 +14,8 @@ from textwrap import dedent
 # Before anything imports torch: one thread per test process, as many processes as cores; and nothing is downloaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Worker processes take seconds to start: only the tests that are about them use them.
+os.environ.setdefault("TASKLOOM_ENGINE", "inline")
 
 import pytest
 from hypothesis import settings

@@ -365,7 +365,7 @@ def test_an_interrupted_run_goes_on_where_it_was(taskloom: Invoke, tmp_path: Pat
     results = ["--registry", tmp_path / "results"]
     code, _, rest = interrupt_at("epoch 3/500", "run", path, *results)
     assert code == 130
-    assert "the same command goes on from there" in rest
+    assert "go on from their last checkpoint:" in rest
     assert "Traceback" not in rest
     with Ledger.open(tmp_path / "results", create=False) as ledger:
         kept = ledger.cells()[0].epochs

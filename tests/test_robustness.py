@@ -1,6 +1,5 @@
-"""What a shell does to a command: closed and full outputs, two runs at once, folders that are not there."""
+"""What a shell does to a command: closed and full outputs, folders that are not there, plugins that talk."""
 
-import fcntl
 import json
 import os
 import subprocess
@@ -9,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from taskloom.core import RegistryError
-from taskloom.registry.artifacts import only_driver
 
 GRID: dict[str, Any] = {
     "base": {
@@ -35,27 +31,6 @@ def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedP
     return subprocess.run(
         ["bash", "-c", text], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
     )
-
-
-def test_a_second_run_in_one_registry_is_refused_while_the_first_lasts(grid: Path) -> None:
-    registry = grid.parent / "taskloom-runs"
-    registry.mkdir()
-    with only_driver(registry):
-        refused = shell("taskloom run mine.json", grid.parent)
-    assert refused.returncode == 2
-    assert f"another `taskloom run` (process {os.getpid()}) is training" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert not list(registry.glob("cells/*"))
-
-
-def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
-    lock = str(tmp_path / "driver.lock")
-    script = f"import fcntl, os; f = open({lock!r}, 'a'); fcntl.flock(f, 2); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", script])
-    with only_driver(tmp_path), pytest.raises(RegistryError, match="is training"), only_driver(tmp_path):
-        pass
-    with (tmp_path / "driver.lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_output_that_goes_nowhere_is_no_failure(grid: Path) -> None:

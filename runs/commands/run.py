@@ -1,11 +1,10 @@
 """``taskloom run``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.registry.artifacts import only_driver
 from taskloom.registry.ledger import Ledger
 from taskloom.runs.commands.common import (
     format_option,
@@ -19,19 +18,31 @@ from taskloom.runs.commands.common import (
     yes_option,
 )
 from taskloom.runs.commands.overriding import override_options
+from taskloom.runs.commands.placing import checked_engine, engine_options
+from taskloom.runs.endings import failures_summary, retry_command
 from taskloom.runs.render import render
 from taskloom.runs.tables import table_of
 
 if TYPE_CHECKING:
+    from taskloom.runs.outcome import Outcome
     from taskloom.runs.overrides import Overrides
 
 INTERRUPTED = 130
+_GIVEN = "taskloom run"
 
 
-@click.command(short_help="Run a grid and print its comparison table.")
+class Remembering(click.Command):
+    """A command that keeps what it was given, so that it can say how to go on."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=Remembering, short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
-@click.option("--engine", default="inline", show_default=True, help="Where cells are run.")
+@engine_options
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
 @override_options
 @yes_option
@@ -42,7 +53,9 @@ def run(
     context: click.Context,
     grid: str,
     registry: Path,
-    engine: str,
+    engine: dict[str, Any],
+    timeout: float | None,
+    attempts: int,
     retry: bool,
     yes: bool,
     form: str,
@@ -52,7 +65,10 @@ def run(
 
     GRID is the name of a packaged grid (see `taskloom grids`) or the path of a JSON file. All errors are reported
     before anything is trained. Progress goes to stderr and the table to stdout. Exits with 0 when every cell is
-    finished, 1 when some cell failed, 2 when the request was wrong.
+    finished, 1 when some cell failed, 2 when the request was wrong, 130 when it was interrupted.
+
+    Ctrl-C lets the running cells write a checkpoint; twice ends at once. The same command goes on from there. Several
+    runs may share a registry, and a grid: each cell is run by one of them, and the others wait for it.
 
     What --data, --weights, --epochs, --set and --smoke change is part of each cell's recorded specification. A
     smoke run is recorded as GRID-smoke. With --only the other rows keep their place in the table.
@@ -62,7 +78,8 @@ def run(
       taskloom run quickstart
       taskloom run losing-to-win --smoke
       taskloom run finetuning-techniques --data ~/data --weights minilm --epochs 1 --only 'SMART*'
-      taskloom run grid.json --registry results
+      taskloom run grid.json --registry results --workers 2
+      taskloom run grid.json --devices cuda:0,cuda:1 --cells-per-gpu 2
       taskloom run grid.json --format github > table.md
     """
     from taskloom.runs.grid import load_grid
@@ -73,9 +90,10 @@ def run(
     from taskloom.runs.drive import run_plan
     from taskloom.runs.plan import make_plan
     from taskloom.runs.progress import show_progress
+    from taskloom.runs.signals import Stop
 
     catalogue = strict_check(load_catalogue())
-    catalogue.get("engine", engine)  # before a registry is made: a misspelt name should leave nothing behind
+    runner = checked_engine(catalogue, engine)  # before a registry is made: a refused request leaves nothing behind
     found = Ledger.find(registry)
     try:
         plan = make_plan(loaded, catalogue, found, allow_large=yes, overrides=overrides)
@@ -83,17 +101,40 @@ def run(
         if found is not None:
             found.close()
         raise
-    with found or Ledger.open(registry, create=True) as ledger, only_driver(ledger.folder):
-        try:
-            with show_progress(plan) as progress:
-                for line in plan.notes:
-                    progress.say(line)
-                outcome = run_plan(plan, catalogue, ledger, engine=engine, retry_failed=retry, listen=progress)
-        except KeyboardInterrupt:
-            outcome = None
-        if outcome is None or outcome.interrupted:
-            note("Interrupted. Finished cells and epochs are kept; the same command goes on from there.")
+    given = context.meta[_GIVEN]
+    with found or Ledger.open(registry, create=True) as ledger:
+        with show_progress(plan) as progress:
+            for line in plan.notes:
+                progress.say(line)
+            outcome = run_plan(
+                plan,
+                catalogue,
+                ledger,
+                engine=runner,
+                retry_failed=retry,
+                attempts=attempts,
+                timeout=timeout,
+                listen=progress,
+                stop=Stop(progress.say),
+            )
+        if outcome.interrupted and not outcome.halted:
+            note(_kept(outcome, given))
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
+        failures = failures_summary(record, given, ledger.folder, {cell.id for cell in plan.chosen})
     say(render(table_of(record), form, terminal=on_terminal()))
+    if failures:
+        note(failures)
+    if outcome.halted:
+        note(f"No further cell was begun: {outcome.halted}. Make room and run again; what was written is kept.")
     context.exit(max(strict_end(catalogue), bool(outcome.failed)))
+
+
+def _kept(outcome: "Outcome", given: list[str]) -> str:
+    """What an interrupted run leaves, and how to go on."""
+    done = outcome.finished + outcome.cached + outcome.elsewhere
+    failed = f", {outcome.failed} failed" if outcome.failed else ""
+    return (
+        f"Interrupted. {done} cells are finished{failed}, {outcome.interrupted} are not; those that had begun go on "
+        f"from their last checkpoint:\n  {retry_command(given)}"
+    )

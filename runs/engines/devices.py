@@ -111,9 +111,7 @@ def _read(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
         if not asked or any(place >= len(machine.cuda) for place in asked):
             raise _refused("devices", f"there is no {item} on this machine ({here}; {machine.cores} cores)")
         if set(asked) & set(gpus):
-            raise _refused(
-                "devices", f"{item} stands twice; --cells-per-gpu puts several cells on a GPU. Found {devices!r}."
-            )
+            raise _refused("devices", f"{item} stands twice; --cells-per-gpu puts several on it. Found {devices!r}.")
         gpus += asked
     if cpu is not None and gpus:
         text = f"CPU and GPU cannot share a grid: their results differ in the last digits. Found {devices!r}."

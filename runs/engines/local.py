@@ -27,10 +27,13 @@ class Local(Engine):
     A worker imports torch once and runs one cell after another. If it dies, its cell is reported as lost and another
     worker takes its place; if the driver dies, the workers end. What a cell prints goes to its ``log.txt``.
 
-    - ``workers``: cells at once. Default: one per GPU; without a GPU one per core, 8 at most.
-    - ``devices``: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once).
-    - ``cells_per_gpu``: cells that share a GPU.
-    - ``threads``: CPU threads of each worker. Default: the cores divided by the workers.
+    Options:
+        workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
+        devices: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once)
+        cells_per_gpu: cells that share a GPU
+        threads: CPU threads of each worker; by default the cores divided by the workers
+
+    Siblings: ``inline`` runs the cells in this process.
 
     Example: ``taskloom run quickstart --engine local --workers 2``
     """
