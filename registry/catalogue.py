@@ -197,7 +197,7 @@ class Catalogue:
                     wrong = "form" if isinstance(error, FormError) else "fact"
                     problems.append(Problem(option.name, str(error), wrong))
             elif option.required:
-                problems.append(Problem(option.name, f"is missing; it should be {option.allowed}"))
+                problems.append(Problem(option.name, f"is missing; it should be {option.allowed}", "form"))
             else:
                 resolved[option.name] = option.default
         return resolved, problems

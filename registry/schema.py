@@ -109,15 +109,16 @@ def _kind_parts(kind: str, entries: list[Entry]) -> Schema:
     """The definitions of a kind – any of its names, or an object; the same without gaps – and its components."""
     parts: Schema = {f"{kind}.{entry.name}": component_schema(entry) for entry in entries}
     demands = {entry.name: [one.name for one in entry.options.values() if one.required] for entry in entries}
-    whole = names_schema([entry for entry in entries if not demands[entry.name]], kind)
+    whole = [entry for entry in entries if not demands[entry.name]]
     objects = [ref(f"{kind}.{entry.name}") for entry in entries]
     complete = [
         {**ref(f"{kind}.{entry.name}"), "required": ["name", *demands[entry.name]]} if demands[entry.name] else one
         for one, entry in zip(objects, entries, strict=True)
     ]
+    by_name = [names_schema(whole, kind)] if whole or not entries else []
     return {
         kind: {"anyOf": [names_schema(entries, kind), *objects]},
-        f"complete-{kind}": {"anyOf": [whole, *complete]},
+        f"complete-{kind}": {"anyOf": [*by_name, *complete]},
         **parts,
     }
 

@@ -60,7 +60,9 @@ def judged(grid: Grid, catalogue: Catalogue, problems: list[Problem], *, complet
     spoken: set[int] = set()
     sorted_out = []
     for problem in problems:
-        about = [index for index, one in enumerate(refused) if _is_about(problem, one)]
+        exact = [index for index, one in enumerate(refused) if _is_about(problem, one, exactly=True)]
+        near = [index for index, one in enumerate(refused) if _is_about(problem, one, exactly=False)]
+        about = exact or (near if problem.kind == "form" else [])
         spoken.update(about)
         sorted_out.append(replace(problem, kind="form" if about else "fact"))
     if complete:
@@ -69,13 +71,12 @@ def judged(grid: Grid, catalogue: Catalogue, problems: list[Problem], *, complet
     return sorted_out
 
 
-def _is_about(problem: Problem, refusal: Refusal) -> bool:
-    """Whether a problem is what the schema refuses: the same place, or around or inside it if it is one of form."""
+def _is_about(problem: Problem, refusal: Refusal, *, exactly: bool) -> bool:
+    """Whether a problem is at the place that the schema refuses, or around or inside it."""
     steps = problem.path.split(".") if problem.path else []
     for place in _spellings(refusal.place):
-        common = list(zip(steps, place, strict=False))
-        alike = all("*" in (one, other) or one == other for one, other in common)
-        if alike and (len(steps) == len(place) or (problem.kind == "form" and bool(steps))):
+        alike = all("*" in (one, other) or one == other for one, other in zip(steps, place, strict=False))
+        if alike and (len(steps) == len(place) if exactly else bool(steps)):
             return True
     return False
 
