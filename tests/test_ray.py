@@ -1,0 +1,181 @@
+"""On a Ray cluster a grid ends as it does on one machine, to the last digit, whatever dies on the way.
+
+Real Ray: two nodes on this machine's loopback, worker processes of their own.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from taskloom.core import Event
+from taskloom.core.specs import GridSpec
+from taskloom.registry.catalogue import load_catalogue
+from taskloom.registry.ledger import Ledger
+from taskloom.runs.drive import Outcome, run_plan
+from taskloom.runs.engines.on_ray import Ray
+from taskloom.runs.grid import Grid
+from taskloom.runs.plan import make_plan
+from taskloom.runs.render import render
+from taskloom.runs.signals import Stop
+from taskloom.runs.tables import table_of
+
+RAW: dict[str, Any] = {
+    "base": {
+        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
+        "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", "size": 400, "dev_size": 32}}},
+        "stages": [{"epochs": 4, "optimizer": {"lr": 0.001}, "sampler": {"name": "round_robin", "batch_size": 4}}],
+    },
+    "axes": {"stages.0.optimizer.lr": {"fast": 0.003, "slow": 0.0003}},
+    "seeds": [0, 1],
+}
+
+
+def run(folder: Path, engine: Any, listen: Any = lambda event: None, stop: Stop | None = None) -> Outcome:
+    catalogue = load_catalogue()
+    grid = Grid("ray-grid", Path("ray-grid.json"), GridSpec.model_validate(RAW), RAW)
+    with Ledger.open(folder, create=True) as ledger:
+        plan = make_plan(grid, catalogue, ledger)
+        return run_plan(plan, catalogue, ledger, engine=engine, listen=listen, stop=stop)
+
+
+def result(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The table, and the best weights of every cell."""
+    with Ledger.open(folder, create=False) as ledger:
+        record = ledger.grid("ray-grid")
+        weights = {
+            place.cell.id: load_file(folder / "cells" / place.cell.id / "best" / "tensors.safetensors")
+            for place in record.cells
+        }
+        return render(table_of(record), "csv"), weights
+
+
+def assert_same(found: tuple[str, dict[str, Any]], expected: tuple[str, dict[str, Any]]) -> None:
+    assert found[0] == expected[0]
+    assert found[1].keys() == expected[1].keys()
+    for cell, tensors in expected[1].items():
+        assert all(found[1][cell][name].equal(tensor) for name, tensor in tensors.items()), cell
+
+
+def reasons(folder: Path) -> list[str | None]:
+    """Why attempts were lost, as the ledger remembers it."""
+    with Ledger.open(folder, create=False) as ledger:
+        attempts = [one for cell in ledger.cells() for one in ledger.attempts(cell.id)]
+    return [one.reason for one in attempts if one.how == "lost"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert run(folder, "inline").finished == 4
+    return result(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # What a busy machine must not do: call a node dead that is only slow.
+    os.environ.setdefault("RAY_health_check_failure_threshold", "40")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def address(cluster: Any) -> dict[str, Any]:
+    return {"name": "ray", "address": cluster.address}
+
+
+class Saboteur:
+    """Does something once, when a cell that is not on the first node, or any, has ended an epoch."""
+
+    def __init__(self, do: Any, when: str = "epoch") -> None:
+        self.do, self.when = do, when
+        self.workers: dict[str, str] = {}
+        self.done = False
+
+    def __call__(self, event: Event) -> None:
+        if event.what in ("started", "resumed"):
+            self.workers[event.cell] = event.facts["worker"]
+        if event.what == self.when and not self.done and self.do(event, self.workers[event.cell]):
+            self.done = True
+            print(f"sabotaged at {event.what} {event.facts.get('epoch')} of {event.cell}")
+
+
+def test_a_node_that_dies_changes_nothing(cluster: Any, undisturbed: Any, tmp_path: Path) -> None:
+    second = cluster.add_node(num_cpus=1)
+
+    def kill(event: Event, worker: str) -> bool:
+        if worker != f"ray:{second.node_id[:8]}":
+            return False
+        cluster.remove_node(second, allow_graceful=False)
+        return True
+
+    saboteur = Saboteur(kill)
+    outcome = run(tmp_path, address(cluster), saboteur)
+    assert saboteur.done, saboteur.workers
+    assert (outcome.finished, outcome.failed) == (4, 0), outcome
+    assert_same(result(tmp_path), undisturbed)
+    assert reasons(tmp_path) == ["its Ray node died"]
+
+
+def test_a_worker_that_is_killed_and_a_stop_in_the_middle_change_nothing(
+    cluster: Any, undisturbed: Any, tmp_path: Path
+) -> None:
+    def kill(event: Event, worker: str) -> bool:
+        os.kill(pids[event.cell], signal.SIGKILL)
+        return True
+
+    pids: dict[str, int] = {}
+    saboteur = Saboteur(kill)
+
+    def listen(event: Event) -> None:
+        if event.what in ("started", "resumed"):
+            if saboteur.done and not stop.asked:
+                stop()
+            pids[event.cell] = event.facts["pid"]
+        saboteur(event)
+
+    stop = Stop()
+    first = run(tmp_path, address(cluster), listen, stop)
+    assert saboteur.done
+    assert first.failed == 0
+    assert first.interrupted > 0
+    second = run(tmp_path, address(cluster))
+    assert (second.finished + second.cached, second.failed) == (4, 0)
+    assert_same(result(tmp_path), undisturbed)
+    assert reasons(tmp_path) == ["its Ray worker died"]
+
+
+def test_a_cell_that_asks_for_more_than_any_node_has_fails_at_once(cluster: Any, tmp_path: Path) -> None:
+    catalogue = load_catalogue()
+    raw = {**RAW, "base": {**RAW["base"], "resources": {"cpus": 64}}, "axes": {}, "seeds": [0]}
+    grid = Grid("greedy", Path("greedy.json"), GridSpec.model_validate(raw), raw)
+    with Ledger.open(tmp_path, create=True) as ledger:
+        plan = make_plan(grid, catalogue, ledger)
+        outcome = run_plan(plan, catalogue, ledger, engine=address(cluster))
+        assert outcome.failed == 1
+        (cell,) = ledger.cells()
+    assert "asks for 64 CPU; no node" in str(cell.reason)
+
+
+def test_gpus_are_asked_for_where_the_cluster_has_any() -> None:
+    engine = Ray()
+    engine._nodes = [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}]
+    assert engine._wants({}) == {"CPU": 1.0, "GPU": 1.0}
+    assert engine._wants({"resources": {"cpus": 2, "gpus": 0.5}}) == {"CPU": 2.0, "GPU": 0.5}
+    engine._nodes = [{"CPU": 4.0}]
+    assert engine._wants({"resources": {"cpus": None, "gpus": None}}) == {"CPU": 1.0, "GPU": 0.0}
+
+
+def test_a_cluster_that_is_not_there_is_told() -> None:
+    from taskloom.core import TaskloomError
+
+    with pytest.raises(TaskloomError, match=r"the Ray cluster at '127\.0\.0\.1:1' cannot be used"):
+        Ray(address="127.0.0.1:1").open("taskloom.runs.train:train", Path())
