@@ -43,9 +43,12 @@ class Difference:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Where the facts of two cells differ, in the order spec, data and weights, plugins, trainer.
 
-    Facts that an older registry did not keep are not compared.
+    Facts that an older registry did not keep are not compared. All that it kept is the specification with the places
+    of files, which are no part of facts.
     """
     before, after = flatten(old), flatten(new)
+    if old.keys() == {"spec"}:
+        before = {key: value for key, value in before.items() if key in after}
     known = old.keys() & new.keys()
     found = []
     for key in dict.fromkeys([*before, *after]):
