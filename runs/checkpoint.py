@@ -82,7 +82,7 @@ def _check_of(state: dict[str, Any]) -> str:
 def save_checkpoint(
     folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any], *, place: int = 0
 ) -> None:
-    """Write a checkpoint of a cell and drop all but the last two.
+    """Write a checkpoint of a cell and drop older ones: two are kept, the last whole epoch's always among them.
 
     ``epoch`` is the last one that ended, ``place`` the number of steps of the next one that were made.
     """
@@ -90,7 +90,9 @@ def save_checkpoint(
     save_folder(folder / (f"{name}-{place:07d}" if place else name), tensors, state)
     paths = _checkpoints(folder)
     ended = [path for path in paths if path.name.count("-") == name.count("-")]
-    for old in set(paths) - set(paths[-KEPT:] if place else ended[-KEPT:]):
+    within = [path for path in paths if path not in ended]
+    kept = [*ended[-1:], *within[-1:]] if place and ended else [*(within if place else ended)][-KEPT:]
+    for old in set(paths) - set(kept):
         shutil.rmtree(old, ignore_errors=True)
 
 

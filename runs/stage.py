@@ -27,6 +27,7 @@ class StageState:
     generators: dict[str, torch.Generator]
     step: int = 0  # of the stage
     place: int = 0  # steps of the present epoch that were made
+    through: bool = False  # the epoch's steps are made, and the sampler is at the beginning of the next
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -70,7 +71,7 @@ class StageState:
 
     def end_epoch(self) -> None:
         """Begin to count anew."""
-        self.place, self.sums, self.counts = 0, {}, {}
+        self.place, self.through, self.sums, self.counts = 0, False, {}, {}
 
     def save(self, run: "Run", index: int, epoch: int) -> None:
         """Write a checkpoint: after ``epoch`` epochs and what was made of the next."""
@@ -81,6 +82,7 @@ class StageState:
             "epoch": epoch,
             "step": self.step,
             "place": self.place,
+            "through": self.through,
             "sums": self.sums,
             "counts": self.counts,
             "sampler": self.sampler.state_dict(),
@@ -96,5 +98,5 @@ class StageState:
         saved.load_optimizer_state(self.optimizer, self.names, tensors)
         saved.load_random_state(self.generators, tensors)
         self.sampler.load_state_dict(state["sampler"])
-        self.step, self.place = state["step"], state.get("place", 0)
+        self.step, self.place, self.through = state["step"], state.get("place", 0), state.get("through", False)
         self.sums, self.counts = dict(state.get("sums", {})), dict(state.get("counts", {}))

@@ -114,7 +114,7 @@ def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
     shared, trained = run.model.shared_parameters(), state.trained
     began, before = time.monotonic(), state.place
     run.model.train()
-    for group in state.sampler.epoch():
+    for group in () if state.through else state.sampler.epoch():
         factor = rate_factor(state.step, steps * stage["epochs"], stage["schedule"])
         for parameters in optimizer.param_groups:
             parameters["lr"] = stage["optimizer"]["lr"] * factor
@@ -141,6 +141,7 @@ def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
             facts = {"stage": index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
             run.pulse.facts = {**facts, "losses": state.losses}
         run.pulse()
+    state.through = True
 
 
 def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
@@ -172,4 +173,5 @@ def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
         scores=every,
         metrics={name: values for name, values in figures.items() if values},
         seconds=run.seconds,
+        memory=peak_memory(),
     )
