@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from taskloom.core import Event
+from taskloom.core import Event, TaskloomError
 from taskloom.core.specs import GridSpec
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
@@ -174,8 +174,14 @@ def test_gpus_are_asked_for_where_the_cluster_has_any() -> None:
     assert engine._wants({"resources": {"cpus": None, "gpus": None}}) == {"CPU": 1.0, "GPU": 0.0}
 
 
-def test_a_cluster_that_is_not_there_is_told() -> None:
-    from taskloom.core import TaskloomError
-
-    with pytest.raises(TaskloomError, match=r"the Ray cluster at '127\.0\.0\.1:1' cannot be used"):
-        Ray(address="127.0.0.1:1").open("taskloom.runs.train:train", Path())
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", r"no Ray cluster answers at '127\.0\.0\.1:1'"),
+        ("somewhere", r"should be 'auto', 'local' or HOST:PORT\. Found 'somewhere'"),
+        ("ray://127.0.0.1:10001", "should be 'auto', 'local' or HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(address: str, said: str) -> None:
+    with pytest.raises(TaskloomError, match=said):
+        Ray(address=address).check()

@@ -8,6 +8,7 @@ would go on under the fence of the attempt that was given up. A task that is los
 here, and the driver begins another attempt from the last checkpoint under a new fence.
 """
 
+import socket
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from taskloom.runs.engines.ray_task import STOP, run_cell
 
 #: Seconds for which what a cluster said it has is believed.
 FRESH = 2.0
+#: Seconds that a cluster has to answer.
+ANSWER = 10.0
 #: Seconds that a cluster may be without any node before the run ends.
 PATIENCE = 300.0
 
@@ -55,6 +58,8 @@ class Ray(Engine):
     def check(self) -> None:
         if find_spec("ray") is None:
             raise TaskloomError("engine 'ray' needs the package ray; `pip install 'taskloom[ray]'` brings it")
+        if self.address not in (None, "auto", "local"):
+            _reach(self.address)
 
     def open(self, work: str, folder: Path) -> None:
         import ray
@@ -69,7 +74,7 @@ class Ray(Engine):
                     log_to_driver=False,  # what a cell prints is in its log
                     **({} if self.address else {"include_dashboard": False}),
                 )
-            except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            except (Exception, SystemExit) as error:  # Ray gives up in many ways
                 where = f"the Ray cluster at {self.address!r}" if self.address else "a Ray cluster on this machine"
                 raise TaskloomError(f"{where} cannot be used: {' '.join(str(error).split())}") from None
         self._open = True
@@ -178,6 +183,19 @@ class Ray(Engine):
             "CPU": float(resources.get("cpus") or 1),
             "GPU": float(self._total("GPU") > 0 if gpus is None else gpus),
         }
+
+
+def _reach(address: str) -> None:
+    """Refuse an address where nobody answers: Ray itself would try for minutes, and then end the program."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in host:
+        raise TaskloomError(f"the address of a Ray cluster should be 'auto', 'local' or HOST:PORT. Found {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise TaskloomError(
+            f"no Ray cluster answers at {address!r}: {error}. `ray status` tells its address."
+        ) from None
 
 
 class _Cell:
