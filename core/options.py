@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial, reduce
 from operator import getitem, or_
 from types import UnionType
@@ -21,7 +22,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
-from taskloom.core.fits import fits
+from taskloom.core.fits import fits, same
 from taskloom.core.forms import Schema, form_of
 from taskloom.core.words import describe, refusal, show
 
@@ -67,6 +68,9 @@ class Option:
         try:
             return self._read(value)
         except ValueError as error:
+            for choice in _choices(self.adapter.core_schema):  # pydantic loses those above 2**63
+                if same(choice.value if isinstance(choice, Enum) else choice, value):
+                    return choice
             whole = as_whole(value)
             if repr(whole) == repr(value):
                 raise error from None
@@ -84,6 +88,12 @@ class Option:
             known = isinstance(error, TypeError | ValueError)
             why = "" if known else f" ({type(error).__name__}: {error})"
             raise ValueError(f"{refusal(self.annotation, value)}{why}") from None
+
+
+def _choices(plan: Mapping[str, Any]) -> list[Any]:
+    if plan["type"] == "nullable":
+        return _choices(plan["schema"])
+    return list(plan.get("expected", ())) if plan["type"] == "literal" else list(plan.get("members", ()))
 
 
 def as_whole(value: Any) -> Any:
@@ -123,6 +133,8 @@ def _option(parameter: inspect.Parameter, hints: Mapping[str, Any], text: str) -
     annotation = hints[name]
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(_with_slots(annotation))
+        if adapter.core_schema["type"] == "generator":
+            raise TypeError("a generator can be read only once")
     except PluginError as error:
         raise PluginError(f"option {name!r} {error}") from None
     except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any

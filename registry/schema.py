@@ -6,7 +6,7 @@ schema of one grid, which knows where each path leads, is made from the same par
 
 import json
 from collections.abc import Callable, Mapping
-from copy import deepcopy
+from functools import cache
 from typing import Any
 
 from taskloom.core.forms import SLOT, Schema, common_pattern
@@ -45,8 +45,7 @@ def grid_schema(catalogue: Catalogue) -> Schema:
 
 def spec_parts(catalogue: Catalogue) -> tuple[Schema, Schema]:
     """The schema of a grid without its paths, and the parts it is made of: specs, kinds and components."""
-    grid = _tidy(GridSpec.model_json_schema(by_alias=True))
-    run = _tidy(RunSpec.model_json_schema(by_alias=True))
+    grid, run = (json.loads(text) for text in _specs())
     parts: Schema = {**grid.pop("$defs"), **run.pop("$defs"), "RunSpec": run}
     parts.pop("ComponentSpec", None)
     for kind in KINDS:
@@ -62,6 +61,13 @@ def spec_parts(catalogue: Catalogue) -> tuple[Schema, Schema]:
     packaged = {"enum": sorted(catalogue.plugins.grids), "description": "A packaged grid, whose base is taken."}
     set_property(grid, "base", {"anyOf": [ref("RunSpec"), packaged]})
     return grid, parts
+
+
+@cache
+def _specs() -> tuple[str, str]:
+    """pydantic's schemas of the specs, as text that can be read as often as one likes."""
+    made = [_tidy(spec.model_json_schema(by_alias=True)) for spec in (GridSpec, RunSpec)]
+    return json.dumps(made[0]), json.dumps(made[1])
 
 
 def component_schema(entry: Entry) -> Schema:
@@ -152,11 +158,6 @@ def set_property(schema: Schema, key: str, value: Schema) -> None:
 def ref(name: str) -> Schema:
     """A reference to a part."""
     return {"$ref": f"#/$defs/{name}"}
-
-
-def copied(schema: Schema) -> Schema:
-    """A copy to change."""
-    return deepcopy(schema)
 
 
 def written(schema: Schema) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskloom.core.forms import Schema, any_of
 from taskloom.registry.catalogue import Catalogue
-from taskloom.registry.schema import KINDS, names_schema, option_schema, ref
+from taskloom.registry.schema import KINDS, option_schema, ref
 from taskloom.runs.paths import index_of
 
 Steps = tuple[str, ...]
@@ -133,7 +133,7 @@ class Places:
         """The schema of an option of whichever of these components have it."""
         entries = [self._entries[kind, name] for name in names if (kind, name) in self._entries]
         if key == "name":
-            return names_schema([entry for (one, _), entry in self._entries.items() if one == kind], kind)
+            return dict(self.parts[kind]["anyOf"][0])
         found = [option_schema(entry.options[key]) for entry in entries if key in entry.options]
         forms = [{word: item for word, item in one.items() if word not in ("default", "description")} for one in found]
         said = dict.fromkeys(one["description"] for one in found if "description" in one)

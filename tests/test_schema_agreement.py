@@ -177,7 +177,7 @@ OWN: list[dict[str, Any]] = [
             {"label": "b", "set": {"tasks": {"one": tiny_task(), "four": tiny_task()}, "tasks.one.loss": "odd"}},
         ],
     },
-    {"base": "quickstart", "axes": {"tasks.*.head.dropout": [0.0, 0.5], "stages.0.optimizer.betas.0": [0.5]}},
+    {"base": "cosine-surgery", "axes": {"tasks.*.head.dropout": [0.0, 0.5], "stages.0.optimizer.betas.0": [0.5]}},
 ]
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, 1.0, 2, 2.0, -1, 0.3, 0.5, 3, 7.0, 1e300, 2**53 + 1, 2**63, 2.0**63, 2**64, 10**30),
@@ -294,6 +294,13 @@ def costly(value: Any) -> bool:
     return False
 
 
+def packaged(catalogue: Catalogue) -> list[Any]:
+    """The packaged grids, with little text where it is generated."""
+    few = '"name": "generated", "size": 8, "dev_size": 4'
+    texts = [one.path.read_text() for one in catalogue.plugins.grids.values()]
+    return [json.loads(text.replace('"name": "generated"', few)) for text in texts]
+
+
 def verdict(catalogue: Catalogue, file: Path, *, overrides: Overrides | None = None) -> list[Problem]:
     """What ``taskloom validate`` says."""
     try:
@@ -360,10 +367,55 @@ def test_validate_and_the_schema_never_disagree(
     start: int,
     mutations: list[tuple[int, str, Any, int]],
 ) -> None:
-    packaged = [json.loads(one.path.read_text()) for one in catalogue.plugins.grids.values()]
-    grids = [*OWN, *OWN, *OWN, *packaged]
+    grids = [*OWN, *OWN, *OWN, *packaged(catalogue)]
     raw: Any = grids[start % len(grids)]
     for mutation in mutations:
         raw = mutate(raw, *mutation)
     assume(isinstance(raw, dict) and not costly(raw))
     agree(catalogue, general, raw, tmp_path_factory.getbasetemp() / "mutated.json")
+
+
+OPTIONS: list[tuple[str, Any, str]] = [
+    *(("choice", True, "form"), ("choice", 1.0, ""), ("flag", 1, "form"), ("flag", True, ""), ("level", True, "form")),
+    *(
+        ("level", 1.0, ""),
+        ("level", 2**63, ""),
+        ("level", 2**64, "form"),
+        ("colour", None, ""),
+        ("colour", "x", "form"),
+    ),
+    *(("big", 2**63, ""), ("big", 2**65, ""), ("big", 2**64, "form"), ("big", 7.0, ""), ("big", True, "form")),
+    *(("step", 0.3, ""), ("step", 0.35, "fact"), ("step", -1, "form"), ("even", 3, "form"), ("even", 4.0, "")),
+    *(("word", " a ", "fact"), ("word", "a", "form"), ("word", " ab ", ""), ("odd", 2.0, "fact"), ("odd", 3.0, "")),
+    *(("odd", "3", "form"), ("before", "x", "fact"), ("letters", "é", ""), ("letters", "1", "fact")),
+    *(
+        ("code", "ab\n", "form"),
+        ("code", "abcd", "form"),
+        ("code", "abc", ""),
+        ("wide", 1e300, ""),
+        ("path", 3, "form"),
+    ),
+    *(("group", [1, 1.0], ""), ("by_number", {"1": 2}, ""), ("by_number", {"x": 2}, "fact")),
+    *(("table", {"u": 1.0}, ""), ("table", {"w": 1}, "form"), ("model", {"depth": 1.0}, ""), ("model", {}, "form")),
+    *(
+        ("pair", [1.0, "l"], ""),
+        ("pair", [1], "form"),
+        ("size", 2**70, "form"),
+        ("size", 2**69, ""),
+        ("nosuch", 1, "form"),
+    ),
+    *(("inner", "pcgrad", "form"), ("inner", {"name": "smart"}, "fact"), ("more", ["mse"] * 3, "form")),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "kind"), OPTIONS, ids=[f"{key}={value}" for key, value, _ in OPTIONS])
+def test_an_option_means_the_same_to_both(
+    catalogue: Catalogue, general: Any, tmp_path: Path, option: str, value: Any, kind: str
+) -> None:
+    raw = copy.deepcopy(OWN[0])
+    raw["base"]["tasks"]["sst"]["loss"] = {"name": "odd", option: value}
+    agree(catalogue, general, raw, tmp_path / "mine.json")
+    problems = verdict(catalogue, tmp_path / "mine.json")
+    assert {one.kind for one in problems} == ({kind} if kind else set()), [*map(str, problems)]
+    if (option, value) == ("odd", 2.0):
+        assert "2 is even. Found 2." in str(problems[0])

@@ -1,0 +1,230 @@
+"""Options of third parties in the schema: each means there what it means when it is read, and none spoils the rest."""
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, TypedDict
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter
+from torch import Tensor
+
+from taskloom.core import Loss, hookimpl
+from taskloom.core.fits import fits
+from taskloom.core.forms import common_pattern, form_of
+from taskloom.registry.catalogue import Catalogue
+from taskloom.registry.manager import COMPONENTS, Plugin, Plugins, load_plugins
+from taskloom.registry.schema import grid_schema
+from taskloom.runs.cli import cli
+
+Validator = jsonschema.Draft202012Validator
+
+
+def loss(name: str, annotation: Any, default: Any = ...) -> type[Loss]:
+    """A loss with one option ``x``."""
+
+    def build(self: Any, *, x: Any = default) -> None:
+        super(made, self).__init__()
+
+    def forward(self: Any, prediction: Any, target: Tensor) -> Tensor:
+        return prediction.score.mean()
+
+    if default is ...:
+
+        def build(self: Any, *, x: Any) -> None:
+            super(made, self).__init__()
+
+    build.__annotations__["x"] = annotation
+    build.__name__ = "__init__"
+    said = {"name": name, "__init__": build, "forward": forward, "__doc__": f"The loss {name}.", "expects": "classes"}
+    made: Any = type(name, (Loss,), said)
+    return made  # type: ignore[no-any-return]
+
+
+def catalogue_of(*classes: type[Loss]) -> Catalogue:
+    @hookimpl
+    def taskloom_losses() -> list[type[Loss]]:
+        return list(classes)
+
+    plugins: Plugins = load_plugins()
+    plugins.add(SimpleNamespace(taskloom_losses=taskloom_losses), Plugin("test", COMPONENTS, "test", "1"))
+    return Catalogue(plugins)
+
+
+class Stubborn:
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("no schema of mine")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(lambda value: value)
+
+
+class Broken:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("nothing of mine")
+
+
+class Lenient(Enum):
+    A = "a"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        return cls.A
+
+
+class Dictionary(TypedDict):
+    x: int
+
+
+class Tree(BaseModel):
+    kids: "list[Tree]" = []
+
+
+GOOD: dict[str, tuple[Any, ...]] = {
+    "stubborn": (Stubborn, None),
+    "decimal": (Decimal, Decimal("0.5")),
+    "moment": (datetime, datetime(2026, 1, 1)),
+    "bytes": (bytes, b"x"),
+    "lenient": (Lenient, Lenient.A),
+    "letters": (Annotated[str, Field(pattern=r"^\p{L}+$")], "x"),
+    "hangs": (Annotated[str, Field(pattern="^(a+)+$")], "a"),
+    "tree": (Tree, Tree()),
+    "anything": (Any, None),
+    "path": (Path, Path("x")),
+    "endless": (Annotated[float, Field(gt=float("-inf"), lt=float("inf"))], 0.5),
+    "tagged": (Annotated[str, Field(json_schema_extra={"pattern": "("})], "x"),
+}
+BAD: dict[str, tuple[tuple[Any, ...], str]] = {
+    "broken": ((Broken, None), "option 'x' should be of a type that JSON can hold"),
+    "typed": ((Dictionary,), "option 'x' should be of a type that JSON can hold"),
+    "regex": ((Annotated[str, Field(pattern="(")], "x"), "option 'x' should be of a type that JSON can hold"),
+    "infinite": ((float, float("inf")), "the default of option 'x' should be a number"),
+    "lazy": ((Iterable[int], (1,)), "option 'x' should be of a type that JSON can hold"),
+}
+
+
+def test_no_type_spoils_the_schema_for_others() -> None:
+    good = [loss(f"good_{name}", *given) for name, given in GOOD.items()]
+    bad = [loss(f"bad_{name}", *given) for name, (given, _) in BAD.items()]
+    catalogue = catalogue_of(*good, *bad)
+    failed = "\n".join(map(str, catalogue.failed))
+    for name, (_, reason) in BAD.items():
+        assert any(f"'bad_{name}'" in line and reason in line for line in failed.splitlines()), (name, failed)
+    assert len(catalogue.failed) == len(BAD), failed
+    schema = json.loads(json.dumps(grid_schema(catalogue), allow_nan=False))
+    Validator.check_schema(schema)
+    for name in GOOD:
+        part = schema["$defs"][f"loss.good_{name}"]
+        assert part["description"] == f"The loss good_{name}."
+        assert "description" in part["properties"]["x"] or part["properties"]["x"].keys() - {"default"}
+        grid = {"base": {"tasks": {"a": {"data": "generated", "loss": catalogue.resolve("loss", f"good_{name}")[0]}}}}
+        assert [error.message for error in Validator(schema).iter_errors(grid)] == [], name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "same"),
+    [
+        ("^[a-z]+$", "^[a-z]+$(?!\\n)"),
+        (r"^([1-9][0-9]*(\.[0-9]+)?|0\.0*[1-9][0-9]*)x$", r"^([1-9][0-9]*(\.[0-9]+)?|0\.0*[1-9][0-9]*)x$(?!\n)"),
+        ("a.b", r"a[^\n]b"),
+        *((one, None) for one in [r"\d", r"\w+", r"\p{L}", "(?i)a", "(a*)*", "(a|b+){2,}", "[a-z&&b]", "[[:alpha:]]"]),
+        *((one, None) for one in [r"\bx", "a++", "(", ")", "*a", r"\x41", "(?P<n>a)", "a{2}{3}", "[b-a]"]),
+    ],
+)
+def test_a_pattern_is_taken_over_only_if_it_means_the_same_everywhere(pattern: str, same: str | None) -> None:
+    assert common_pattern(pattern) == same
+
+
+TYPES: list[Any] = [
+    *(int, float, bool, str, None, int | None, Literal["a", 1, None], Literal[True, 2], list[int], dict[str, float]),
+    *(tuple[int, str], tuple[float, ...], set[int], list[int | str], dict[int, bool], Tree, int | list[bool]),
+    Annotated[int, Field(ge=0, lt=5)],
+    Annotated[float, Field(gt=-1, le=2.5)],
+    Annotated[str, Field(min_length=1, max_length=3, pattern="^[a-z]*$")],
+    Annotated[list[str], Field(min_length=1, max_length=2)],
+    Annotated[int, Field(multiple_of=3)],
+]
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-3, 8) | st.floats(-3, 8) | st.sampled_from([1.0, 2.0, "a", "ab", "A", ""])
+)
+JSON = st.recursive(
+    SCALARS, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.sampled_from("ab1"), one), max_leaves=4
+)
+FORMS = [form_of(TypeAdapter(one).core_schema) for one in TYPES]
+
+
+@settings(max_examples=150, deadline=None)
+@given(which=st.integers(0, len(FORMS) - 1), value=JSON)
+def test_our_reading_of_a_form_is_that_of_any_validator(which: int, value: Any) -> None:
+    Validator.check_schema(FORMS[which])
+    assert fits(FORMS[which], value) == Validator(FORMS[which]).is_valid(value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(which=st.integers(0, len(TYPES) - 1), value=JSON)
+def test_a_form_refuses_nothing_that_the_type_takes(which: int, value: Any) -> None:
+    try:
+        TypeAdapter(TYPES[which]).validate_json(json.dumps(value), strict=True)
+    except ValueError:
+        return
+    assert fits(FORMS[which], value) or "true" in json.dumps(value)  # pydantic takes true for 1 among choices
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_the_command_writes_whole_files_that_are_valid(tmp_path: Path) -> None:
+    for name, more in (("all.json", []), ("one.json", ["quickstart"])):
+        out = tmp_path / name
+        assert run("schema", *more, "--out", str(out)).exit_code == 0
+        schema = json.loads(out.read_text())
+        assert schema["$schema"] == Validator.META_SCHEMA["$id"]
+        Validator.check_schema(schema)
+        printed = run("schema", *more)
+        assert json.loads(printed.stdout) == schema
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["all.json", "one.json"]
+    refused = run("schema", "--out", str(tmp_path / "no" / "folder.json"))
+    assert refused.exit_code == 2
+    assert "cannot be written" in refused.output
+    assert run("schema", "--out", str(tmp_path)).exit_code == 2
+    assert run("schema", str(tmp_path / "nothing.json")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "kind"),
+    [
+        ("[]", "should be a JSON object", "form"),
+        ('{"base": "quickstart", "base": "quickstart"}', "'base' stands twice", "fact"),
+        ('{"base": 1e999}', "too large a number", "fact"),
+        ('{"base": %s}' % ("9" * 5000), "too large a number", "fact"),
+        ('{"base": -Infinity}', "no JSON number", "fact"),
+        ('{"base": "\\ud800"}', "half a character", "fact"),
+        ("[" * 100_000, "cannot be read", "fact"),
+        ('{"base": ', "no JSON", "fact"),
+        ('\ufeff{"base": "quickstrat"}', "no packaged grid 'quickstrat'; did you mean 'quickstart'?", "form"),
+        ('{"base": "\\u0000"}', "no packaged grid", "form"),
+        ('{"$schema": 3, "base": "quickstart"}', "$schema", "form"),
+    ],
+)
+def test_what_is_no_grid_is_told_in_a_sentence(tmp_path: Path, text: str, message: str, kind: str) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(text)
+    done = run("validate", str(file), "--json")
+    assert done.exit_code == 2
+    [error] = json.loads(done.stdout)["errors"]
+    assert message in f"{error['path']} {error['message']}"
+    assert error["kind"] == kind
