@@ -26,6 +26,15 @@ from taskloom.registry.presence import Machine
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
+def is_name(text: str) -> bool:
+    """Whether a text can name a file or folder and lead nowhere else.
+
+    >>> is_name("sst"), is_name("../sst")
+    (True, False)
+    """
+    return bool(_NAME.fullmatch(text))
+
+
 class Artifacts:
     """Where the files of a registry lie; folders come into being when they are first asked for.
 
@@ -49,7 +58,7 @@ class Artifacts:
 
     def _make(self, room: str, *names: str) -> Path:
         for name in names:
-            if not _NAME.fullmatch(name):
+            if not is_name(name):
                 raise RegistryError(
                     f"{name!r} cannot name a folder under {self.folder / room}; a name there is up to 128 letters, "
                     'digits, "_" and "-", beginning with a letter or digit'
@@ -59,6 +68,11 @@ class Artifacts:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RegistryError(f"{path} cannot be made: {error.strerror}. Is the registry writable?") from error
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise RegistryError(
+                f"{path} is a link that leads out of the registry, to {path.resolve()}; nothing is read or written "
+                "there. Remove the link; the whole registry may lie elsewhere, named with --registry or as a link."
+            )
         return path
 
 

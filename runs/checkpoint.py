@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -65,12 +66,15 @@ def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         found = _sha256(folder / "tensors.safetensors")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
     whole = isinstance(state, dict) and found == state.get("sha256")
     if not whole or state.get("check", _check_of(state)) != _check_of(state):
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
-    return load_file(folder / "tensors.safetensors"), state
+    try:
+        return load_file(folder / "tensors.safetensors"), state
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # what a stranger put there
+        raise ValueError(f"{folder.name} holds no tensors that can be read: {error}") from None
 
 
 def _check_of(state: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Split, Task, TaskloomError, WeightsError, unknown
-from taskloom.registry.artifacts import write_text
+from taskloom.core.errors import RegistryError
+from taskloom.registry.artifacts import is_name, write_text
 from taskloom.runs import checkpoint as saved
 from taskloom.runs.build import make, make_task
 from taskloom.runs.evaluate import predictions
@@ -60,6 +61,7 @@ def predict_cell(
     and so is a request by which nothing could be written.
     """
     spec: dict[str, Any] = cell.spec
+    _check_names(cell, registry)
     _check_folders(out, registry, data)
     tasks = {name: make_task(catalogue, name, task) for name, task in spec["tasks"].items()}
     chosen = _choose(tasks, only)
@@ -88,6 +90,16 @@ def predict_cell(
             _write(paths[name], file_text(spec["tasks"][name]["data"], examples, values, classes, form))
             outcome.files.append(File(name, paths[name], len(examples), examples.skipped))
     return outcome
+
+
+def _check_names(cell: "CellRecord", registry: Path) -> None:
+    """What becomes part of a path: a registry may come from a stranger."""
+    for name in (cell.id, *cell.spec["tasks"]):
+        if not is_name(name):
+            raise RegistryError(f"cell {cell.id!r}: {name!r} can name no file; taskloom did not write that")
+    folder = registry / "cells" / cell.id / "best"
+    if not folder.resolve().is_relative_to(registry.resolve()):
+        raise RegistryError(f"{folder} is a link that leads out of the registry, to {folder.resolve()}; it is not read")
 
 
 def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: dict[str, Task]) -> Model:
