@@ -35,8 +35,6 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
     told = _Told(job, emit)
     try:
         work(job, told)
-    except _Stopped:
-        told(Event("interrupted", job.cell))
     except Exception as error:
         if told.broken is error:  # nobody hears us any more
             raise
@@ -44,10 +42,6 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
     else:
         if not told.ended:
             told(Event("failed", job.cell, {"reason": "the work returned without saying how it ended"}))
-
-
-class _Stopped(Exception):  # noqa: N818 - no error
-    """The work was asked to stop and reported progress instead."""
 
 
 class _Told:
@@ -61,8 +55,6 @@ class _Told:
     def __call__(self, event: Event) -> None:
         if self.ended:
             return
-        if event.what in ("progress", "epoch") and self.stop_asked:
-            raise _Stopped  # work that does not look by itself
         self.ended = event.what in ENDS
         try:
             self._emit(replace(event, fence=self._job.fence))

@@ -1,14 +1,14 @@
 """The engine that runs cells in this process, one after another."""
 
 import queue
+import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
 from taskloom.registry.quiet import aside
-from taskloom.runs.machine import skip_compiler
 
 
 class Inline(Engine):
@@ -24,12 +24,15 @@ class Inline(Engine):
 
     def __init__(self) -> None:
         self._thread: _Thread | None = None
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
         self._aside = ExitStack()
 
     def open(self, work: str, folder: Path) -> None:
-        skip_compiler()
         self._work = find_work(work)
+        if "torch" in sys.modules:
+            from taskloom.runs.machine import skip_compiler
+
+            skip_compiler()
         self._aside.enter_context(aside())  # what a plugin prints in the thread is no part of the table
 
     @property
@@ -50,11 +53,11 @@ class Inline(Engine):
         until = time.monotonic() + seconds
         while not events or not self._events.empty():
             try:
-                event = self._events.get(timeout=max(0.0, until - time.monotonic()))
+                thread, event = self._events.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
-            if event.what in ENDS and self._thread is not None:
-                self._thread.join(timeout=60)  # it has said its last word
+            if event.what in ENDS and thread is not None and thread is self._thread:
+                thread.join(timeout=60)  # it has said its last word
                 self._thread = None
             events.append(event)
         return events
@@ -67,7 +70,8 @@ class Inline(Engine):
         if at_once:  # a thread cannot be ended from outside: nobody listens to it any more
             thread.heard = False
             self._thread = None
-            self._events.put(Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.fence))
+            lost = Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.fence)
+            self._events.put((None, lost))
 
     def close(self) -> None:
         self.stop(at_once=True)
@@ -77,10 +81,14 @@ class Inline(Engine):
         return "one cell at a time in this process"
 
 
+class _Abandoned(BaseException):
+    """Nobody listens to the thread any more."""
+
+
 class _Thread(threading.Thread):
     """Runs one job; its own ``Emit``."""
 
-    def __init__(self, work: Work, job: Job, events: "queue.SimpleQueue[Event]") -> None:
+    def __init__(self, work: Work, job: Job, events: "queue.SimpleQueue[_Said]") -> None:
         super().__init__(name=f"cell {job.cell[:12]}", daemon=True)
         self.job = job
         self.stop_asked = False
@@ -89,8 +97,12 @@ class _Thread(threading.Thread):
 
     def __call__(self, event: Event) -> None:
         if not self.heard:
-            raise SystemExit  # ends an abandoned thread at its next word
-        self._events.put(event)
+            raise _Abandoned  # ends the thread at its next word
+        self._events.put((self, event))
 
     def run(self) -> None:
-        perform(self._cell_work, self.job, self)
+        with suppress(_Abandoned):
+            perform(self._cell_work, self.job, self)
+
+
+_Said = tuple[_Thread | None, Event]

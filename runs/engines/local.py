@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class Local(Engine):
     def open(self, work: str, folder: Path) -> None:
         if self._slots is None:
             self.check()
-        self._work = work
+        self._command = [work, str(folder.resolve())]
 
     @property
     def slots(self) -> int:
@@ -121,9 +121,9 @@ class Local(Engine):
         )
 
     def _spawn(self) -> "_Worker":
-        taken = [worker.slot for worker in self._workers]
-        slot = next(slot for slot in _spare(self._slots or (), taken))
-        worker = _Worker(slot, self._work)
+        taken = {worker.name for worker in self._workers}
+        slot, name = next((slot, name) for slot, name in named(self._slots or ()) if name not in taken)
+        worker = _Worker(slot, name, self._command)
         self._workers.append(worker)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
         return worker
@@ -154,7 +154,7 @@ class Local(Engine):
             return
         event = Event.of_json(message["event"])
         if event.what in ("started", "resumed"):
-            event.facts["worker"] = f"{worker.slot.device}, process {worker.process.pid}"
+            event.facts.update(worker=worker.name, pid=worker.process.pid)
         if event.what in ENDS:
             worker.job = None
         self._events.append(event)
@@ -163,8 +163,8 @@ class Local(Engine):
 class _Worker:
     """The driver's end of one worker process."""
 
-    def __init__(self, slot: Slot, work: str) -> None:
-        self.slot = slot
+    def __init__(self, slot: Slot, name: str, arguments: Sequence[str]) -> None:
+        self.slot, self.name = slot, name
         self.job: Job | None = None
         self.rest = b""
         self.told = ""  # why it ends, if that is known
@@ -175,7 +175,7 @@ class _Worker:
         command = [sys.executable, "-m", "taskloom.runs.engines.worker", handle, str(os.getpid()), str(slot.threads)]
         with theirs:
             self.process = subprocess.Popen(
-                [*command, work],
+                [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -219,11 +219,16 @@ class _Worker:
         return Event("lost", job.cell, {"reason": reason}, job.fence)
 
 
-def _spare(slots: Iterable[Slot], taken: list[Slot]) -> Iterable[Slot]:
-    """The slots without a worker; equal slots count one by one."""
-    rest = list(taken)
-    for slot in slots:
-        if slot in rest:
-            rest.remove(slot)
-        else:
-            yield slot
+def named(slots: Sequence[Slot]) -> list[tuple[Slot, str]]:
+    """The slots with names of their own: ``cpu:0``, ``cpu:1``; ``cuda:0``, or ``cuda:0/0`` where cells share it.
+
+    >>> [name for _, name in named([Slot("cuda:0", 1), Slot("cuda:1", 1), Slot("cuda:0", 1)])]
+    ['cuda:0/0', 'cuda:1', 'cuda:0/1']
+    """
+    devices = [slot.device for slot in slots]
+    names = []
+    for index, device in enumerate(devices):
+        number = devices[:index].count(device)
+        shared = f"{device}/{number}" if devices.count(device) > 1 else device
+        names.append(f"cpu:{number}" if device == "cpu" else shared)
+    return list(zip(slots, names, strict=True))

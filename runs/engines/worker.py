@@ -1,4 +1,4 @@
-"""A worker process of the local engine: ``python -m taskloom.runs.engines.worker SOCKET PARENT THREADS WORK``.
+"""A worker process of the local engine: ``python -m taskloom.runs.engines.worker SOCKET PARENT THREADS WORK FOLDER``.
 
 It imports torch once, then runs one cell after another. Jobs come as JSON lines through the socket and events go back
 the same way. When the other end closes, the driver is gone and the worker ends at once, in the middle of whatever it
@@ -19,7 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from taskloom.core.events import Event, Job
+from taskloom.core import Event, Job, find_work, perform
+from taskloom.registry.artifacts import Artifacts
+from taskloom.runs.engines.cell_log import Redirected
 
 #: Exit code of a worker whose driver is gone.
 ORPHANED = 3
@@ -61,7 +63,8 @@ class Line:
 
 
 def main() -> None:
-    handle, parent, threads, work = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    handle, parent, threads = map(int, sys.argv[1:4])
+    work, folder = sys.argv[4:]
     _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -71,27 +74,25 @@ def main() -> None:
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
     line = Line(socket.socket(fileno=handle))
     try:
-        _serve(line, threads, work)
+        _serve(line, threads, work, Path(folder))
     except Exception as error:
         line.send({"broken": f"{type(error).__name__}: {error}"})
         raise
 
 
-def _serve(line: Line, threads: int, work: str) -> None:
+def _serve(line: Line, threads: int, work: str, folder: Path) -> None:
     """Warm up, then run what comes."""
 
-    from taskloom.core import find_work, perform
-    from taskloom.registry.artifacts import Artifacts
-    from taskloom.runs.engines.cell_log import Redirected
-    from taskloom.runs.machine import skip_compiler, use_threads
-
-    use_threads(threads)
-    skip_compiler()
     function = find_work(work)
+    if "torch" in sys.modules:
+        from taskloom.runs.machine import skip_compiler, use_threads
+
+        use_threads(threads)
+        skip_compiler()
     line.send({"ready": os.getpid()})
     while True:
         job = line.jobs.get()
-        with Redirected(Artifacts(Path(job.folder)).cell(job.cell)) as log:
+        with Redirected(Artifacts(folder).cell(job.cell)) as log:
             line.cell, line.rotate = job.cell, log.rotate
             perform(function, job, line)
             line.cell, line.rotate = "", lambda: None

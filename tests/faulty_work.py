@@ -1,0 +1,57 @@
+"""Work without torch for tests of engines: each function is what an engine runs for a job (see test_engines.py)."""
+
+import os
+import sys
+import time
+
+from taskloom.core import Emit, Event, Job, OutOfMemory
+
+
+def work(job: Job, emit: Emit) -> None:
+    """Does what ``job.spec["do"]`` says."""
+    emit(Event("started", job.cell, {"pid": os.getpid(), "environment": _environment()}))
+    do = job.spec["do"]
+    if do == "hang":
+        time.sleep(600)
+    elif do == "wait":  # until it is asked to stop
+        while not emit.stop_asked:
+            time.sleep(0.01)
+        emit(Event("interrupted", job.cell))
+        return
+    elif do == "deaf":  # says something now and then, and does not look
+        while True:
+            emit(Event("progress", job.cell, {}))
+            time.sleep(0.01)
+    elif do == "exit":
+        sys.exit(7)
+    elif do == "crash":
+        os.abort()
+    elif do == "raise":
+        raise ValueError("a plugin's defect")
+    elif do == "memory":
+        raise OutOfMemory("sst", micro_batch=job.micro_batch or 8, batch=8)
+    elif do == "talk":
+        os.write(1, b"out of C\n")
+        os.write(2, b"error of C\n")
+        print("printed")
+    elif do == "chatter":
+        for line in range(200):
+            print("x" * 1000)
+            emit(Event("log", job.cell, {"message": f"line {line}"}))
+    elif do == "not json":
+        emit(Event("log", job.cell, {"message": object()}))
+    elif do == "child":  # leaves a process behind
+        import subprocess
+
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        emit(Event("log", job.cell, {"message": str(child.pid)}))
+        time.sleep(600)
+    elif do == "nothing":
+        return
+    emit(Event("finished", job.cell, {"scores": {}, "best_epoch": 0, "seconds": 0.1, "peak_memory": 0}))
+    emit(Event("log", job.cell, {"message": "nobody hears this"}))
+
+
+def _environment() -> dict[str, str]:
+    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    return {name: os.environ[name] for name in names if name in os.environ}
