@@ -139,6 +139,10 @@ def test_a_finished_cell_is_nobodys(ledger: Ledger) -> None:
         assert got == {"aa": 1, "bb": 2}
         ledger.write(Event("started", "aa", {}, got["aa"]))
         ledger.write(Event("finished", "aa", {"scores": {}}, got["aa"]))
+        for what in ("started", "failed", "lost", "finished"):  # an engine that speaks twice
+            with pytest.raises(LostLeaseError, match=r"lease 1 of cell aa is over: the cell is finished"):
+                ledger.write(Event(what, "aa", {"scores": {}}, got["aa"]))
+        ledger.write(Event("log", "aa", {"message": "a last line"}, got["aa"]))
         leases.release("aa")
         assert leases.claim("aa") is None
         assert leases.claim_some(["aa", "cc"], count=5) == {"cc": 3}
