@@ -28,7 +28,7 @@ from taskloom.registry.records import AttemptRecord, CellRecord, EpochRecord, Gr
 
 _CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
 
-_ATTEMPT = "number, driver, fence, began, ended, how, reason, micro_batch, worker"
+_ATTEMPT = "number, driver, fence, began, ended, how, reason, micro_batch, worker, versions"
 
 
 class Ledger:
@@ -212,8 +212,9 @@ class Ledger:
     def cell(self, prefix: str) -> CellRecord:
         """One cell by its identity, or by as much of its beginning as no other cell shares."""
         with self.snapshot() as db:
-            begins = _cells(db, "substr(id, 1, ?) = ?", [len(prefix), prefix]) if prefix else []
-        found = [cell for cell in begins if cell.id == prefix] or begins
+            found = _cells(db, "id = ?", [prefix])
+            if prefix and not found:  # what begins with it stands together, from it to before the last of all letters
+                found = _cells(db, "id > ? AND id < ? || char(1114111)", [prefix, prefix])
         if len(found) == 1:
             return found[0]
         if not found:
@@ -225,7 +226,7 @@ class Ledger:
         """Every attempt at a cell since ledgers keep them, with how and why it ended."""
         with self.snapshot() as db:
             rows = db.execute(f"SELECT {_ATTEMPT} FROM attempts WHERE cell = ? ORDER BY number", [cell])
-            return tuple(AttemptRecord(*row) for row in rows)
+            return tuple(AttemptRecord(*row[:-1], versions=json.loads(row["versions"])) for row in rows)
 
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""

@@ -83,9 +83,10 @@ def _ended_as(status: str) -> Writer:
 def begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any], fence: int) -> None:
     """Count an attempt that has just begun; ``started`` and ``resumed`` are its first words."""
     db.execute(
-        "INSERT INTO attempts (cell, number, driver, fence, began, micro_batch, worker) SELECT id, attempts, "
-        "(SELECT driver FROM leases WHERE leases.cell = id AND fence = ?2), ?2, ?3, ?4, ?5 FROM cells WHERE id = ?1",
-        (cell, fence, now(), facts.get("micro_batch"), facts.get("worker")),
+        "INSERT INTO attempts (cell, number, driver, fence, began, micro_batch, worker, versions) SELECT id, attempts, "
+        "(SELECT driver FROM leases WHERE leases.cell = id AND fence = ?2), ?2, ?3, ?4, ?5, ?6 "
+        "FROM cells WHERE id = ?1",
+        (cell, fence, now(), facts.get("micro_batch"), facts.get("worker"), json.dumps(facts.get("versions", {}))),
     )
 
 

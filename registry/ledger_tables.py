@@ -34,6 +34,7 @@ CREATE TABLE attempts (
     cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
     number INTEGER NOT NULL, driver TEXT, fence INTEGER NOT NULL DEFAULT 0,
     began TEXT NOT NULL, ended TEXT, how TEXT, reason TEXT, micro_batch INTEGER, worker TEXT,
+    versions TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (cell, number)
 ) WITHOUT ROWID;
 CREATE TABLE drivers (

@@ -15,7 +15,7 @@ _STAND_INS = (
     f"VIEW cells AS SELECT {_OF_VERSION_1}, '{{}}' AS facts FROM main.cells",
     "VIEW history AS SELECT grid, label, seed, cell, 1 AS turn, updated AS first, updated AS last "
     "FROM main.grid_cells JOIN main.grids ON name = grid",
-    "TABLE attempts (cell, number, driver, fence, began, ended, how, reason, micro_batch, worker)",
+    "TABLE attempts (cell, number, driver, fence, began, ended, how, reason, micro_batch, worker, versions)",
     "TABLE drivers (id, host, pid, process, boot, began, beat, uptime, patience)",
     "TABLE leases (cell, driver, fence)",
 )

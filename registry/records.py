@@ -55,6 +55,7 @@ class AttemptRecord:
 
     ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on;
     ``fence`` is the number of the lease, 0 without one. ``micro_batch`` is what the driver set, not the spec.
+    ``versions`` are those of plugins and machine: a cell may be resumed on another machine than it was started on.
     """
 
     number: int
@@ -66,6 +67,7 @@ class AttemptRecord:
     reason: str | None
     micro_batch: int | None
     worker: str | None
+    versions: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None
     ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))
     ledger.write(Event("lost", "aa01", {"reason": "no sign of life for 60 s"}))
     assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("interrupted", "no sign of life for 60 s")
-    ledger.write(Event("resumed", "aa01", {}))
+    ledger.write(Event("resumed", "aa01", {"versions": {"torch": "3"}}))
     assert ledger.attempts("aa01")[-1].ended is None
     ledger.write(Event("finished", "aa01", {"scores": {"sst": 0.5}}))
     told = [(a.number, a.how, a.reason, a.micro_batch, a.worker) for a in ledger.attempts("aa01")]
@@ -166,7 +166,8 @@ def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None
         (6, "finished", None, None, None),
     ]
     cell = ledger.cell("aa01")
-    assert (cell.attempts, cell.status, cell.reason, cell.versions) == (6, "finished", None, {"torch": "2"})
+    assert (cell.attempts, cell.status, cell.reason, cell.versions) == (6, "finished", None, {"torch": "3"})
+    assert [a.versions.get("torch") for a in ledger.attempts("aa01")] == [None, "2", None, None, None, "3"]
     assert all(a.fence == 0 and a.driver is None and a.ended for a in ledger.attempts("aa01"))
 
 
