@@ -1,0 +1,102 @@
+"""Where workers are placed: made-up machines in, slots out. The machine that runs this is only looked at once."""
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskloom.core import RequestError
+from taskloom.runs.engines.devices import Inventory, Slot, inventory, place
+from taskloom.runs.engines.local import Local, named
+
+TWO = Inventory(cores=8, cuda=("0", "1"))
+BARE = Inventory(cores=6)
+
+
+def visible(slots: tuple[Slot, ...]) -> list[str]:
+    return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots]
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "expected"),
+    [
+        (TWO, {}, ["0", "1"]),
+        (TWO, {"cells_per_gpu": 2}, ["0", "1", "0", "1"]),
+        (TWO, {"cells_per_gpu": 2, "workers": 3}, ["0", "1", "0"]),
+        (TWO, {"devices": "cuda:1"}, ["1"]),
+        (TWO, {"devices": "cuda:1,cuda:0"}, ["1", "0"]),
+        (TWO, {"devices": "cuda"}, ["0", "1"]),
+        (TWO, {"devices": "cpu:3"}, ["", "", ""]),
+        (TWO, {"workers": 1}, ["0"]),
+        (Inventory(4, ("3", "GPU-8f2")), {}, ["3", "GPU-8f2"]),
+        (Inventory(4, ("3", "GPU-8f2")), {"devices": "cuda:1"}, ["GPU-8f2"]),
+        (BARE, {}, [""] * 6),
+        (BARE, {"workers": 2}, [""] * 2),
+        (BARE, {"devices": "cpu", "workers": 20}, [""] * 20),
+        (Inventory(64), {}, [""] * 8),
+    ],
+)
+def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str]) -> None:
+    slots = place(machine, **asked)
+    assert visible(slots) == expected
+    assert all(slot.environment["OMP_NUM_THREADS"] == str(slot.threads) for slot in slots)
+    assert all(slot.device.startswith("cuda:") == bool(seen) for slot, seen in zip(slots, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "message"),
+    [
+        (BARE, {"devices": "cuda:0"}, r"there is no cuda:0 on this machine \(no GPU; 6 cores\)"),
+        (BARE, {"devices": "cuda"}, "there is no cuda on this machine"),
+        (TWO, {"devices": "cuda:2"}, r"there is no cuda:2 .*\(cuda:0, cuda:1; 8 cores\)"),
+        (TWO, {"devices": "cuda:0,cuda:0"}, "stands twice; --cells-per-gpu"),
+        (TWO, {"devices": "cuda:0,cpu:1"}, "differ in the last digits"),
+        (TWO, {"devices": "gpu"}, "should be auto, cpu, cpu:N .*Found 'gpu'"),
+        (TWO, {"devices": "cpu:0"}, "Found 'cpu:0'"),
+        (TWO, {"devices": "cuda:-1"}, "Found 'cuda:-1'"),
+        (TWO, {"devices": ""}, "Found ''"),
+        (TWO, {"workers": 3}, "3 workers need more than 2 GPUs with 1 cell each; --cells-per-gpu"),
+        (TWO, {"workers": 0}, "should be at least 1. Found 0."),
+        (TWO, {"threads": 0}, "should be at least 1. Found 0."),
+        (BARE, {"cells_per_gpu": 2}, "no GPU is used here"),
+        (BARE, {"devices": "cpu:2", "workers": 3}, "do not agree"),
+    ],
+)
+def test_what_cannot_be_is_told(machine: Inventory, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        place(machine, **asked)
+
+
+@given(
+    cores=st.integers(1, 256),
+    gpus=st.integers(0, 8),
+    per_gpu=st.integers(1, 4),
+    workers=st.none() | st.integers(1, 40),
+    devices=st.sampled_from(["auto", "cpu"]),
+)
+def test_threads_are_divided_and_depend_on_nothing_else(
+    cores: int, gpus: int, per_gpu: int, workers: int | None, devices: str
+) -> None:
+    machine = Inventory(cores, tuple(map(str, range(gpus))))
+    asked = {"workers": workers, "devices": devices, "cells_per_gpu": per_gpu}
+    try:
+        slots = place(machine, **asked)
+    except RequestError:
+        return
+    assert slots == place(machine, **asked)
+    assert len({slot.threads for slot in slots}) == 1, "a cell's result would depend on the worker it gets"
+    assert slots[0].threads == max(1, cores // len(slots))
+    assert len({name for _, name in named(slots)}) == len(slots)
+    on_gpus = [slot.device for slot in slots if slot.device != "cpu"]
+    counts = [on_gpus.count(device) for device in set(on_gpus)]
+    assert not counts or max(counts) - min(counts) <= 1, "a GPU has two cells more than another"
+
+
+def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = inventory()
+    assert 1 <= found.cores <= (os.cpu_count() or 1)
+    engine = Local(devices="cpu:2", threads=3)
+    engine.check()
+    assert (engine.slots, engine.describe()) == (2, "2 worker processes on cpu, 3 threads each")

@@ -1,0 +1,75 @@
+"""Which cell is next: pure functions of jobs, durations and stages."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskloom.core import Job
+from taskloom.runs.schedule import Durations, longest_first, next_job
+
+
+def job(cell: str, *stages: str, seed: int = 0, **spec: Any) -> Job:
+    return Job(cell, cell, seed, {"seed": seed, **spec}, "", tuple(stages))
+
+
+def names(jobs: list[Job]) -> str:
+    return "".join(one.cell for one in jobs)
+
+
+def test_longest_first_once_durations_are_known() -> None:
+    durations = Durations()
+    jobs = [job("a", x=1), job("b", x=2), job("c", x=3), job("d", x=2, seed=7)]
+    assert names(longest_first(jobs, durations)) == "abcd", "nothing is known: the plan's order"
+    durations.learn({"seed": 5, "x": 1}, 1.0)
+    durations.learn({"seed": 5, "x": 2}, 9.0)
+    assert [durations.expected(one) for one in jobs] == [1.0, 9.0, 5.0, 9.0], "c has no like but of its size"
+    assert names(longest_first(jobs, durations)) == "bdca"
+    durations.learn({"seed": 6, "x": 2}, None)
+    assert durations.expected(jobs[1]) == 9.0
+
+
+def test_cells_of_one_size_inform_each_other() -> None:
+    stage = {"tasks": ["sst"], "epochs": 3, "frozen": False}
+    base = {"encoder": {"name": "minbert"}, "tasks": {"sst": {"data": "generated"}}, "stages": [stage]}
+    slower = {**base, "stages": [{**stage, "epochs": 30}]}
+    durations = Durations()
+    durations.learn({**base, "overall": "mean", "seed": 1}, 4.0)
+    assert durations.expected(job("a", **base)) == 4.0
+    assert durations.expected(job("b", **slower)) is None
+
+
+def test_cells_that_share_a_stage_wait_for_it_once() -> None:
+    first, second, other = job("a", "k"), job("b", "k"), job("c", "l")
+    nothing: set[str] = set()
+    assert next_job([first, second, other], [], nothing.__contains__) is first
+    assert next_job([second, other], [first], nothing.__contains__) is other
+    assert next_job([second], [first, other], nothing.__contains__) is None
+    assert next_job([second], [first, other], {"k"}.__contains__) is second
+    assert next_job([second], [other], nothing.__contains__) is second, "the one that computed it has failed"
+
+
+def test_only_the_first_stage_that_lacks_counts() -> None:
+    ahead = job("a", "k1", "k2")
+    waiting = job("b", "k1", "other")
+    assert next_job([waiting], [ahead], {"k1"}.__contains__) is waiting
+    same = job("c", "k1", "k2")
+    assert next_job([same], [ahead], {"k1"}.__contains__) is None
+    assert next_job([same], [ahead], {"k1", "k2"}.__contains__) is same
+
+
+@given(st.lists(st.lists(st.sampled_from("klm"), max_size=2), min_size=1, max_size=8), st.integers(1, 4))
+def test_every_cell_runs_and_no_stage_is_computed_twice_at_once(stages: list[list[str]], slots: int) -> None:
+    waiting = [job(str(place), *keys) for place, keys in enumerate(stages)]
+    total, ran, running, done = len(waiting), 0, list[Job](), set[str]()
+    while waiting or running:
+        while len(running) < slots and (found := next_job(waiting, running, done.__contains__)):
+            lacking = next((key for key in found.stage_keys if key not in done), None)
+            assert all(lacking not in set(other.stage_keys) - done for other in running)
+            waiting.remove(found)
+            running.append(found)
+        assert running, "everybody waits for somebody"
+        ended = running.pop(0)
+        done |= set(ended.stage_keys)
+        ran += 1
+    assert ran == total
