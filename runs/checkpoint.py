@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from taskloom.registry.artifacts import sync
+from taskloom.registry.artifacts import partial_prefix, sync
 
 Tensors = dict[str, Tensor]
 KEPT = 2
@@ -32,7 +32,7 @@ KEPT = 2
 def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     """Write tensors and state into ``folder``, which is there whole or not at all; replaces what was there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
         save_file(tensors, partial / "tensors.safetensors")
         facts = json.loads(json.dumps({**state, "sha256": _sha256(partial / "tensors.safetensors")}, allow_nan=False))
@@ -55,7 +55,7 @@ def _put(partial: Path, folder: Path) -> None:
         except OSError:
             if not folder.is_dir():
                 raise
-        aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+        aside = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
         with suppress(FileNotFoundError):  # another process was quicker
             folder.rename(aside / "old")
         shutil.rmtree(aside, ignore_errors=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Engine, Job, RegistryError
 from taskloom.registry.artifacts import Artifacts
 from taskloom.registry.leases import Leases
+from taskloom.registry.leftovers import sweep
 from taskloom.runs.build import make
 from taskloom.runs.checkpoint import drop_checkpoints
 from taskloom.runs.claims import Claims
@@ -49,6 +50,7 @@ def run_plan(
     if not jobs:
         return outcome
     leases = Leases(ledger)
+    sweep(ledger.folder, alone=leases.alone())
     loop = Loop(
         jobs,
         runner,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Task, Tokens, arrange
+from taskloom.registry.artifacts import partial_prefix
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ def _read(folder: Path) -> Column | None:
 def _write(folder: Path, sequences: list[Ids]) -> None:
     """Write the arrays into a folder that appears whole or not at all, whoever else writes the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
         lengths = np.fromiter((len(ids) for ids in sequences), np.int64, len(sequences))
         np.save(partial / "starts.npy", np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
