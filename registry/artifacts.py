@@ -64,15 +64,15 @@ class Artifacts:
                     'digits, "_" and "-", beginning with a letter or digit'
                 )
         path = self.folder.joinpath(room, *names)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RegistryError(f"{path} cannot be made: {error.strerror}. Is the registry writable?") from error
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise RegistryError(
                 f"{path} is a link that leads out of the registry, to {path.resolve()}; nothing is read or written "
                 "there. Remove the link; the whole registry may lie elsewhere, named with --registry or as a link."
             )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RegistryError(f"{path} cannot be made: {error.strerror}. Is the registry writable?") from error
         return path
 
 
