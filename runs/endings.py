@@ -1,5 +1,6 @@
 """What a run says at its end: which cells failed, why, where their logs are, and how to try them again."""
 
+import os
 import shlex
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
@@ -45,6 +46,8 @@ def failures_summary(
 def retry_command(arguments: Sequence[str], labels: Sequence[str] = (), known: Sequence[str] = ()) -> str:
     """``taskloom run`` as it was given, for these rows, ready for a shell; ``known`` are all labels of the grid.
 
+    A registry that came from the environment is named: the next shell may not have it.
+
     >>> retry_command(["grid.json", "--only", "*", "--no-retry", "--registry", "my runs"], ["it's"])
     'taskloom run grid.json --registry \\'my runs\\' --only \\'it\\'"\\'"\\'s\\''
     """
@@ -52,6 +55,9 @@ def retry_command(arguments: Sequence[str], labels: Sequence[str] = (), known: S
         rows = [part for label in labels for part in ("--only", _pattern(label, known))]
         arguments = [*_without_rows(arguments), *rows]
     kept = [argument for argument in arguments if argument != "--no-retry"]
+    registry = os.environ.get("TASKLOOM_REGISTRY")
+    if registry and not any(argument.split("=")[0] == "--registry" for argument in kept):
+        kept += ["--registry", registry]
     return shlex.join(["taskloom", "run", *kept])
 
 

@@ -13,6 +13,7 @@ from taskloom.core.events import ENDS, Event
 from taskloom.runs.board import Board
 
 if TYPE_CHECKING:
+    from taskloom.registry.ledger import Ledger
     from taskloom.runs.plan import Plan
 
 #: Seconds between two lines of progress in a log; starts, epochs and ends are always told.
@@ -31,10 +32,19 @@ class Listener(Protocol):
 
 
 @contextmanager
-def show_progress(plan: "Plan", stream: TextIO | None = None) -> Iterator[Listener]:
-    """Show a plan's progress until the block ends; on a terminal live, otherwise line by line."""
+def show_progress(
+    plan: "Plan", stream: TextIO | None = None, *, workers: int = 1, ledger: "Ledger | None" = None
+) -> Iterator[Listener]:
+    """Show a plan's progress until the block ends; on a terminal live, otherwise line by line.
+
+    ``workers`` is how many cells run at once, and from the ``ledger`` it is learnt how long such cells took before.
+    """
     stream = stream or sys.stderr
     board = Board.of(plan)
+    board.workers = max(1, workers)
+    for record in ledger.cells() if ledger is not None else ():
+        if record.status == "finished":
+            board.durations.learn(record.spec, record.seconds)
     if stream.isatty():
         from taskloom.runs.live import Live
 

@@ -34,13 +34,13 @@ class Running:
         return min(1.0, done / max(1, sum(self.epochs)))
 
     def hear(self, event: Event, now: float) -> None:
-        facts = event.facts
+        facts, share = event.facts, self.share
         self.memory = facts.get("memory") or self.memory
         match event.what:
             case "progress":
                 self.stage, self.epoch = facts["stage"], facts["epoch"] - 1
-                self.step, self.steps, self.rate = facts["step"], facts["steps"], facts["rate"]
-                self.losses = facts["losses"]
+                self.step, self.steps, self.rate = facts["step"], facts["steps"], facts["rate"] or self.rate
+                self.losses = facts["losses"] or self.losses
             case "epoch":
                 self.stage, self.epoch, self.step = facts["stage"], facts["epoch"], 0
                 self.losses, self.scores = facts["losses"], facts["scores"]
@@ -48,7 +48,7 @@ class Running:
                 self.stage, self.epoch, self.step = facts["index"] + 1, 0, 0
             case _:
                 return
-        self.heard = now
+        self.heard = now if self.share != share else self.heard
         if self.before is None or facts.get("shared"):  # nobody trained that here: it says nothing of the pace
             self.before, self.began = self.share, now
 

@@ -298,6 +298,8 @@ def test_a_failed_cell_leaves_a_hole_and_exit_code_1(taskloom: Invoke, tmp_path:
     result = taskloom("run", path)
     assert result.exit_code == 1, result.stderr
     assert "— wild, seed 0: failed: " in result.stdout
+    assert "1 of 2 cells did not succeed:\n  wild, seed 0: failed: " in result.stderr
+    assert f"This tries them again:\n  taskloom run {path} --only wild --registry " in result.stderr
     assert "Traceback" not in result.stderr
     rows = json.loads(taskloom("table", path, "--format", "json").stdout)
     assert [(row["label"], row["n"]) for row in rows] == [("sound", 1), ("wild", 0)]

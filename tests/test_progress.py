@@ -357,6 +357,11 @@ def grid(*rows: tuple[str, list[CellRecord]]) -> GridRecord:
     return GridRecord("mine", {}, "", "", tuple(cells))
 
 
+@pytest.fixture(autouse=True)
+def no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TASKLOOM_REGISTRY", raising=False)
+
+
 NAN = "loss of task 'sst' is not finite"
 RECORD = grid(
     ("sum", [cell("a0", "failed", NAN), cell("a1", "failed", NAN)]),
@@ -388,6 +393,12 @@ def test_many_failures_do_not_fill_the_screen(tmp_path: Path) -> None:
     assert text.splitlines()[-1] == "  taskloom run g", "finished cells are not run again anyway"
     each = grid(*((f"row {i}", [cell(f"c{i}", "failed", f"at step {i}")]) for i in range(100)))
     assert len(failures_summary(each, ["g"], tmp_path).splitlines()) < 20
+
+
+def test_a_registry_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKLOOM_REGISTRY", "my runs")
+    assert retry_command(["g"]) == "taskloom run g --registry 'my runs'"
+    assert retry_command(["g", "--registry=other"]) == "taskloom run g --registry=other"
 
 
 @given(st.lists(LABELS, min_size=1, max_size=4, unique=True), LABELS.filter(lambda text: text[0] != "-"))

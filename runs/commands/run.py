@@ -103,7 +103,7 @@ def run(
         raise
     given = context.meta[_GIVEN]
     with found or Ledger.open(registry, create=True) as ledger:
-        with show_progress(plan) as progress:
+        with show_progress(plan, workers=runner.slots, ledger=ledger) as progress:
             for line in plan.notes:
                 progress.say(line)
             outcome = run_plan(
