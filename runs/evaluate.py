@@ -1,6 +1,7 @@
 """Scoring a split: predictions, the task's metric, and one overall score."""
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from statistics import fmean
 
 import numpy as np
@@ -65,6 +66,15 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
             batches.append(order[start:place])
             start, tokens = place, int(lengths[row]) + 3
     return [*batches, order[start:]] if len(order) else batches
+
+
+def score_of(task: Task, feed: Feed, predicted: NDArray[np.float64]) -> float:
+    """The task's metric on a labelled split; one that is not finite is an error."""
+    assert feed.examples.labels is not None
+    score = float(task.metric(predicted, feed.examples.labels))
+    if not isfinite(score):
+        raise TrainingError(f"the metric {task.metric.name!r} of task {task.name!r} is {score}")
+    return score
 
 
 def overall(scores: Mapping[str, float], tasks: Mapping[str, Task], how: str) -> float:

@@ -1,6 +1,7 @@
 """Out of memory as a state: who did not fit, and with how many examples at a time."""
 
 import gc
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,10 +19,8 @@ def naming_what_does_not_fit(task: str, *, micro_batch: int, batch: int) -> Iter
     except Exception as error:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
-    else:
-        return
-    # Outside of the handler: the first error holds on to everything that was in memory.
-    raise OutOfMemory(task, micro_batch=micro_batch, batch=batch)
+        traceback.clear_frames(error.__traceback__)  # they hold on to everything that was in memory
+        raise OutOfMemory(task, micro_batch=micro_batch, batch=batch) from None
 
 
 def release_memory() -> None:

@@ -1,8 +1,8 @@
 """One run, from its resolved specification to its scores. Read from top to bottom."""
 
 import time
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs import checkpoint as saved
 from taskloom.runs.cell import Run as Run
 from taskloom.runs.cell import Stopped
-from taskloom.runs.evaluate import overall, predictions
+from taskloom.runs.evaluate import overall, predictions, score_of
 from taskloom.runs.machine import keep_freed_memory, machine_versions, peak_memory, reset_peak_memory, seed_globals
 from taskloom.runs.model import device_for_this_process
 from taskloom.runs.optimize import GroupStep, rate_factor
@@ -128,13 +128,8 @@ def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
             clip=stage["clip"],
             micro_batch=micro_batch,
         )
-        try:
-            with step.naming_what_does_not_fit():
-                losses = state.combiner.update(step)
-        except OutOfMemory:
-            raise
-        except TrainingError as error:
-            raise TrainingError(f"{error} (stage {index}, epoch {epoch}, step {state.place + 1})") from None
+        with naming_the_place(index, epoch, state.place + 1), step.naming_what_does_not_fit():
+            losses = state.combiner.update(step)
         state.add_losses(losses)
         if run.pulse.due:
             rate = (state.place - before) / (time.monotonic() - began)
@@ -144,18 +139,23 @@ def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
     state.through = True
 
 
+@contextmanager
+def naming_the_place(stage: int, epoch: int, step: int) -> Iterator[None]:
+    """Say of what goes wrong where it went wrong."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except TrainingError as error:
+        raise TrainingError(f"{error} (stage {stage}, epoch {epoch}, step {step})") from None
+
+
 def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
     """Score the dev sets, let losses and combiner react, report, and keep the epoch if it is the best."""
     spec, losses = run.job.spec, state.losses
-    predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored(index)}
-    scores = {}
-    for name, values in predicted.items():
-        expected = run.dev[name].examples.labels
-        assert expected is not None  # run.scored names labelled tasks only
-        scores[name] = float(run.tasks[name].metric(values, expected))
-        if not isfinite(scores[name]):
-            metric, where = run.tasks[name].metric.name, f"stage {index}, epoch {epoch}, step {state.place}"
-            raise TrainingError(f"the metric {metric!r} of task {name!r} is {scores[name]} ({where})")
+    with naming_the_place(index, epoch, state.place):
+        predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored(index)}
+        scores = {name: score_of(run.tasks[name], run.dev[name], values) for name, values in predicted.items()}
     if epoch > 0:
         for name in spec["stages"][index]["tasks"]:
             run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))

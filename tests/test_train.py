@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
-from taskloom.core import Event
+from taskloom.core import Event, Job, Loss, Prediction, TrainingError
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
+from taskloom.runs import cell as at_work
+from taskloom.runs import evaluate, feed
 from taskloom.runs.drive import Outcome, run_plan
 from taskloom.runs.grid import load_grid
 from taskloom.runs.plan import Plan, make_plan
+from taskloom.runs.stage import StageState
+from taskloom.runs.train import Run, train, train_epoch
 
 SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}}
 STS: dict[str, Any] = {
@@ -189,6 +194,55 @@ def test_a_failing_cell_is_reported_and_the_others_go_on(tmp_path: Path) -> None
     assert "task 'sst'" in failed.facts["reason"] or "task 'sts'" in failed.facts["reason"]
     assert "epoch 1, step " in failed.facts["reason"]
     assert "Traceback" in (tmp_path / "r" / "cells" / failed.cell / "log.txt").read_text()
+
+
+def test_scores_that_are_not_finite_fail_the_cell_although_a_class_could_be_told(tmp_path: Path) -> None:
+    one = {**SST, "data": {**SST["data"], "size": 8}}  # a single step: no loss sees the weights that it leaves
+    stage = {"epochs": 1, "optimizer": {"lr": 1e38}}
+    _, outcome, events = run(grid(tmp_path, {"tasks": {"sst": one}, "stages": [stage]}), tmp_path / "r")
+    assert outcome.failed == 1
+    reason = of(events, "failed")[0].facts["reason"]
+    assert reason == "the scores of task 'sst' are not finite (head 'linear') (stage 0, epoch 1, step 1)"
+
+
+class Cusp(Loss):
+    """0 everywhere, with a gradient that is none."""
+
+    name = "cusp"
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        return (prediction.score * 0).square().sum().sqrt()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_gradient_that_is_not_finite_names_task_and_parts(tmp_path: Path, frozen: bool) -> None:
+    spec, problems = load_catalogue().resolve_run({"encoder": ENCODER, "tasks": {"sst": SST}})
+    assert not problems
+    whole = Run.build(Job("x", "x", 0, spec, str(tmp_path)), lambda event: None, load_catalogue())
+    whole.model.losses["sst"] = Cusp()
+    whole.model.freeze_encoder(frozen)
+    state = StageState.build(whole, 0, spec["stages"][0], ("sst",))
+    with pytest.raises(TrainingError) as caught:
+        train_epoch(whole, state, 0, 1)
+    expected = "the gradient of task 'sst' is not finite (head 'linear', loss 'cusp') (stage 0, epoch 1, step 1)"
+    assert str(caught.value) == expected
+
+
+def test_reading_and_scoring_give_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_work, "PULSE", -1.0)  # whenever it may
+    monkeypatch.setattr(feed, "SOME", 16)
+    monkeypatch.setattr(evaluate, "TOKENS", 64)
+    events: list[Event] = []
+    spec, _ = load_catalogue().resolve_run({"encoder": ENCODER, "tasks": {"sst": SST}, "stages": [STAGE]})
+    train(Job("x", "x", 0, spec, str(tmp_path)), events.append)
+    whats = [event.what for event in events]
+    assert whats[0] == "started"
+    first = next(place for place, event in enumerate(events) if event.facts.get("step"))
+    assert whats[1:first].count("progress") >= 64 // 16 + 32 // 16  # while the texts are tokenized
+    scoring = [event for event in events[: whats.index("epoch")] if event.facts.get("step") == 8]
+    assert len(scoring) > 32 * 3 // 64  # one for the step, the others for parts of the dev set
+    keys = {"stage", "epoch", "step", "steps", "rate", "losses", "memory"}
+    assert all(event.facts.keys() == keys for event in events if event.what == "progress")
 
 
 def test_selection_keeps_the_epoch_it_names(tmp_path: Path) -> None:
