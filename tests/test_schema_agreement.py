@@ -177,13 +177,45 @@ OWN: list[dict[str, Any]] = [
             {"label": "b", "set": {"tasks": {"one": tiny_task(), "four": tiny_task()}, "tasks.one.loss": "odd"}},
         ],
     },
+    {"base": {**RUN, "tasks": {"sst": tiny_task(loss="smart")}}, "axes": {"tasks.sst.loss.loss": ["cross_entropy"]}},
     {"base": "cosine-surgery", "axes": {"tasks.*.head.dropout": [0.0, 0.5], "stages.0.optimizer.betas.0": [0.5]}},
 ]
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, 1.0, 2, 2.0, -1, 0.3, 0.5, 3, 7.0, 1e300, 2**53 + 1, 2**63, 2.0**63, 2**64, 10**30),
-    *("", "a", " a ", "ab", "abc", "ab\n", "x", "red", "all", "été", "\u0000", "\u001b[1m", "😀😀", "1", "u", "a.b"),
+    *(
+        "",
+        "a",
+        " a ",
+        "ab",
+        "abc",
+        "ab\n",
+        "x",
+        "red",
+        "all",
+        "ghost",
+        "été",
+        "\u0000",
+        "\u001b[1m",
+        "😀😀",
+        "1",
+        "u",
+        "a.b",
+    ),
     *("mse", "odd", "sum", "pcgrad", "tiny", "linear", "cosine", "smart", "total", "alternating", "sst", "last", "3x"),
-    *([], {}, [1], [1, "l"], ["sst"], ["sst", "sst"], ["mse", "odd"], [1, 1.0, True], [[]], {"a": 1}, {"u": 1}),
+    *(
+        [],
+        {},
+        [1],
+        [1, "l"],
+        ["sst"],
+        ["sst", "sst"],
+        ["ghost"],
+        ["mse", "odd"],
+        [1, 1.0, True],
+        [[]],
+        {"a": 1},
+        {"u": 1},
+    ),
     *({"name": "odd"}, {"name": "odd", "inner": "smart"}, {"name": "smart"}, {"name": "odd", "table": {"u": 1.0}}),
     *({"depth": 1}, {"depth": 1.0, "words": ["a"]}, {"depth": "x"}, {"1": 1, "x": 2}, {"name": 3}, {"nme": "odd"}),
     *({"name": "tiny", "classes": 3}, {"data": "tiny"}, tiny_task(), {"sst": tiny_task()}, [{"epochs": 1}]),
@@ -280,7 +312,8 @@ MUTATIONS = st.lists(
         st.sampled_from(VALUES),
         st.integers(0, 2000),
     ),
-    max_size=3,
+    min_size=1,
+    max_size=2,
 )
 
 
@@ -419,3 +452,75 @@ def test_an_option_means_the_same_to_both(
     assert {one.kind for one in problems} == ({kind} if kind else set()), [*map(str, problems)]
     if (option, value) == ("odd", 2.0):
         assert "2 is even. Found 2." in str(problems[0])
+
+
+def with_tasks(**tasks: Any) -> dict[str, Any]:
+    return {**RUN, "tasks": tasks}
+
+
+def with_loss(loss: Any) -> dict[str, Any]:
+    return with_tasks(sst=tiny_task(loss=loss))
+
+
+def with_stage(**stage: Any) -> dict[str, Any]:
+    return {**RUN, "stages": [stage]}
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("", {"base": with_loss("smart"), "axes": {"tasks.sst.loss.loss": ["cross_entropy"]}}),
+    ("", {"base": with_loss("smart"), "cells": [{"label": "a", "set": {"tasks.*.loss": "cross_entropy"}}]}),
+    ("", {"base": with_stage(epochs=2.0, sampler={"name": "round_robin", "batch_size": 2.0}), "seeds": [1.0]}),
+    ("", {"base": RUN, "cells": [{"label": "\u001b[31m\u0000", "note": "\u0007"}], "notes": ["\u001b"]}),
+    ("", {"base": with_stage(sampler={"name": "round_robin"}), "axes": {"stages.0.sampler.name": ["alternating"]}}),
+    ("", {"base": RUN, "zip": [{"stages.0.combiner": ["pcgrad"], "stages.0.combiner.reduction": ["sum"]}]}),
+    ("", {"base": RUN, "cells": [{"label": "a", "set": {"tasks.new": tiny_task(), "stages.0.tasks": ["new"]}}]}),
+    ("form", {"base": with_loss("smart")}),
+    ("form", {"base": with_loss("msee"), "axes": {"tasks.sst.loss": ["cross_entropy"]}}),
+    ("form", {"base": with_stage(tasks=["ghost"])}),
+    ("form", {"base": with_stage(tasks=[])}),
+    ("form", {"base": with_stage(tasks=["sst", "sst"])}),
+    ("form", {"base": {**RUN, "selection": "ghost"}}),
+    ("form", {"base": with_tasks(overall=tiny_task())}),
+    ("form", {"base": with_tasks(**{"a\n": tiny_task()})}),
+    ("form", {"base": RUN, "name": "a\n"}),
+    ("form", {"base": RUN, "table": {"columns": ["ghost"]}}),
+    ("form", {"base": RUN, "table": {"columns": ["sst", "sst"]}}),
+    ("form", {"base": RUN, "cells": [{"label": "a", "reported": {"ghost": 1}}]}),
+    ("form", {"base": RUN, "seeds": [1, 1.0]}),
+    ("form", {"base": RUN, "seeds": [True]}),
+    ("form", {"base": RUN, "axes": {"seed": [1]}}),
+    ("form", {"base": RUN, "axes": {"stages.2.epochs": [1]}}),
+    ("form", {"base": RUN, "axes": {"stages.0.combiner.reduction": ["sum"]}}),
+    ("form", {"base": RUN, "axes": {"tasks.*.loss.choice": ["a"]}}),
+    ("form", {"base": RUN, "axes": {"tasks.sst.loss.inner.label_smoothing": [2]}}),
+    ("form", {"base": "quickstrat"}),
+    ("fact", {"base": RUN, "axes": {"stages.0.combiner": ["sum", "pcgrad"], "stages.0.combiner.reduction": ["sum"]}}),
+    ("fact", {"base": RUN, "axes": {"stages.0.epochs": [1, 1]}}),
+    ("fact", {"base": RUN, "axes": {"stages.0.epochs": list(range(101)), "stages.1.epochs": list(range(101))}}),
+    ("fact", {"base": RUN, "zip": [{"stages.0.epochs": [1, 2], "stages.1.epochs": [1]}]}),
+    ("fact", {"base": RUN, "exclude": [{"stages.0.epochs": 7}]}),
+    ("fact", {"base": RUN, "exclude": [{"stages.0.ghost": 7}]}),
+    ("fact", {"base": RUN, "baseline": "ghost"}),
+    ("fact", {"base": RUN, "cells": [{"label": " "}]}),
+    ("fact", {"base": with_tasks(sst=tiny_task(metric="pearson", loss="mse", head="cosine"))}),
+    ("fact", {"base": with_tasks(sst={"data": {"name": "cs224n", "task": "sst", "dir": "/nowhere"}})}),
+]
+
+
+@pytest.mark.parametrize(("kind", "raw"), CASES, ids=range(len(CASES)))
+def test_what_is_form_and_what_is_fact(
+    catalogue: Catalogue, general: Any, tmp_path: Path, kind: str, raw: dict[str, Any]
+) -> None:
+    agree(catalogue, general, raw, tmp_path / "mine.json")
+    problems = verdict(catalogue, tmp_path / "mine.json")
+    assert {one.kind for one in problems} == ({kind} if kind else set()), [*map(str, problems)]
+
+
+def test_every_packaged_grid_fits_its_own_schema_and_that_of_all_grids(catalogue: Catalogue, general: Any) -> None:
+    for name, grid in catalogue.plugins.grids.items():
+        raw = json.loads(grid.path.read_text())
+        schema = json.loads(json.dumps(schema_of(load_grid(name), catalogue), allow_nan=False))
+        if name in ("quickstart", "robust-embeddings"):  # a second each
+            Validator.check_schema(schema)
+        Validator(schema).validate(raw)
+        general.validate(raw)
