@@ -27,6 +27,9 @@ PULSE = 0.2
 #: Seconds that cells are given to write checkpoints when the ledger can no longer be written.
 GRACE = 20.0
 
+#: Seconds that a cell is given for its first word whatever --timeout says: its process may have to start.
+START = 120.0
+
 Listen = Callable[[Event], None]
 
 
@@ -36,6 +39,7 @@ class Run:
 
     job: Job
     heard: float
+    begun: bool = False  # it has said something
     silenced: str = ""
 
 
@@ -115,7 +119,7 @@ class Loop:
         run = self.running.get(event.cell)
         if run is None or event.fence != run.job.fence:
             return  # the last words of an attempt that was given up
-        run.heard = time.monotonic()
+        run.heard, run.begun = time.monotonic(), True
         try:
             if event.what in ENDS:
                 self._end(run, event)
@@ -199,8 +203,9 @@ class Loop:
             return
         now = time.monotonic()
         for cell, run in self.running.items():
-            if now - run.heard > self.timeout and not run.silenced:
-                run.silenced = f"said nothing for {self.timeout:g} s (--timeout)"
+            patience = self.timeout if run.begun else max(self.timeout, START)
+            if now - run.heard > patience and not run.silenced:
+                run.silenced = f"said nothing for {patience:g} s (--timeout)"
                 self.engine.stop(cell, at_once=True)
 
     def _look_elsewhere(self) -> None:
