@@ -22,6 +22,7 @@ from taskloom.core.errors import RegistryError
 from taskloom.registry.ledger_errors import LostLeaseError
 from taskloom.registry.presence import Machine
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # nothing is written through a link that somebody put there
 # No dot and no separator: a name can neither leave its folder nor hide in it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -78,11 +79,18 @@ class Artifacts:
 
 def claim_folder(folder: Path, fence: int) -> None:
     """Write into a cell's folder under which lease it is used now; ``LostLeaseError`` if that is an older one."""
-    with _fence_file(folder) as file:
-        _refuse(folder, fence, _read_fence(file))
-        os.lseek(file, 0, os.SEEK_SET)
-        os.write(file, f"{fence:020}\n".encode())  # always as long: nobody reads half of it
-        os.fsync(file)
+    try:
+        with _fence_file(folder) as file:
+            _refuse(folder, fence, _read_fence(file))
+            os.lseek(file, 0, os.SEEK_SET)
+            length = os.write(file, f"{fence:020}\n".encode())  # always as long: nobody reads half of it
+            os.ftruncate(file, length)
+            os.fsync(file)
+    except OSError as error:
+        raise RegistryError(
+            f"{folder / 'fence'} cannot be written: {error.strerror}. It says which run uses the folder; is it a plain "
+            "file, in a folder that you may write to, on a disk with room?"
+        ) from error
 
 
 def refuse_late(folder: Path, fence: int) -> None:
@@ -93,7 +101,7 @@ def refuse_late(folder: Path, fence: int) -> None:
 def fence_of(folder: Path) -> int:
     """The number of the lease under which a cell's folder was used last; 0 if there was none."""
     try:
-        file = os.open(folder / "fence", os.O_RDONLY)
+        file = os.open(folder / "fence", os.O_RDONLY | _NO_LINK)
     except OSError:
         return 0
     try:
@@ -108,14 +116,15 @@ def _refuse(folder: Path, fence: int, newest: int) -> None:
 
 
 def _read_fence(file: int) -> int:
-    text = os.read(file, 64)
-    return int(text) if text.strip().isdigit() else 0
+    text = os.read(file, 64).strip()
+    fence = int(text) if text.isdigit() else 0
+    return fence if fence < 2**62 else 0  # which nobody ever had
 
 
 @contextmanager
 def _fence_file(folder: Path) -> Iterator[int]:
     """The open file, for one process at a time: it is read and then written. (Windows has no such locks.)"""
-    file = os.open(folder / "fence", os.O_RDWR | os.O_CREAT, 0o666)
+    file = os.open(folder / "fence", os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
     try:
         with suppress(ImportError):
             import fcntl

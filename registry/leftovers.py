@@ -1,5 +1,6 @@
 """What killed writers leave in a registry: files and folders that never got their names."""
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -26,15 +27,17 @@ def sweep(registry: Path, *, alone: bool = False, machine: Machine | None = None
     for path, mark in [found for room in ROOMS for found in _leftovers(registry / room, _DEPTH)]:
         dead = machine.left_by_dead(mark)
         if dead or (dead is None and alone):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-            removed += not path.exists()
+            removed += not os.path.lexists(path)
     return removed
 
 
 def _leftovers(folder: Path, depth: int) -> Iterator[tuple[Path, str]]:
+    if folder.is_symlink():  # what it leads to may be anybody's
+        return
     try:
         paths = list(folder.iterdir())
     except OSError:  # none, or somebody removes it right now
@@ -42,5 +45,5 @@ def _leftovers(folder: Path, depth: int) -> Iterator[tuple[Path, str]]:
     for path in paths:
         if match := _LEFT.fullmatch(path.name):
             yield path, match["folder"] or match["file"] or ""
-        elif depth and path.is_dir() and not path.is_symlink():
+        elif depth and path.is_dir():
             yield from _leftovers(path, depth - 1)

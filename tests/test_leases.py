@@ -271,6 +271,24 @@ def test_a_folder_knows_its_newest_lease(ledger: Ledger) -> None:
         assert leases.claim("bb") == 9
 
 
+@posix
+def test_a_fence_that_is_none_does_no_harm(ledger: Ledger, tmp_path: Path) -> None:
+    folder, other = _cell(ledger, "aa"), tmp_path / "letter.txt"
+    for text in ("", "soon\n", "-5", "9" * 60):
+        (folder / "fence").write_text(text)
+        assert fence_of(folder) == 0
+        claim_folder(folder, 3)
+        assert fence_of(folder) == 3
+    other.write_text("dear friend")
+    (folder / "fence").unlink()
+    (folder / "fence").symlink_to(other)
+    with pytest.raises(RegistryError, match=r"fence cannot be written: .* is it a plain file"):
+        claim_folder(folder, 4)
+    assert other.read_text() == "dear friend"
+    with Leases(ledger) as leases:
+        assert leases.claim("aa") == 1
+
+
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon"])
 def test_a_patience_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKLOOM_PATIENCE", given)

@@ -74,6 +74,18 @@ def test_what_nobody_here_can_judge_goes_when_no_driver_lives(tmp_path: Path) ->
     assert sweep(tmp_path / "none") == 0
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links")
+def test_nothing_outside_the_registry_is_swept(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs" / ".partial-mine"
+    theirs.mkdir(parents=True)
+    (tmp_path / "registry" / "cells" / "aa").mkdir(parents=True)
+    (tmp_path / "registry" / "stages").symlink_to(tmp_path / "theirs")
+    (tmp_path / "registry" / "cells" / "aa" / "best").symlink_to(tmp_path / "theirs")
+    (tmp_path / "registry" / "cells" / "aa" / ".partial-link").symlink_to(tmp_path / "theirs")
+    assert sweep(tmp_path / "registry", alone=True) == 1, "the link itself"
+    assert theirs.is_dir()
+
+
 def test_names_tell_whose_they_are(tmp_path: Path) -> None:
     with write_atomically(tmp_path / "cells.json") as part:
         part.write_text("{}")

@@ -28,9 +28,9 @@ class Cell:
 
 
 @contextmanager
-def drivers(folder: Path, count: int) -> Iterator[list["subprocess.Popen[str]"]]:
+def drivers(folder: Path, count: int, *how: str) -> Iterator[list["subprocess.Popen[str]"]]:
     """Drivers that are ready, and wait for the word to go."""
-    command = [sys.executable, str(SCRIPT), str(folder), "grid"]
+    command = [sys.executable, str(SCRIPT), str(folder), "grid", *how]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = [subprocess.Popen(command, text=True, **pipes) for _ in range(count)]
     try:
@@ -74,6 +74,21 @@ def test_eight_drivers_finish_every_cell_exactly_once(tmp_path: Path) -> None:
             fences.add(attempt.fence)
         assert len(fences) == each * count
         assert Leases(ledger).holders() == {}
+
+
+def test_the_loop_of_taskloom_run_shares_a_grid(tmp_path: Path) -> None:
+    count = 60
+    with registry(tmp_path, count) as ledger, drivers(tmp_path, 3, "loop") as running:
+        for process in running:
+            go(process)
+        said = [process.communicate(timeout=300) for process in running]
+        assert [(process.returncode, err) for process, (_, err) in zip(running, said, strict=True)] == [(0, "")] * 3
+        cells = [cell for out, _ in said for cell in out.split()]
+        assert len(cells) == len(set(cells)) == count
+        for cell in ledger.cells():
+            (attempt,) = ledger.attempts(cell.id)
+            ran = (tmp_path / "cells" / cell.id / "ran").read_text().split()
+            assert (cell.status, attempt.how, ran) == ("finished", "finished", [str(attempt.fence)])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs the signals of POSIX")
