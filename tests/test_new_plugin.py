@@ -191,6 +191,12 @@ def test_any_name_is_refused_or_gives_files_that_can_be_read(given_name: str) ->
                 assert tomllib.loads(text)["project"]["name"] == names.distribution
 
 
+def test_a_class_is_called_as_the_plugin_unless_the_word_is_in_use() -> None:
+    for name, cls in (("focal", "Focal"), ("tensor", "TensorLoss"), ("loss", "LossLoss"), ("pytest", "Pytest")):
+        assert f"class {cls}(Loss):" in package_files(Names(name), "loss")[f"taskloom_{name}/__init__.py"]
+    assert "class EmitEngine(Engine):" in package_files(Names("emit"), "engine")["taskloom_emit/__init__.py"]
+
+
 def test_the_command_imports_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from taskloom.runs.cli import cli\n"

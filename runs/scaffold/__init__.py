@@ -4,7 +4,7 @@ The templates are files of ``templates/<kind>/`` and ``templates/common/`` in wh
 what differs (:class:`string.Template`).
 """
 
-import re
+import ast
 import shutil
 import tempfile
 from importlib.metadata import version
@@ -81,7 +81,7 @@ def next_steps(names: Names, kind: str, folder: Path) -> list[str]:
 def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[str, str]:
     """What stands for each ``$word`` of the templates."""
     cls = names.cls
-    if re.search(rf"\b{cls}\b", code):  # the template's own word for something else, such as Tensor
+    if cls in _identifiers(code):  # the template's own word for something else, such as Tensor
         cls += kind.capitalize()
     words = {
         "name": names.name,
@@ -102,6 +102,15 @@ def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[s
     words["use"] = Template(facts.use).substitute(words)
     words["run"] = Template(facts.command + (" --engine $name" if kind == "engine" else "")).substitute(words)
     return words
+
+
+def _identifiers(code: str) -> set[str]:
+    """The names that a template uses, those that differ from plugin to plugin left out."""
+    nodes = list(ast.walk(ast.parse(code.replace("$", "_"))))
+    imported = {
+        alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    return imported | {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _template(folder: str, name: str) -> str:
