@@ -102,7 +102,7 @@ class StageSpec(BaseModel):
     clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
     micro_batch: Whole | None = Field(None, ge=1)
-    """Most examples of a task in memory at a time; the update is that of the whole batch, dropout drawn part by part."""
+    """Most examples of a task in memory at a time; the update is the whole batch's, dropout drawn part by part."""
 
 
 class ResourcesSpec(BaseModel):
