@@ -72,11 +72,11 @@ def _specs() -> tuple[str, str]:
 
 def component_schema(entry: Entry) -> Schema:
     """The schema of one component written as an object."""
-    properties: Schema = {"name": {"const": entry.name, "description": entry.summary}}
-    properties |= {option.name: option_schema(option) for option in entry.options.values()}
     described: Schema = {"description": entry.summary} if entry.summary else {}
-    if entry.doc != entry.summary:
+    if entry.doc != entry.summary:  # what VS Code shows in place of the summary
         described["markdownDescription"] = f"```text\n{entry.doc}\n```\n\n{entry.origin}"
+    properties: Schema = {"name": {"const": entry.name, **described}}
+    properties |= {option.name: option_schema(option) for option in entry.options.values()}
     return {
         "type": "object",
         **described,
@@ -88,8 +88,7 @@ def component_schema(entry: Entry) -> Schema:
 
 def option_schema(option: Option) -> Schema:
     """The schema of an option: its form, what its docstring says of it, and its default."""
-    text = option.text or ("" if option.form else option.allowed)
-    said: Schema = {"description": text} if text else {}
+    said: Schema = {"description": option.text or option.allowed}
     if not option.required:
         said["default"] = option.default
     return {**filled(option.form), **said}
@@ -106,7 +105,7 @@ def filled(form: Any) -> Any:
 
 def names_schema(entries: list[Entry], kind: str) -> Schema:
     """The names of components, each with its summary."""
-    described = {"description": f"A {kind_word(kind)} by name."}
+    described = {"description": f"{'An' if kind[0] in 'aeiou' else 'A'} {kind_word(kind)} by name."}
     names = [entry.name for entry in entries]
     return {"enum": names, "enumDescriptions": [entry.summary for entry in entries], **described}
 

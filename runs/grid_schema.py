@@ -34,7 +34,7 @@ def schema_of(grid: Grid, catalogue: Catalogue) -> Schema:
         path: value for path in _paths(places, grid) if (value := places.schema(tuple(path.split(".")))) is not None
     }
     parts |= {f"at:{path}": value for path, value in values.items() if _PLAIN.fullmatch(path)}
-    values |= {path: ref(f"at:{path}") for path in values if _PLAIN.fullmatch(path)}
+    values |= {path: _short(path, value) for path, value in values.items() if _PLAIN.fullmatch(path)}
     closed = {"type": "object", "additionalProperties": False}
     axes = {path: axis(value) for path, value in values.items()}
     parts["axes"] = {**closed, "properties": axes, "patternProperties": {_NEW_TASK: axis(ref("TaskSpec"))}}
@@ -100,6 +100,11 @@ def _settings(grid: Grid) -> Iterator[tuple[str, Any]]:
                 yield path, value
     for cell in grid.spec.cells:
         yield from cell.set.items()
+
+
+def _short(path: str, value: Schema) -> Schema:
+    """A reference in place of a path's schema, with what is said of it."""
+    return {**ref(f"at:{path}"), **({"description": value["description"]} if "description" in value else {})}
 
 
 def _paths(places: Places, grid: Grid) -> list[str]:
