@@ -4,7 +4,7 @@
 
     taskloom-runs/
         ledger.sqlite
-        cells/<id>/      checkpoint, best weights, dev predictions, log of one cell
+        cells/<id>/      checkpoint, best weights, dev predictions, log of one cell; the number of its last lease
         stages/<key>/    what a stage hands on, shared by the cells that have it in common
         cache/           tokenized text, keyed by content
 """
@@ -84,8 +84,7 @@ def claim_folder(folder: Path, fence: int) -> None:
             _refuse(folder, fence, _read_fence(file))
             os.lseek(file, 0, os.SEEK_SET)
             length = os.write(file, f"{fence:020}\n".encode())  # always as long: nobody reads half of it
-            os.ftruncate(file, length)
-            os.fsync(file)
+            os.ftruncate(file, length)  # need not outlive a power cut: nobody else does either
     except OSError as error:
         raise RegistryError(
             f"{folder / 'fence'} cannot be written: {error.strerror}. It says which run uses the folder; is it a plain "

@@ -52,6 +52,7 @@ class Leases:
         self._began = now()
         self._mine: dict[str, int] = {}
         self._finished: set[str] = set()
+        self._known = False  # whether the ledger has heard of this driver
 
     def __enter__(self) -> Self:
         return self
@@ -147,12 +148,14 @@ class Leases:
 
     def close(self) -> None:
         """Give everything back."""
+        if not self._known:
+            return
         with self._ledger.transaction(durable=False) as db:
             db.execute("DELETE FROM drivers WHERE id = ?", [self.driver])  # and, by cascade, its leases
-        self._mine = {}
+        self._mine, self._known = {}, False
 
     def _say(self, db: sqlite3.Connection) -> None:
-        machine = self._machine
+        machine, self._known = self._machine, True
         moment = [machine.wall(), machine.uptime()]
         if db.execute("UPDATE drivers SET beat = ?, uptime = ? WHERE id = ?", [*moment, self.driver]).rowcount:
             return

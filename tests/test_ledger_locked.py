@@ -82,6 +82,9 @@ def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(regist
                     write()
                 assert "\n" not in str(caught.value)
             assert ledger.states() == {"aa": "finished"}
+            with Leases(ledger) as onlooker:  # who only asks, and writes nothing when done
+                assert onlooker.holders() == {}
+                assert onlooker.alone()
         ledger.write(Event("started", "bb", {}))  # and later it goes on
         assert leases.claim("bb") == 1
 
