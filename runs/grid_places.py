@@ -13,6 +13,7 @@ from taskloom.registry.schema import KINDS, option_schema, ref
 from taskloom.runs.paths import index_of
 
 Steps = tuple[str, ...]
+_DEEPEST = 100  # nothing that anybody writes has so many parts
 
 
 class Places:
@@ -49,7 +50,7 @@ class Places:
 
     def schema(self, steps: Steps) -> Schema | None:
         """The schema of the values at a path; None if it leads nowhere."""
-        if steps[0] == "seed":  # seeds are listed under "seeds"
+        if steps[0] == "seed" or len(steps) > _DEEPEST:  # seeds are listed under "seeds"
             return None
         if "*" in steps:
             return self._starred(steps)
@@ -90,9 +91,7 @@ class Places:
         head, tail = steps[:place], steps[place + 1 :]
         nodes = [{"name": node} if isinstance(node, str) else node for node in self.candidates(head)]
         held = [node for node in nodes if isinstance(node, dict | list)]
-        keys = dict.fromkeys(
-            str(key) for node in held for key in (node if isinstance(node, dict) else range(len(node)))
-        )
+        keys = _keys(held)
         found = [self.schema((*head, key, *tail)) for key in keys]
         sound = [one for one in found if one is not None]
         if not held or (keys and not sound):
@@ -185,9 +184,14 @@ class Places:
 
     def _starred_names(self, place: Steps) -> list[str]:
         star = place.index("*")
-        nodes = [node for node in self.candidates(place[:star]) if isinstance(node, dict | list)]
-        keys = {str(key) for node in nodes for key in (node if isinstance(node, dict) else range(len(node)))}
+        keys = _keys(self.candidates(place[:star]))
         return sorted({name for key in keys for name in self.names((*place[:star], key, *place[star + 1 :]))})
+
+
+def _keys(nodes: list[Any]) -> list[str]:
+    """What a ``*`` stands for in these."""
+    held = [node if isinstance(node, dict) else range(len(node)) for node in nodes if isinstance(node, dict | list)]
+    return [key for key in dict.fromkeys(str(key) for node in held for key in node) if key != "*"]
 
 
 def _kind(schema: Schema) -> str | None:

@@ -27,7 +27,7 @@ def assign(run: dict[str, Any], path: str, value: Any) -> None:
 def _assign(node: Any, parts: list[str], place: int, value: Any) -> None:
     key, last = parts[place], place == len(parts) - 1
     if key == "*" and isinstance(node, dict | list):
-        for each in list(node) if isinstance(node, dict) else range(len(node)):
+        for each in [key for key in node if key != "*"] if isinstance(node, dict) else range(len(node)):
             _assign(node, [*parts[:place], str(each), *parts[place + 1 :]], place, value)
         return
     found = _key(node, parts, place, may_be_new=last and _open(node, parts, place, value))

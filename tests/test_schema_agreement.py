@@ -494,6 +494,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("form", {"base": RUN, "axes": {"tasks.*.loss.choice": ["a"]}}),
     ("form", {"base": RUN, "axes": {"tasks.sst.loss.inner.label_smoothing": [2]}}),
     ("form", {"base": "quickstrat"}),
+    ("form", {"base": with_tasks(**{"*": tiny_task()}), "axes": {"tasks.*.loss": ["mse"]}}),
+    ("form", {"base": RUN, "axes": {"tasks.sst.loss" + ".inner" * 3000: ["mse"]}}),
     ("fact", {"base": RUN, "axes": {"stages.0.combiner": ["sum", "pcgrad"], "stages.0.combiner.reduction": ["sum"]}}),
     ("fact", {"base": RUN, "axes": {"stages.0.epochs": [1, 1]}}),
     ("fact", {"base": RUN, "axes": {"stages.0.epochs": list(range(101)), "stages.1.epochs": list(range(101))}}),
