@@ -194,8 +194,8 @@ class Catalogue:
                     value = dump(option.read(given[option.name]))
                     resolved[option.name] = fill(value, place, option.name)
                 except ValueError as error:
-                    wrong = "form" if isinstance(error, FormError) else "fact"
-                    problems.append(Problem(option.name, str(error), wrong))
+                    form = isinstance(error, FormError)
+                    problems.append(Problem(option.name, str(error), "form" if form else "fact"))
             elif option.required:
                 problems.append(Problem(option.name, f"is missing; it should be {option.allowed}", "form"))
             else:

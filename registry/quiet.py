@@ -70,6 +70,8 @@ def aside() -> Iterator[None]:
 class _Aside(io.RawIOBase):
     """Stands in for stdout: collects while it does, and passes on to stderr what is written to it later."""
 
+    name = "<stdout>"
+
     def __init__(self) -> None:
         self.collected: list[bytes] = []
         self.done = False
@@ -94,7 +96,7 @@ class _Aside(io.RawIOBase):
 
 
 def _writer(aside: _Aside) -> io.TextIOWrapper:
-    return io.TextIOWrapper(aside, encoding="utf-8", errors="replace", write_through=True)  # type: ignore[type-var]
+    return io.TextIOWrapper(aside, encoding="utf-8", errors="replace", write_through=True)
 
 
 @contextmanager

@@ -6,12 +6,13 @@ from pathlib import Path
 import click
 
 from taskloom.core.errors import TaskloomError
-from taskloom.runs.commands.common import note, say
+from taskloom.runs.commands.common import note, say, strict_check, strict_option
 
 
 @click.command(short_help="Write the JSON schema of grids, or of one grid.")
 @click.argument("grid", required=False)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it there instead of to stdout.")
+@strict_option
 def schema(grid: str | None, out: Path | None) -> None:
     """Write the JSON schema of grids, with every installed component and its options.
 
@@ -41,7 +42,7 @@ def schema(grid: str | None, out: Path | None) -> None:
     from taskloom.runs.grid import load_grid
     from taskloom.runs.grid_schema import schema_of
 
-    catalogue = load_catalogue()
+    catalogue = strict_check(load_catalogue())
     text = written(grid_schema(catalogue) if grid is None else schema_of(load_grid(grid), catalogue))
     for failure in catalogue.failed:
         note(f"left out: {failure}")
