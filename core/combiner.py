@@ -59,6 +59,10 @@ class GradientCombiner(nn.Module, Component, ABC):
     """
 
     kind: ClassVar[str] = "combiner"
+    #: Whether c times all gradients make c times the update; the conformance kit holds it to that.
+    scales: ClassVar[bool] = False
+    #: Whether the order in which a stage names its tasks makes a difference.
+    ordered: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

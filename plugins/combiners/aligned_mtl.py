@@ -33,6 +33,7 @@ class AlignedMTL(GradientCombiner):
     """
 
     name = "aligned_mtl"
+    scales = True
 
     def __init__(self, *, scale: Literal["min", "median", "rmse"] = "min") -> None:
         super().__init__()

@@ -38,6 +38,7 @@ class CAGrad(GradientCombiner):
     """
 
     name = "cagrad"
+    scales = True
 
     def __init__(self, *, c: Annotated[float, Field(ge=0)] = 0.4) -> None:
         super().__init__()

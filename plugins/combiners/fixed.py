@@ -23,6 +23,8 @@ class FixedWeights(GradientCombiner):
     own parameters get the same weight as the shared ones: this is the gradient of the weighted sum of losses.
     """
 
+    scales = True
+
     @abstractmethod
     def factors(self, tasks: Sequence[str]) -> list[float]:
         """The weight of each task of a step, in order."""

@@ -35,6 +35,7 @@ class GradVac(GradientCombiner):
     """
 
     name = "gradvac"
+    scales = True
     targets: Tensor  # [T, T] φ̂
 
     def __init__(

@@ -36,6 +36,7 @@ class GSE(GradientCombiner):
     """
 
     name = "gse"
+    scales = True
 
     def __init__(self, *, second: Literal["fresh", "kept"] = "fresh") -> None:
         super().__init__()

@@ -29,6 +29,7 @@ class IMTLG(GradientCombiner):
     """
 
     name = "imtl_g"
+    scales = True
 
     def weights(self, gramian: Tensor) -> Tensor:
         places, norms, cosines = norms_and_cosines(gramian)

@@ -25,6 +25,7 @@ class MGDA(GradientCombiner):
     """
 
     name = "mgda"
+    scales = True
 
     def weights(self, gramian: Tensor) -> Tensor:
         return least_norm(gramian)

@@ -39,6 +39,7 @@ class PCGrad(GradientCombiner):
     """
 
     name = "pcgrad"
+    scales = True
 
     def __init__(
         self,
