@@ -1,27 +1,24 @@
-"""Every built-in component keeps the laws of its kind, and the kit catches components that break one."""
+"""Every built-in component keeps the laws of its kind; failures say which law broke and with which input."""
 
-import importlib
 import inspect
-import pkgutil
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pluggy
 import pytest
 import torch
 from torch import Tensor, nn
 
-import taskloom.plugins
-from taskloom.core import Component, Prediction, hookspecs
-from taskloom.core.testing import KINDS, Law, check, laws, untouched_randomness
-from taskloom.plugins.combiners import Sum
-from taskloom.plugins.datasets import CS224N, Table
+from taskloom.core import Component, Prediction
+from taskloom.core.testing import KINDS, broken_laws, check, laws, untouched_randomness
+from taskloom.plugins.datasets import CS224N
 from taskloom.plugins.heads import BothOrders, Cosine, Embedding, Linear
 from taskloom.plugins.losses import MNR, MSE, CrossEntropy, DynamicMargin
+from taskloom.registry.catalogue import load_catalogue
 
-TINY = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 200}
+TINY = {"layers": 2, "width": 8, "heads": 2, "vocabulary": 50}
 SMALL = {"size": 30, "dev_size": 10, "test_size": 10}
 #: Options under which a component is tested, where its defaults do not suffice or leave a branch out.
 OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
@@ -65,67 +62,74 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"losses": [MSE(), MNR(scale=2.0)], "weights": [1.0, 0.5]},
         {"losses": [CrossEntropy(), DynamicMargin(per_sample=True)]},
     ],
-    # As "normalise" (tests/test_smart.py) it hangs on noise that is drawn row by row.
-    ("loss", "smart"): [{"loss": CrossEntropy(), "bound": "project"}, {"loss": MSE(), "bound": "project", "steps": 2}],
+    ("loss", "smart"): [{"loss": CrossEntropy()}, {"loss": MSE(), "bound": "project", "steps": 2, "proximal": 1.0}],
     ("sampler", "round_robin"): [{}, {"batch_size": 3, "iterations": "3x", "buckets": True}],
     ("sampler", "alternating"): [{}, {"batch_size": 3, "iterations": 5, "buckets": True}],
-    ("combiner", "pcgrad"): [{}, {"reduction": "sum"}],
+    ("engine", "local"): [{"workers": 2, "threads": 1}],
 }
-#: Read files that they are pointed to: two tests of their own below, the others in tests/test_nli.py.
-NEED_FILES = {("data", "cs224n"), ("data", "sick"), ("data", "snli"), ("data", "table")}
+#: Read files that are made on the spot, by :func:`written`.
+NEED_FILES = {("data", "sick"), ("data", "snli"), ("data", "table")}
+#: Held to the laws elsewhere: cs224n below on the real files, ray where a cluster is started for several tests.
+ELSEWHERE = {("data", "cs224n"), ("engine", "ray")}
 
 
 def built_ins() -> Iterator[type[Component]]:
-    """Every class that a module of taskloom.plugins names in a hook."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    for module in pkgutil.iter_modules(taskloom.plugins.__path__, "taskloom.plugins."):
-        if module.ispkg:
-            manager.register(importlib.import_module(module.name))
-    manager.check_pending()
-    for hook in ("encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics"):
-        for found in getattr(manager.hook, f"taskloom_{hook}")():
-            yield from found
+    """Everything in the catalogue that comes with taskloom."""
+    yield from (entry.cls for entry in load_catalogue().entries if entry.distribution == "taskloom")
 
 
 def cases() -> Iterator[Any]:
     for component in built_ins():
         key = component.kind, component.name
-        if key in NEED_FILES:
+        if key in ELSEWHERE:
             continue
         for options in OPTIONS.get(key, [{}]):
-            for law in laws(component.kind):
-                yield pytest.param(component, options, law, id=f"{component.name}-{options}-{law}")
+            yield pytest.param(component, options, id=f"{component.kind}-{component.name}-{options}")
 
 
-@pytest.mark.parametrize(("component", "options", "law"), cases())
-def test_built_in_keeps_the_law(component: type[Component], options: dict[str, Any], law: Law) -> None:
-    law(component, **options)
+def written(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Small files for a data set, and the options that name them."""
+    labels = ("entailment", "neutral", "contradiction")
+    for split, part in (("train", "TRAIN"), ("dev", "TRIAL"), ("test", "TEST")):
+        rows = [(label, f"{split} text {row}", f"{label} {split} {row}") for row in range(4) for label in labels]
+        lines = [{"gold_label": a, "sentence1": b, "sentence2": c, "pairID": f"{b}{c}"} for a, b, c in rows]
+        (folder / f"snli_1.0_{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        pairs = "".join(f"{split}{row},left {split} {row},right {row},{row % 6}\n" for row in range(20))
+        (folder / f"{split}.csv").write_text("id,a,b,score\n" + pairs)
+        with (folder / "SICK.txt").open("a") as file:
+            if split == "train":
+                file.write("pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t")
+                file.write("entailment_BA\tSemEval_set\n")
+            for row, (label, first, second) in enumerate(rows):
+                words = f"{label.upper()}\t2.5\tA_{label}_B\tB_neutral_A\t{part}"
+                file.write(f"{split}{row}\t{first}\t{second}\t{words}\n")
+    table = {"train": str(folder / "train.csv"), "text": ["a", "b"], "label": "score", "id": "id"}
+    return {
+        "snli": [{"task": task, "dir": str(folder)} for task in ("entailment", "triples")],
+        "sick": [{"task": task, "dir": str(folder)} for task in ("entailment", "relatedness")],
+        "table": [
+            {**table, "dev_share": 0.2, "range": (0, 5)},
+            {**table, "dev": str(folder / "dev.csv"), "classes": 6},
+        ],
+    }.get(name, [])
+
+
+@pytest.mark.parametrize(("component", "options"), cases())
+def test_built_in_keeps_every_law(component: type[Component], options: dict[str, Any], tmp_path: Path) -> None:
+    needs_files = (component.kind, component.name) in NEED_FILES
+    for each in written(component.name, tmp_path) if needs_files else [options]:
+        check(component, **each)
 
 
 @pytest.mark.parametrize("task", ["sst", "cfimdb", "sts", "para"])
 def test_the_courses_data_keep_the_laws(task: str, course_data: Path) -> None:
-    check(CS224N, task=task, dir=str(course_data), limit=500)
-
-
-def test_a_table_keeps_the_laws(tmp_path: Path) -> None:
-    rows = "".join(f"pair {row},left {row},right {row},{row % 6}\n" for row in range(40))
-    path = tmp_path / "pairs.csv"
-    path.write_text("id,a,b,score\n" + rows)
-    options = {"train": str(path), "dev_share": 0.2, "text": ["a", "b"], "label": "score", "id": "id"}
-    check(Table, **options, range=(0, 5))
-    check(Table, **options, classes=6)
+    check(CS224N, task=task, dir=str(course_data), limit=300, strict=False)
 
 
 def test_every_kind_has_a_built_in_that_is_tested() -> None:
-    assert {component.kind for component in built_ins()} == set(KINDS)
+    assert {component.kind for component in built_ins()} == set(KINDS) - {"tracker", "grid", "plugin"}
     known = {(component.kind, component.name) for component in built_ins()}
-    assert set(OPTIONS) | NEED_FILES <= known
-
-
-def test_a_sound_component_passes_whole() -> None:
-    check(Sum)
-    check(MSE, target="scaled")
+    assert set(OPTIONS) | NEED_FILES | ELSEWHERE <= known
 
 
 def test_the_error_names_law_component_options_and_input() -> None:
@@ -165,18 +169,23 @@ def test_a_component_that_raises_breaks_the_law_it_was_held_to() -> None:
         """Raises on one example."""
 
         name = "raises"
+        separable = False
 
         def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
             if len(target) == 1:
                 raise RuntimeError("batch too small")
             return super().forward(prediction, target)
 
-    with pytest.raises(AssertionError, match=r"'it is one finite number': with .* 1 examples: RuntimeError: batch too"):
+    with pytest.raises(AssertionError) as caught:
         check(Raises)
-
-
-def test_a_loss_may_refuse_labels_with_a_message_but_not_all() -> None:
-    check(next(c for c in built_ins() if c.name == "binary_cross_entropy"))
+    first, *rest = str(caught.value).splitlines()
+    assert first.startswith("loss 'raises': 2 laws break for one reason: RuntimeError: batch too small (")
+    case = "with labels of 2 classes, 2 vectors per example"
+    assert rest == [
+        f"  'a batch of one has a finite loss and gradient': {case}, 1 example",
+        f"  'the loss of a batch is no sum': {case}",
+    ]
+    assert broken_laws(Raises) == ["a batch of one has a finite loss and gradient", "the loss of a batch is no sum"]
 
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(1), lambda: np.random.rand(), lambda: nn.Linear(2, 2)])
@@ -196,5 +205,5 @@ def test_an_unknown_kind_is_named() -> None:
 def test_laws_are_documented_by_their_names() -> None:
     for kind in KINDS:
         names = [law.name for law in laws(kind)]
-        assert len(set(names)) == len(names) >= 6
+        assert len(set(names)) == len(names) >= 3
         assert all(inspect.isfunction(law.holds) and law.kind == kind for law in laws(kind))

@@ -187,6 +187,8 @@ def test_content_follows_the_files_and_the_form_and_not_the_place(tmp_path: Path
 @pytest.mark.parametrize("task", ["entailment", "triples"])
 def test_snli_keeps_the_laws_of_data_sets(tmp_path: Path, task: Any) -> None:
     snli(tmp_path, GOOD)
+    other = [(label, f"Here {premise}", hypothesis) for label, premise, hypothesis in GOOD]
+    (tmp_path / "snli_1.0_dev.jsonl").write_text(snli_lines(other), encoding="utf-8")
     check(SNLI, task=task, dir=str(tmp_path))
     check(SNLI, task=task, dir=str(tmp_path), limit=1)
     assert len(SNLI(task=task, dir=str(tmp_path), limit=1).load("train")) == 1

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from taskloom.core.data import DataSet, Examples, Split
 from taskloom.core.errors import DataError
-from taskloom.core.testing.law import Subject, given, require, untouched_randomness
+from taskloom.core.testing.edges import edge_values, known_options
+from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
 
 
 @contextmanager
@@ -36,6 +37,8 @@ def examples_are_whole(subject: Subject) -> None:
             require(found == data.columns, f"columns says {data.columns}; an example has {found} texts")
             for place, column in enumerate(examples.columns):
                 require(len(column) == len(examples), f"column {place} has {len(column)} texts for {len(examples)} ids")
+                strange = next((text for text in column if not isinstance(text, str)), "")
+                require(strange == "", f"column {place} holds {strange!r}, which is no text")
                 empty = [examples.ids[row] for row, text in enumerate(column) if not text.strip()]
                 require(not empty, f"column {place} has empty texts: ids {empty[:3]}")
             seen: set[str] = set()
@@ -56,12 +59,14 @@ def labels_are_what_it_says(subject: Subject) -> None:
             if values is None:
                 require(split == "test", "only a test split may lack labels")
                 continue
-            require(
-                values.shape == (len(examples),), f"labels should be [{len(examples)}]. Found {list(values.shape)}."
-            )
+            words = f"labels should be [{len(examples)}]. Found {list(values.shape)}."
+            require(values.shape == (len(examples),), words)
             low, high = data.labels.low, data.labels.high
-            inside = bool(((values >= low) & (values <= high)).all())
-            require(inside, f"labels should be from {low:g} to {high:g}. Found {values.min():g} to {values.max():g}.")
+            outside = np.flatnonzero(~((values >= low) & (values <= high)))
+            if outside.size:
+                first = outside[0]
+                found = f"{values[first]:g} for id {examples.ids[first]!r}"
+                raise AssertionError(f"labels should be from {low:g} to {high:g}. Found {found}.")
             if data.labels.classes:
                 require(bool((values == np.round(values)).all()), "class labels should be whole numbers")
 
@@ -69,18 +74,73 @@ def labels_are_what_it_says(subject: Subject) -> None:
 def loading_is_repeatable(subject: Subject) -> None:
     """Two of one set of options give the same examples in the same order, and the same fingerprint."""
     first, second = subject.make(), subject.make()
+    keys = [data.content() for data in (first, second, first)]
+    require(bool(keys[0]) and isinstance(keys[0], str), f"content() should be a filled string. Found {keys[0]!r}.")
+    require(len(set(keys)) == 1, f"content() changes from one call to the next: {keys[0]!r}, {keys[1]!r}, {keys[2]!r}")
+    for split in get_args(Split):
+        with (
+            _given_split(first, split) as one,
+            _given_split(second, split) as other,
+            _given_split(first, split) as again,
+        ):
+            for found in (other, again):
+                require(_same(one, found), f"loading again gives other examples: {_difference(one, found)}")
+
+
+def it_touches_no_global_random_state(subject: Subject) -> None:
     with untouched_randomness():
-        keys = [data.content() for data in (first, second, first)]
-        require(bool(keys[0]) and isinstance(keys[0], str), f"content() should be a filled string. Found {keys[0]!r}.")
-        require(len(set(keys)) == 1, "content() changes from one call to the next")
+        data: DataSet = subject.make()
+        data.content()
         for split in get_args(Split):
-            with (
-                _given_split(first, split) as one,
-                _given_split(second, split) as other,
-                _given_split(first, split) as again,
-            ):
-                for found in (other, again):
-                    require(_same(one, found), "loading again gives other examples")
+            with _given_split(data, split):
+                pass
+
+
+def dev_is_not_train_again(subject: Subject) -> None:
+    """A dev set whose every example is in the training set measures memory."""
+    data: DataSet = subject.make()
+    with _given_split(data, "train") as train, _given_split(data, "dev") as dev:
+        if train is None or dev is None:
+            return
+        known = set(zip(*train.columns, strict=True))
+        new = sum(texts not in known for texts in zip(*dev.columns, strict=True))
+        require(new > 0, f"each of its {len(dev)} examples is a training example too, as {dev.columns[0][0][:60]!r}")
+
+
+def content_follows_the_examples(subject: Subject) -> None:
+    """Where other options give other train or dev examples, the fingerprint is another one: identity hangs on it."""
+    base: DataSet = subject.make()
+    here, key = _learnt(base), base.content()
+    for name, value in _other_options(subject):
+        with given(f"{name}={value!r}"):
+            try:
+                other: DataSet = subject.make(**{name: value})
+                there = _learnt(other)
+            except REFUSALS:
+                continue
+            if not all(_same(one, two) for one, two in zip(here, there, strict=True)):
+                require(other.content() != key, f"the examples are others, and content() is still {key!r}")
+
+
+def _learnt(data: DataSet) -> list[Examples | None]:
+    found: list[Examples | None] = [data.load("train")]
+    try:
+        found.append(data.load("dev"))
+    except DataError:
+        found.append(None)
+    return found
+
+
+def _other_options(subject: Subject) -> Iterator[tuple[str, Any]]:
+    """Other values of options that were not given: edges of their range, and the next number."""
+    for name, option in known_options(subject.component).items():
+        if name in subject.options or option.required:
+            continue
+        values = [value for value in edge_values(option) if value != option.default]
+        if type(option.default) is int:
+            values.append(option.default + 1)
+        for value in values:
+            yield name, value
 
 
 def _same(one: Examples | None, other: Examples | None) -> bool:
@@ -92,4 +152,22 @@ def _same(one: Examples | None, other: Examples | None) -> bool:
     return labels and (one.columns, one.ids, one.skipped) == (other.columns, other.ids, other.skipped)
 
 
-LAWS = (examples_are_whole, labels_are_what_it_says, loading_is_repeatable)
+def _difference(one: Examples | None, other: Examples | None) -> str:
+    """The first id at which two loads differ."""
+    if one is None or other is None:
+        return "one of them none"
+    pairs = zip(one.ids, zip(*one.columns, strict=True), other.ids, zip(*other.columns, strict=True), strict=False)
+    for place, (a, texts, b, others) in enumerate(pairs):
+        if (a, texts) != (b, others):
+            return f"example {place} is {a!r} ({texts[0][:30]!r}), then {b!r} ({others[0][:30]!r})"
+    return f"{len(one)} examples, then {len(other)}, or other labels"
+
+
+LAWS = (
+    examples_are_whole,
+    labels_are_what_it_says,
+    loading_is_repeatable,
+    it_touches_no_global_random_state,
+    dev_is_not_train_again,
+    content_follows_the_examples,
+)

@@ -1,10 +1,24 @@
 """Laws of every component."""
 
 import inspect
+import io
 import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from time import perf_counter
+from typing import Any
 
-from taskloom.core.component import Component
-from taskloom.core.testing.law import Subject, require, untouched_randomness
+from pydantic import JsonValue
+
+from taskloom.core.options import Nested, Option, dump, options_of
+from taskloom.core.testing.edges import edges_of
+from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
+from taskloom.core.words import bare
+
+#: How long making a component may take, in seconds: it only checks options. What needs time belongs into build.
+PATIENCE = 10.0
+#: One value of every type that JSON has; most options take one or two of them.
+_TYPES: tuple[Any, ...] = (None, True, -7, 0.5, "no such value", [["no such value"]], {"no such key": {}})
 
 
 def it_has_a_name_that_users_can_type(subject: Subject) -> None:
@@ -21,16 +35,81 @@ def it_says_what_it_does(subject: Subject) -> None:
 
 
 def its_options_are_annotated_keyword_arguments(subject: Subject) -> None:
-    # A class that defines no __init__ has no options; nn.Module's own says nothing.
-    home = next((c for c in subject.component.__mro__ if "__init__" in vars(c) and issubclass(c, Component)), None)
-    if home is None:
-        return
-    for option in list(inspect.signature(home.__init__).parameters.values())[1:]:
-        require(
-            option.kind is inspect.Parameter.KEYWORD_ONLY,
-            f"option {option.name!r} should be keyword-only: write `def __init__(self, *, {option.name}: …)`",
-        )
-        require(option.annotation is not inspect.Parameter.empty, f"option {option.name!r} should have a type")
+    options = options_of(subject.component)
+    stray = sorted(set(subject.component.places) - options.keys())
+    require(not stray, f"places should name options. Found {', '.join(stray)}.")
+
+
+def its_options_are_in_the_schema_with_their_text(subject: Subject) -> None:
+    for option in options_of(subject.component).values():
+        with given(f"option {option.name!r}"):
+            require(isinstance(option.adapter.json_schema(), dict), "there is no JSON schema of its type")
+            line = f"Options:\n    {option.name}: what it is"
+            require(bool(option.text), f"the docstring should say what it is, in a line of its own: {line!r}")
+
+
+def a_wrong_value_of_an_option_is_refused(subject: Subject) -> None:
+    """Each option takes some types of JSON's and not others, and says so."""
+    for option in options_of(subject.component).values():
+        with given(f"option {option.name!r}"):
+            if bare(option.annotation)[0] is JsonValue:
+                continue  # it says that it takes anything
+            messages = [words for value in _TYPES if (words := _refusal(option, value)) is not None]
+            require(bool(messages), "no value is refused; annotate it with the type that the constructor expects")
+            require(all(messages), "a wrong value is refused without a word")
+
+
+def _refusal(option: Option, value: Any) -> str | None:
+    with given(f"the value {value!r}"):
+        try:
+            option.read(value)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def its_defaults_can_be_written_in_a_grid(subject: Subject) -> None:
+    """A default goes through JSON and comes back as itself, and the constructor takes it."""
+    for option in options_of(subject.component).values():
+        if option.required or option.name in subject.options:
+            continue
+        with given(f"option {option.name!r}, default {option.default!r}"):
+            value = option.read(option.default)
+            if any(True for _ in _nested(value)):
+                continue
+            require(dump(value) == option.default, f"JSON gives {value!r} back")
+            subject.make(**{option.name: value})
+
+
+def _nested(value: Any) -> Iterator[Nested]:
+    if isinstance(value, Nested):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _nested(item)
+
+
+def it_takes_what_its_options_allow_or_says_why_not(subject: Subject) -> None:
+    """Every edge of an option's range makes a component, or is refused by a message (ValueError or TaskloomError)."""
+    for edge in edges_of(subject):
+        with given(str(edge)):
+            try:
+                edge.make()
+            except REFUSALS as error:
+                require(bool(str(error).strip()), f"{type(error).__name__} says nothing")
+
+
+def making_one_is_quick_and_prints_nothing(subject: Subject) -> None:
+    printed, seconds = io.StringIO(), []
+    for _ in range(2):  # the first may have to import a library
+        start = perf_counter()
+        with redirect_stdout(printed):
+            subject.make()
+        seconds.append(perf_counter() - start)
+        if seconds[-1] <= PATIENCE:
+            break
+    require(min(seconds) <= PATIENCE, f"it takes {min(seconds):.1f} s; what needs time belongs into build or prepare")
+    require(not printed.getvalue(), f"it prints {printed.getvalue()[:80]!r}")
 
 
 def making_one_draws_no_random_numbers(subject: Subject) -> None:
@@ -42,5 +121,10 @@ LAWS = (
     it_has_a_name_that_users_can_type,
     it_says_what_it_does,
     its_options_are_annotated_keyword_arguments,
+    its_options_are_in_the_schema_with_their_text,
+    a_wrong_value_of_an_option_is_refused,
+    its_defaults_can_be_written_in_a_grid,
+    making_one_is_quick_and_prints_nothing,
     making_one_draws_no_random_numbers,
+    it_takes_what_its_options_allow_or_says_why_not,
 )

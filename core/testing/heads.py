@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,21 @@ from torch import Tensor
 from taskloom.core.data import Labels
 from taskloom.core.head import Head, SharedModules
 from taskloom.core.random import bind_generator
-from taskloom.core.testing.law import Subject, generator, given, require, require_close, untouched_randomness
+from taskloom.core.testing.edges import known_options
+from taskloom.core.testing.gradients import require_gradient
+from taskloom.core.testing.law import (
+    REFUSALS,
+    Subject,
+    at_edges,
+    generator,
+    given,
+    require,
+    require_close,
+    require_equal,
+    require_finite,
+    untouched_randomness,
+)
+from taskloom.core.testing.states import written
 from taskloom.core.tokens import SEQUENCES
 
 WIDTH, ROWS = 8, 6
@@ -31,17 +45,16 @@ class Case:
 
 
 def _cases(subject: Subject) -> Iterator[Case]:
-    hints = get_type_hints(subject.component.__init__)
-    readings = (
-        [{}] if "reads" in subject.options or "reads" not in hints else [{"reads": r} for r in get_args(hints["reads"])]
-    )
-    for options in readings or [{}]:
+    reads = known_options(subject.component).get("reads")
+    free = reads is not None and "reads" not in subject.options and not subject.quick
+    for options in [{"reads": r} for r in get_args(reads.annotation)] if reads is not None and free else [{}]:
         gives = subject.make(**options).gives  # of the head made: one that wraps another gives what that gives
         if gives in ("classes", "either"):
             yield Case(options, 3, Labels.of_classes(3))
         if gives != "classes":
             yield Case(options, 1, Labels.of_classes(2))
-            yield Case(options, 1, Labels.of_range(0, 5))
+            if not subject.quick:
+                yield Case(options, 1, Labels.of_range(0, 5))
 
 
 @contextmanager
@@ -56,20 +69,44 @@ def _vectors(head: Head, rows: int = ROWS) -> Tensor:
     return torch.randn(SEQUENCES[head.reads], rows, WIDTH, generator=generator(1))
 
 
+def _seen(head: Head, vectors: Tensor) -> Tensor:
+    """What the head gives: its score, or its vectors where they are all it gives."""
+    prediction = head(vectors)
+    return prediction.vectors if head.gives == "vectors" else prediction.score  # type: ignore[no-any-return]
+
+
+def it_says_what_it_reads_and_gives(subject: Subject) -> None:
+    for case in _cases(subject):
+        head = subject.make(**case.options)
+        with given(str(case)):
+            require(head.reads in SEQUENCES, f"reads should be one of {', '.join(SEQUENCES)}. Found {head.reads!r}.")
+            kinds = ("classes", "score", "either", "vectors")
+            require(head.gives in kinds, f"gives should be one of {', '.join(kinds)}. Found {head.gives!r}.")
+
+
+@at_edges
 def it_gives_one_score_and_its_vectors_per_example(subject: Subject) -> None:
     for case in _cases(subject):
-        for rows in (ROWS, 1):
-            with _built(subject, case) as (head, _), given(f"{rows} examples"):
-                prediction = head(_vectors(head, rows))
-                score, vectors = prediction.score, prediction.vectors
-                if head.gives != "vectors":
-                    shape = (rows,) if case.outputs == 1 else (rows, case.outputs)
-                    require(score.shape == shape, f"the score should be {list(shape)}. Found {list(score.shape)}.")
-                    require(bool(score.isfinite().all()), "the score is not finite")
-                require(
-                    vectors.dim() == 3 and vectors.shape[1] == rows,
-                    f"vectors should be [S, {rows}, d]. Found {list(vectors.shape)}.",
-                )
+        with _built(subject, case) as (head, _), given(f"{ROWS} examples"):
+            _require_shapes(head, case, ROWS)
+
+
+def it_works_on_a_batch_of_one(subject: Subject) -> None:
+    for case in _cases(subject):
+        with _built(subject, case) as (head, _), given("1 example"):
+            _require_shapes(head.train(), case, 1)
+
+
+def _require_shapes(head: Head, case: Case, rows: int) -> None:
+    bind_generator(head, generator(2))
+    prediction = head(_vectors(head, rows))
+    score, vectors = prediction.score, prediction.vectors
+    if head.gives != "vectors":
+        shape = (rows,) if case.outputs == 1 else (rows, case.outputs)
+        require(score.shape == shape, f"the score should be {list(shape)}. Found {list(score.shape)}.")
+        require_finite(score, "the score")
+    form = vectors.dim() == 3 and vectors.shape[1] == rows
+    require(form, f"vectors should be [S, {rows}, d]. Found {list(vectors.shape)}.")
 
 
 def each_example_is_scored_by_itself(subject: Subject) -> None:
@@ -94,60 +131,124 @@ def it_decides_in_the_units_of_the_labels(subject: Subject) -> None:
             if case.labels.classes:
                 allowed = set(range(case.labels.classes))
                 require(set(decided.tolist()) <= allowed, f"decided {decided.tolist()}, which are not all classes")
-            require(bool(decided.double().isfinite().all()), "a decision is not finite")
+            require_finite(decided.double(), "a decision")
 
 
 def gradients_reach_its_input_and_its_parameters(subject: Subject) -> None:
     for case in _cases(subject):
         with _built(subject, case) as (head, shared):
             x = _vectors(head, 32).requires_grad_()
-            prediction = head(x)
-            seen = prediction.vectors if head.gives == "vectors" else prediction.score
-            seen.square().sum().backward()
+            _seen(head, x).square().sum().backward()
             require(x.grad is not None and bool(x.grad.any()), "no gradient reaches the sentence vectors")
             for name, parameter in [*head.named_parameters(), *shared.named_parameters()]:
                 reached = parameter.grad is not None and bool(parameter.grad.isfinite().all())
                 require(reached, f"no finite gradient reaches parameter {name!r}")
 
 
-def it_works_in_bfloat16(subject: Subject) -> None:
+@at_edges
+def its_gradients_are_those_of_finite_differences(subject: Subject) -> None:
+    for case in _cases(subject):
+        try:
+            with _built(subject, case) as (head, shared):
+                _require_gradients(head.double(), shared.double())
+        except REFUSALS:
+            if not subject.quick:
+                raise
+
+
+def _require_gradients(head: Head, shared: SharedModules) -> None:
+    x = _vectors(head).double().requires_grad_()
+    weights = torch.randn(_seen(head, x).shape, generator=generator(9), dtype=torch.float64)
+    named = {name: p for name, p in [*head.named_parameters(), *shared.named_parameters()] if p.requires_grad}
+    few = list(named)[:2] + list(named)[-2:]
+    at = {"sentence vectors": x, **{f"parameter {name!r}": named[name] for name in few}}
+    require_gradient(lambda: (_seen(head, x) * weights).sum(), at)
+
+
+def extreme_vectors_give_finite_scores_and_gradients(subject: Subject) -> None:
+    for case in _cases(subject):
+        for words, factor in (("vectors times 1e4", 1e4), ("vectors of zero", 0.0)):
+            with _built(subject, case) as (head, _), given(words):
+                x = (factor * _vectors(head)).requires_grad_()
+                seen = _seen(head, x)
+                require_finite(seen.detach(), "the score")
+                seen.sum().backward()
+                if x.grad is not None:
+                    require_finite(x.grad, "the gradient")
+
+
+def it_leaves_its_vectors_as_they_are(subject: Subject) -> None:
     for case in _cases(subject):
         with _built(subject, case) as (head, _):
             x = _vectors(head)
-            expected = head(x).score
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                score = head(x.bfloat16()).score
-            require_close(score.float(), expected, "bfloat16 gives another score", within=0.1)
+            head(x)
+            require_equal(x, _vectors(head), "the sentence vectors were written to")
 
 
-def its_randomness_is_the_generators(subject: Subject) -> None:
-    """One seed gives one head and one training pass; nothing global is drawn from."""
+def it_works_in_bfloat16(subject: Subject) -> None:
     for case in _cases(subject):
-        seen = []
-        for _ in range(2):
-            with untouched_randomness(), _built(subject, case, seed=3) as (head, shared):
-                bind_generator(head.train(), generator(4))
-                bind_generator(shared.train(), generator(5))
-                seen.append(head(_vectors(head)).score)
+        with _built(subject, case) as (head, _), given("autocast to bfloat16"):
+            x = _vectors(head)
+            expected = head(x).score
+            low = x.bfloat16().requires_grad_()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                score = head(low).score
+            require_close(score.float(), expected, "it gives another score", within=0.1, least=1e-2)
+            if score.requires_grad:
+                score.float().sum().backward()
+                require(low.grad is None or bool(low.grad.isfinite().all()), "its gradient is not finite")
+
+
+@at_edges
+def one_seed_gives_one_head_and_one_pass(subject: Subject) -> None:
+    for case in _cases(subject):
+        seen = [_trained(subject, case) for _ in range(2)]
         with given(str(case)):
-            require(seen[0].equal(seen[1]), "the same seed gives another score in training")
+            require_equal(seen[1], seen[0], "the same seed gives another score in training")
+
+
+def it_touches_no_global_random_state(subject: Subject) -> None:
+    for case in _cases(subject):
+        with given(str(case)), untouched_randomness():
+            _trained(subject, case)
+
+
+def _trained(subject: Subject, case: Case) -> Tensor:
+    with _built(subject, case, seed=3) as (head, shared):
+        bind_generator(head.train(), generator(4))
+        bind_generator(shared.train(), generator(5))
+        score: Tensor = head(_vectors(head)).score
+    return score.detach()
 
 
 def its_state_survives_saving(subject: Subject) -> None:
     for case in _cases(subject):
         with _built(subject, case, 0) as (first, ours), _built(subject, case, 1) as (second, theirs):
-            second.load_state_dict(first.state_dict())
-            theirs.load_state_dict(ours.state_dict())
+            second.load_state_dict(written(first))
+            theirs.load_state_dict(written(ours))
             x = _vectors(first)
-            require(second(x).score.equal(first(x).score), "a head that loaded the state gives another score")
+            require_equal(second(x).score, first(x).score, "a head that loaded the state gives another score")
+
+
+def its_state_is_tensors(subject: Subject) -> None:
+    for case in _cases(subject):
+        with _built(subject, case) as (head, _):
+            written(head)
 
 
 LAWS = (
+    it_says_what_it_reads_and_gives,
     it_gives_one_score_and_its_vectors_per_example,
+    it_works_on_a_batch_of_one,
     each_example_is_scored_by_itself,
     it_decides_in_the_units_of_the_labels,
     gradients_reach_its_input_and_its_parameters,
+    its_gradients_are_those_of_finite_differences,
+    extreme_vectors_give_finite_scores_and_gradients,
+    it_leaves_its_vectors_as_they_are,
     it_works_in_bfloat16,
-    its_randomness_is_the_generators,
+    one_seed_gives_one_head_and_one_pass,
+    it_touches_no_global_random_state,
     its_state_survives_saving,
+    its_state_is_tensors,
 )

@@ -1,161 +1,215 @@
 """Laws of losses."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import Tensor
 
-from taskloom.core.data import Labels
-from taskloom.core.errors import TaskloomError
-from taskloom.core.loss import Loss
-from taskloom.core.prediction import Prediction, Replay
-from taskloom.core.random import bind_generator
-from taskloom.core.testing.law import Subject, generator, given, require, require_close, untouched_randomness
+from taskloom.core.testing.gradients import require_gradient
+from taskloom.core.testing.law import (
+    Subject,
+    at_edges,
+    given,
+    require,
+    require_close,
+    require_equal,
+    require_finite,
+    untouched_randomness,
+)
+from taskloom.core.testing.passes import ROWS, Ran, Trial, trials
+from taskloom.core.testing.states import written
 
-WIDTH, ROWS = 5, 6
-
-
-@dataclass(frozen=True)
-class Case:
-    """Labels, and the number of vectors per example."""
-
-    labels: Labels
-    sequences: int
-
-    def __str__(self) -> str:
-        low, high = self.labels.low, self.labels.high
-        kind = f"{self.labels.classes} classes" if self.labels.classes else f"values from {low:g} to {high:g}"
-        return f"labels of {kind}, {self.sequences} vectors per example"
-
-    def target(self, rows: int) -> Tensor:
-        place = torch.rand(rows, generator=generator(2))
-        if self.labels.classes:
-            return (place * self.labels.classes).long()
-        return self.labels.low + place * (self.labels.high - self.labels.low)
-
-    def forward(self, loss: Loss, embedded: Tensor, target: Tensor, rows: Tensor) -> Tensor:
-        """The loss of a small model that is linear in its embeddings [S·B, d]; it can be replayed."""
-        outputs = self.labels.classes if loss.expects == "classes" else 1
-        layer = torch.randn(self.sequences * WIDTH, outputs, generator=generator(3)).to(embedded.dtype)
-
-        def run(start: Tensor | None) -> Prediction:
-            start = embedded if start is None else start
-            vectors = start.view(self.sequences, -1, WIDTH)  # [S, B, d]
-            score = torch.cat(tuple(vectors), -1) @ layer  # [B, outputs]
-            return Prediction(score if loss.expects == "classes" else score[:, 0], vectors, rows, Replay(start, run))
-
-        bind_generator(loss, generator(4))
-        value: Tensor = loss(run(None), target)
-        return value
+_ORDER = (3, 0, 5, 1, 4, 2)
+_SPLITS: tuple[tuple[int, ...], ...] = ((1, 5), (3, 3), (2, 2, 2), (1,) * ROWS)
 
 
-def embedded(case: Case, rows: int = ROWS, dtype: torch.dtype = torch.float64) -> Tensor:
-    drawn = torch.randn(case.sequences, rows, WIDTH, generator=generator(1), dtype=torch.float64)
-    return drawn.to(dtype).flatten(0, 1)  # [S·B, d]
-
-
-def _value(loss: Loss, case: Case, rows: int = ROWS, dtype: torch.dtype = torch.float64) -> Tensor:
-    return case.forward(loss, embedded(case, rows, dtype), case.target(rows), torch.arange(rows))
-
-
-def _make(subject: Subject, case: Case) -> Loss:
-    loss: Loss = subject.make()
-    loss.prepare(labels=case.labels, rows=ROWS)
-    return loss.train()
-
-
-def _cases(subject: Subject) -> list[Case]:
-    """The cases that the loss takes; one that it refuses with a message of ours is no breach."""
-    kinds = [Labels.of_classes(2), Labels.of_range(0, 5), Labels.of_range(0, 1)]
-    if subject.make().expects == "classes":
-        kinds = [Labels.of_classes(3), Labels.of_classes(2)]
-    taken = []
-    for case in [Case(labels, sequences) for labels in kinds for sequences in (2, 1, 3)]:
-        with given(str(case)):
-            try:
-                _value(_make(subject, case), case)
-            except TaskloomError:
-                continue
-            taken.append(case)
-    require(bool(taken), f"the loss refuses all of {', '.join(map(repr, kinds))}")
-    return taken
-
-
-@contextmanager
-def _given_loss(subject: Subject, case: Case) -> Iterator[Loss]:
-    with given(str(case)):
-        yield _make(subject, case)
-
-
+@at_edges
 def it_is_one_finite_number(subject: Subject) -> None:
-    for case in _cases(subject):
-        for rows in (ROWS, 1):
-            with _given_loss(subject, case) as loss, given(f"{rows} examples"):
-                value = _value(loss, case, rows)
-                require(value.shape == (), f"the loss should be a scalar. Found shape {list(value.shape)}.")
-                require(bool(value.isfinite()), f"the loss is {value.item()}")
+    for trial in trials(subject):
+        with given(f"{trial.case}, {ROWS} examples"):
+            value = trial.run().value
+            require(value.shape == (), f"the loss should be a scalar. Found shape {list(value.shape)}.")
+            require_finite(value.detach(), "the loss")
 
 
+def a_batch_of_one_has_a_finite_loss_and_gradient(subject: Subject) -> None:
+    for trial in trials(subject):
+        with given(f"{trial.case}, 1 example"):
+            _require_finite_with_gradient(trial, trial.case.embedded(torch.float32)[::ROWS], (0,))
+
+
+def extreme_scores_have_a_finite_loss_and_gradient(subject: Subject) -> None:
+    for trial in trials(subject):
+        for words, factor in (("embeddings times 1e4", 1e4), ("embeddings of zero", 0.0)):
+            with given(f"{trial.case}, {words}"):
+                _require_finite_with_gradient(trial, factor * trial.case.embedded(torch.float32))
+
+
+def _require_finite_with_gradient(trial: Trial, start: Tensor, rows: tuple[int, ...] | None = None) -> None:
+    x = start.to(trial.dtype).requires_grad_()
+    value = trial.run(x, rows).value
+    require_finite(value.detach(), "the loss")
+    if value.requires_grad:  # a batch that costs nothing may have no gradient
+        torch.autograd.backward(value)
+    if x.grad is not None:
+        require_finite(x.grad, "its gradient")
+
+
+@at_edges
 def its_gradient_is_that_of_finite_differences(subject: Subject) -> None:
-    for case in _cases(subject):
-        with _given_loss(subject, case) as loss:
+    """What the loss itself adds to the embeddings before a replay counts as a constant, as in adversarial training."""
+    for trial in trials(subject, torch.float64):
+        with given(f"{trial.case}, in float64"):
+            x = trial.case.embedded(trial.dtype).requires_grad_()
+            first = trial.run(x)
 
-            def value(x: Tensor, loss: Loss = loss, case: Case = case) -> Tensor:
-                return case.forward(loss, x, case.target(ROWS), torch.arange(ROWS))
+            def value(trial: Trial = trial, x: Tensor = x, first: Ran = first) -> Tensor:
+                return trial.run(x, changes=first.changes).value
 
-            torch.autograd.gradcheck(value, embedded(case).requires_grad_(), rtol=1e-4, atol=1e-6)
+            require_gradient(value, {"embeddings": x}, directions=1 if subject.quick else 3)
 
 
 def the_order_of_examples_does_not_matter(subject: Subject) -> None:
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    for case in _cases(subject):
-        with _given_loss(subject, case) as loss:
-            moved = embedded(case).view(case.sequences, ROWS, WIDTH)[:, order].flatten(0, 1)
-            value = case.forward(loss, moved, case.target(ROWS)[order], torch.arange(ROWS)[order])
-            require_close(value, _value(_make(subject, case), case), "a permuted batch has another loss", within=1e-9)
+    """Where a loss draws numbers for each example, the mean over many seeds does not depend on the order."""
+    for trial in trials(subject):
+        with given(str(trial.case)):
+            first = trial.run()
+            moved = trial.run(rows=_ORDER, changes=first.changes)
+            if not first.drew or first.changes:
+                require_close(moved.value, first.value, "a permuted batch has another loss", within=1e-5)
+                continue
+            pairs = [[trial.run(rows=rows, seed=seed).value.item() for rows in (None, _ORDER)] for seed in range(64)]
+            gaps = torch.tensor(pairs).diff(dim=1)[:, 0]
+            error = gaps.std().item() / math.sqrt(len(gaps))
+            words = f"over {len(gaps)} seeds a permuted batch has another mean loss, by {gaps.mean():.3g} ± {error:.2g}"
+            require(abs(gaps.mean().item()) <= 5 * error + 1e-6, words)
+
+
+def the_loss_of_a_batch_is_no_sum(subject: Subject) -> None:
+    """A loss that grows with the batch would weigh a task by its batch size."""
+    for trial in trials(subject):
+        with given(str(trial.case)):
+            whole, parts = _in_parts(trial)
+            sums = all(_near(sum(values), whole) for values in parts)
+            if abs(whole) > 1e-3 and sums:
+                raise AssertionError(
+                    f"the loss of {ROWS} examples ({whole:.6g}) is the sum of its parts' in every split, as in "
+                    f"{' + '.join(f'{value:.6g}' for value in parts[0])}; take the mean over examples"
+                )
+
+
+def a_separable_loss_is_the_mean_over_its_examples(subject: Subject) -> None:
+    """``separable`` promises that micro-batches can be summed: each example's loss does not hang on the others."""
+    for trial in trials(subject):
+        first = trial.run()
+        alone = first.drew and not first.changes  # numbers that are drawn for a part are not those of the whole
+        if alone or not getattr(trial.loss, "separable", False):
+            continue
+        with given(str(trial.case)):
+            whole, parts = _in_parts(trial)
+            for sizes, values in zip(_SPLITS, parts, strict=True):
+                mean = sum(size * value for size, value in zip(sizes, values, strict=True)) / ROWS
+                words = f"the loss is {whole:.7g}, the mean over parts of {list(sizes)} examples {mean:.7g}"
+                require(_near(mean, whole), words)
+
+
+def _in_parts(trial: Trial) -> tuple[float, list[list[float]]]:
+    """The loss of the whole batch, and for each split those of its parts."""
+    first = trial.run()
+    found = []
+    for sizes in _SPLITS:
+        rows = torch.arange(ROWS).split(list(sizes))
+        found.append([trial.run(rows=part.tolist(), changes=first.changes).value.item() for part in rows])
+    return first.value.item(), found
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= 2e-5 * max(1.0, abs(other))
 
 
 def it_works_in_every_precision(subject: Subject) -> None:
-    for case in _cases(subject):
-        expected = _value(_make(subject, case), case)
+    """float32 as it is; bfloat16 as in training, where autocast hands over what the head made."""
+    for trial in trials(subject):
+        first = trial.run()
         for dtype, within in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
-            with _given_loss(subject, case) as loss, given(f"{dtype}"):
-                x = embedded(case, dtype=dtype).requires_grad_()
-                value = case.forward(loss, x, case.target(ROWS), torch.arange(ROWS))
-                require_close(value.detach(), expected, "it differs from float64", within=within)
-                torch.autograd.backward(value)
-                require(x.grad is not None and bool(x.grad.isfinite().all()), "its gradient is not finite")
+            with given(f"{trial.case}, in {str(dtype).removeprefix('torch.')}"):
+                x = trial.case.embedded(dtype).requires_grad_()
+                with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+                    value = trial.to(dtype).run(x, changes=first.changes).value
+                require_finite(value.detach(), "the loss")
+                require_close(value, first.value, "it differs from float32", within=within)
+                if value.requires_grad:
+                    torch.autograd.backward(value.float())
+                if x.grad is not None:
+                    require_finite(x.grad, "its gradient")
 
 
-def its_randomness_is_the_generators(subject: Subject) -> None:
-    for case in _cases(subject):
-        with untouched_randomness(), _given_loss(subject, case) as loss:
-            value = _value(loss, case)
-            require(value.equal(_value(_make(subject, case), case)), "the same seed gives another loss")
+@at_edges
+def one_seed_gives_one_loss(subject: Subject) -> None:
+    for one, other in zip(trials(subject), trials(subject), strict=True):
+        with given(str(one.case)):
+            require_equal(other.run().value, one.run().value, "the same seed gives another loss")
+
+
+def it_touches_no_global_random_state(subject: Subject) -> None:
+    for trial in trials(subject):
+        with given(str(trial.case)), untouched_randomness():
+            trial.run()
+
+
+def it_leaves_prediction_and_target_as_they_are(subject: Subject) -> None:
+    for trial in trials(subject):
+        with given(str(trial.case)):
+            ran = trial.run()
+            for name, now, before in ran.inputs:
+                require_equal(now, before, f"the {name} of the prediction was written to")
 
 
 def its_state_survives_saving(subject: Subject) -> None:
-    for case in _cases(subject):
-        with _given_loss(subject, case) as first:
+    """State goes through the bytes of a checkpoint into a new loss, which goes on as the first does."""
+    for first, second in zip(trials(subject), trials(subject), strict=True):
+        with given(str(first.case)):
             for epoch, score in ((1, 0.5), (2, 0.4)):
-                _value(first, case)
-                first.epoch_ended(epoch=epoch, score=score)
-            second = _make(subject, case)
-            second.load_state_dict(first.state_dict())
+                first.train_on()
+                first.loss.epoch_ended(epoch=epoch, score=score)
+            second.loss.load_state_dict(written(first.loss))
             for epoch, score in ((3, 0.6), (4, 0.1)):
-                values = [_value(loss, case) for loss in (first, second)]
-                require(values[0].equal(values[1]), f"after epoch {epoch - 1}, a restored loss gives another value")
-                for loss in (first, second):
-                    loss.epoch_ended(epoch=epoch, score=score)
+                values = [trial.train_on() for trial in (second, first)]
+                require_equal(*values, f"after epoch {epoch - 1}, a restored loss gives another value")
+                for trial in (first, second):
+                    trial.loss.epoch_ended(epoch=epoch, score=score)
+
+
+def its_state_is_tensors(subject: Subject) -> None:
+    for trial in trials(subject):
+        with given(str(trial.case)):
+            trial.train_on()
+            written(trial.loss)
+
+
+def its_figures_are_finite_numbers(subject: Subject) -> None:
+    for trial in trials(subject):
+        with given(str(trial.case)):
+            trial.train_on()
+            trial.loss.epoch_ended(epoch=1, score=0.5)
+            for name, value in trial.loss.figures().items():
+                sound = isinstance(name, str) and isinstance(value, int | float) and math.isfinite(value)
+                require(sound, f"figures() should map names to finite numbers. Found {name!r}: {value!r}.")
 
 
 LAWS = (
     it_is_one_finite_number,
+    a_batch_of_one_has_a_finite_loss_and_gradient,
+    extreme_scores_have_a_finite_loss_and_gradient,
     its_gradient_is_that_of_finite_differences,
     the_order_of_examples_does_not_matter,
+    the_loss_of_a_batch_is_no_sum,
+    a_separable_loss_is_the_mean_over_its_examples,
     it_works_in_every_precision,
-    its_randomness_is_the_generators,
+    one_seed_gives_one_loss,
+    it_touches_no_global_random_state,
+    it_leaves_prediction_and_target_as_they_are,
     its_state_survives_saving,
+    its_state_is_tensors,
+    its_figures_are_finite_numbers,
 )

@@ -1,17 +1,19 @@
 """Laws of samplers."""
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from taskloom.core.errors import TaskloomError
 from taskloom.core.sampler import Group, Pool, Sampler
-from taskloom.core.testing.law import Subject, generator, given, require, untouched_randomness
+from taskloom.core.testing.law import Subject, at_edges, generator, given, require, untouched_randomness
+from taskloom.core.testing.states import through_json
 
 #: Data sets of very different sizes, one of them a single row.
 SIZES: tuple[dict[str, int], ...] = ({"one": 13}, {"small": 1, "large": 41, "middle": 18})
+EPOCHS = 3
 
 
 def pools(sizes: dict[str, int]) -> dict[str, Pool]:
@@ -28,9 +30,27 @@ def pools(sizes: dict[str, int]) -> dict[str, Pool]:
     }
 
 
+def _sizes(subject: Subject) -> list[dict[str, int]]:
+    """The data sets that the sampler takes; its options may name tasks, or ask for rows that some have not."""
+    found, refused = [], []
+    for sizes in SIZES:
+        try:
+            problems = [str(problem) for problem in subject.make().problems(list(sizes))]
+            if not problems:
+                _prepared(subject, sizes)
+        except TaskloomError as error:
+            problems = [str(error)]
+        if problems:
+            refused.append(f"{sizes} ({'; '.join(problems)})")
+        else:
+            found.append(sizes)
+    require(bool(found) or subject.quick, f"it refuses all data sets: {'; '.join(refused)}")
+    return found[-1:] if subject.quick else found
+
+
 def _prepared(subject: Subject, sizes: dict[str, int], seed: int = 0) -> Sampler:
     sampler: Sampler = subject.make()
-    sampler.prepare(pools(sizes), generator=generator(seed))
+    sampler.prepare(pools(sizes), generator=generator(seed), epochs=EPOCHS)
     return sampler
 
 
@@ -46,47 +66,81 @@ def _endless(sampler: Sampler) -> Iterator[Any]:
         yield "the epoch ends"
 
 
+@at_edges
 def an_epoch_has_as_many_steps_as_it_says(subject: Subject) -> None:
-    for sizes in SIZES:
+    for sizes in _sizes(subject):
         with given(f"data sets of {sizes}"):
             sampler = _prepared(subject, sizes)
             require(sampler.steps >= 1, f"an epoch should have at least one step. Found {sampler.steps}.")
-            for epoch in (1, 2, 3):
+            for epoch in range(1, EPOCHS + 1):
                 found = sum(1 for _ in islice(sampler.epoch(), sampler.steps + 1))
                 require(found == sampler.steps, f"epoch {epoch} gave {found} groups; steps says {sampler.steps}")
 
 
+@at_edges
 def groups_hold_rows_of_the_tasks(subject: Subject) -> None:
-    for sizes in SIZES:
+    for sizes in _sizes(subject):
         with given(f"data sets of {sizes}"):
             sampler = _prepared(subject, sizes)
-            for group in (g for _ in range(2) for g in sampler.epoch()):
+            for place, group in enumerate(g for _ in range(2) for g in sampler.epoch()):
                 tasks = [batch.task for batch in group]
-                require(bool(tasks) and set(tasks) <= set(sizes), f"a group has tasks {tasks}")
-                require(len(set(tasks)) == len(tasks), f"a group has a task twice: {tasks}")
+                require(bool(tasks) and set(tasks) <= set(sizes), f"group {place} has tasks {tasks}")
+                require(len(set(tasks)) == len(tasks), f"group {place} has a task twice: {tasks}")
                 for batch in group:
                     rows = batch.rows
                     form = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype == np.int64 and rows.size > 0
                     require(form, f"rows should be a filled array of int64. Found {rows!r}.")
                     inside = rows.min() >= 0 and rows.max() < sizes[batch.task]
-                    require(
-                        inside, f"task {batch.task!r} has {sizes[batch.task]} rows; a batch asks for {rows.tolist()}"
-                    )
+                    words = f"task {batch.task!r} has {sizes[batch.task]} rows; a batch asks for {rows.tolist()}"
+                    require(inside, words)
 
 
+@at_edges
 def one_seed_gives_one_order(subject: Subject) -> None:
-    for sizes in SIZES:
+    for sizes in _sizes(subject):
+        with given(f"data sets of {sizes}"):
+            runs = [_groups(subject, sizes) for _ in range(2)]
+            place = next((k for k, (a, b) in enumerate(zip(*runs, strict=True)) if a != b), None)
+            if place is not None:
+                one, other = runs[0][place], runs[1][place]
+                raise AssertionError(f"the same seed gives other groups: number {place} is {one}, then {other}")
+
+
+def it_touches_no_global_random_state(subject: Subject) -> None:
+    for sizes in _sizes(subject):
         with given(f"data sets of {sizes}"), untouched_randomness():
-            runs = []
-            for _ in range(2):
-                sampler = _prepared(subject, sizes, seed=5)
-                runs.append(list(islice(_endless(sampler), 2 * sampler.steps)))
-            require(runs[0] == runs[1], "the same seed gives other groups")
+            _groups(subject, sizes)
+
+
+def _groups(subject: Subject, sizes: dict[str, int]) -> list[Any]:
+    sampler = _prepared(subject, sizes, seed=5)
+    return list(islice(_endless(sampler), 2 * sampler.steps))
+
+
+def it_leaves_the_pools_as_they_are(subject: Subject) -> None:
+    for sizes in _sizes(subject):
+        with given(f"data sets of {sizes}"):
+            sampler: Sampler = subject.make()
+            held = pools(sizes)
+            sampler.prepare(held, generator=generator(), epochs=1)
+            list(sampler.epoch())
+            for (task, pool), fresh in zip(held.items(), pools(sizes).values(), strict=True):
+                for part in ("labels", "lengths", "texts"):
+                    same = np.array_equal(getattr(pool, part), getattr(fresh, part))
+                    require(same, f"the {part} of {task!r} were written to")
+
+
+def its_state_is_json(subject: Subject) -> None:
+    for sizes in _sizes(subject):
+        with given(f"data sets of {sizes}, state taken after 1 step"):
+            sampler = _prepared(subject, sizes)
+            next(iter(sampler.epoch()))
+            through_json(sampler.state_dict())
 
 
 def any_state_goes_on_exactly(subject: Subject) -> None:
     """A state taken after any group, written as JSON, goes on in a sampler that was prepared with another seed."""
-    for sizes in SIZES:
+    for sizes in _sizes(subject):
         steps = _prepared(subject, sizes).steps
         for after in sorted({0, 1, 2, steps // 2, steps - 1, steps, steps + 1, 2 * steps}):
             with given(f"data sets of {sizes}, state taken after {after} steps"):
@@ -94,17 +148,25 @@ def any_state_goes_on_exactly(subject: Subject) -> None:
                 stream = _endless(first)
                 for _ in islice(stream, after):
                     pass
-                state = json.loads(json.dumps(first.state_dict()))
                 second = _prepared(subject, sizes, seed=2)
-                second.load_state_dict(state)
+                second.load_state_dict(through_json(first.state_dict()))
                 going_on = list(islice(stream, steps + 2))
                 resumed = list(islice(_endless(second), steps + 2))
-                require(resumed == going_on, "the resumed sampler gives other groups, or ends its epoch elsewhere")
+                _require_same(resumed, going_on)
+
+
+def _require_same(resumed: list[Any], going_on: list[Any]) -> None:
+    for place, (found, expected) in enumerate(zip(resumed, going_on, strict=True)):
+        words = f"the resumed sampler gives other groups: number {place} after it is {found}, and not {expected}"
+        require(found == expected, words)
 
 
 LAWS = (
     an_epoch_has_as_many_steps_as_it_says,
     groups_hold_rows_of_the_tasks,
     one_seed_gives_one_order,
+    it_touches_no_global_random_state,
+    it_leaves_the_pools_as_they_are,
+    its_state_is_json,
     any_state_goes_on_exactly,
 )
