@@ -32,6 +32,7 @@ class Board:
     durations: Durations = field(default_factory=Durations)
     clock: Callable[[], float] = time.monotonic
     began: float = 0.0
+    _left_off: dict[str, Running] = field(default_factory=dict)  # where attempts ended
 
     def __post_init__(self) -> None:
         self.began = self.clock()
@@ -65,9 +66,12 @@ class Board:
                 worker=str(event.facts.get("worker") or ""),
                 before=None if event.what == "resumed" else 0.0,
             )
+            if event.what == "resumed" and cell in self._left_off:
+                self.running[cell].take_over(self._left_off[cell])
             self.workers = max(self.workers, len(self.running))
         elif event.what in ENDS:
-            self.running.pop(cell, None)
+            if gone := self.running.pop(cell, None):
+                self._left_off[cell] = gone
             if event.what != "lost" and not event.facts.get("again"):
                 self.ended[cell] = event.what
             if event.what == "finished":

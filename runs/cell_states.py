@@ -109,7 +109,7 @@ class _Look:
             state,
             reason,
             driver=driver,
-            silent=driver and self._silent(driver),
+            silent=None if driver is None else self._silent(driver),
             worker=last.worker if last and state == "running" else None,
             score=score if state in ("running", "interrupted") else None,
             seconds=seconds,

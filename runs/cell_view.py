@@ -54,9 +54,7 @@ def view_text(ledger: Ledger, places: Sequence[CellState]) -> str:
         disable_numparse=True,
         colalign=["left"],
     )
-    return "\n\n".join(
-        filter(None, [head, _attempts(ledger, cell.id), _epochs(ledger, cell.id), _log(ledger, cell.id)])
-    )
+    return "\n\n".join(filter(None, [head, _attempts(ledger, state), _epochs(ledger, cell.id), _log(ledger, cell.id)]))
 
 
 def _state(state: CellState) -> str:
@@ -92,13 +90,14 @@ def _stage(stage: Mapping[str, Any]) -> str:
     return ", ".join([epochs, *rest])
 
 
-def _attempts(ledger: Ledger, cell: str) -> str:
-    attempts = ledger.attempts(cell)
+def _attempts(ledger: Ledger, state: CellState) -> str:
+    attempts = ledger.attempts(state.cell.id)
     if not attempts:
         return ""
+    at_present = "goes on" if state.state == "running" else "broke off"
     rows = [
         (
-            *(each.number, _moment(each.began), _moment(each.ended), each.how or "goes on"),
+            *(each.number, _moment(each.began), _moment(each.ended), each.how or at_present),
             *(each.worker, each.micro_batch, _line(each.reason or "")),
         )
         for each in attempts

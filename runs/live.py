@@ -102,14 +102,14 @@ def _columns(cells: list[Running], level: int, width: int) -> list[_Column]:
     ]
     workers, titles = [cell.worker for cell in cells], [cell.title for cell in cells]
     after: list[_Column] = [(bar, [ProgressBar(total=1.0, completed=cell.share, width=bar) for cell in cells])]
-    after += [(_widest(column), [Text(text) for text in column]) for column in texts]
-    fixed = [(_widest(workers), [Text(text, style="cyan") for text in workers]), *after]
-    room = width - sum(size + GAP for size, _ in fixed if size)
+    after += [(_widest(column), list(map(Text, column))) for column in texts]
+    first: _Column = (_widest(workers), [Text(text, style="cyan") for text in workers])
+    room = width - sum(size + GAP for size, _ in (first, *after) if size)
     title = min(_widest(titles), room)
     if title < min(_widest(titles), TITLE) and level < LEVELS:
         return []
     title = max(1, title)
-    columns = [fixed[0], (title, [_cut(text, title) for text in titles]), *after]
+    columns: list[_Column] = [first, (title, [_cut(text, title) for text in titles]), *after]
     return [column for column in columns if column[0]]
 
 

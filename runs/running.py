@@ -52,6 +52,10 @@ class Running:
         if self.before is None or facts.get("shared"):  # nobody trained that here: it says nothing of the pace
             self.before, self.began = self.share, now
 
+    def take_over(self, attempt: "Running") -> None:
+        """Go on from the last epoch of an attempt that ended."""
+        self.stage, self.epoch, self.scores, self.losses = attempt.stage, attempt.epoch, attempt.scores, attempt.losses
+
     def at_work(self, expected: float | None, now: float) -> AtWork:
         """What a forecast needs to know of it."""
         return AtWork(expected, self.share, now - self.began, now - self.heard, self.before or 0.0)

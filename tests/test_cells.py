@@ -198,6 +198,8 @@ def test_attempts_stand_with_their_reasons(cells: Invoke, registry: Path) -> Non
     assert "worker cpu:0 was killed (signal 9)" in attempts[1]
     assert "  a last word" in lines, "where there is no log file, the ledger's lines"
     assert any("interrupted, 0 epochs done of 3" in line for line in lines)
+    (orphan,) = [line for line in cells("c1").stdout.splitlines() if line.startswith("1   ") and "cpu:0" in line]
+    assert "broke off" in orphan
 
 
 def test_a_grid_goes_before_a_cell_and_neither_is_told_with_what_is_known(cells: Invoke) -> None:

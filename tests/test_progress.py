@@ -182,6 +182,16 @@ def test_the_board_counts_every_cell_once() -> None:
     assert (board.counts["running"], board.counts["waiting"]) == (0, 1)
 
 
+def test_a_cell_that_goes_on_is_shown_where_it_left_off() -> None:
+    board = Board.of(PLAN)
+    for event in (started("aa"), epoch("aa", 1), progress("aa", 2, 5), Event("lost", "aa", {"again": True})):
+        board.hear(event)
+    board.hear(Event("resumed", "aa", {}))
+    assert (board.running["aa"].share, board.running["aa"].scores["sst"]) == (0.25, 0.25), "its last whole epoch"
+    board.hear(started("aa"))
+    assert board.running["aa"].share == 0, "unless it begins again"
+
+
 # On a terminal
 
 
