@@ -226,7 +226,7 @@ class Ledger:
         """Every attempt at a cell since ledgers keep them, with how and why it ended."""
         with self.snapshot() as db:
             rows = db.execute(f"SELECT {_ATTEMPT} FROM attempts WHERE cell = ? ORDER BY number", [cell])
-            return tuple(AttemptRecord(*row[:-1], json.loads(row[-1])) for row in rows)
+            return tuple(AttemptRecord(**{**dict(row), "versions": json.loads(row["versions"])}) for row in rows)
 
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""
