@@ -110,6 +110,18 @@ def test_holes_say_why() -> None:
     assert rows_json[3]["metrics"]["sts"] == {"mean": None, "sd": None, "n": 0}
 
 
+def test_cells_out_of_memory_or_interrupted_say_so_once() -> None:
+    least = cell("a0", "oom", reason="out of memory with 1 example of task 'sts' at a time (batch 8)")
+    other = cell("a1", "oom", reason="MemoryError")
+    stopped = ("later", [cell("b0", "interrupted"), cell("b1", "interrupted", reason="asked to\n stop")])
+    assert render(table_of(grid(("large", [least, other]), stopped)), "plain").split("\n\n")[1].splitlines() == [
+        "— large, seed 0: out of memory with 1 example of task 'sts' at a time (batch 8)",
+        "— large, seed 1: out of memory: MemoryError",
+        "— later, seed 0: interrupted after 2 epochs; goes on from there when it is run again",
+        "— later, seed 1: interrupted after 2 epochs (asked to stop); goes on from there when it is run again",
+    ]
+
+
 def test_a_row_without_a_task_says_so() -> None:
     alone = ("sst alone", [cell("c", tasks={"sst": {}}, sst=0.5, overall=0.5)])
     assert "— sst alone, seed 0: has no task 'sts'" in render(table_of(grid(SUM, alone)), "plain")
@@ -197,7 +209,11 @@ def grids(draw: st.DrawFn) -> GridRecord:
                 scores = {task: draw(SCORES) for task in (*TASKS, "overall")}
                 row.append(cell(f"{label}{seed}", **scores))
             else:
-                row.append(cell(f"{label}{seed}", draw(st.sampled_from(["planned", "failed", "running"]))))
+                row.append(
+                    cell(
+                        f"{label}{seed}", draw(st.sampled_from(["planned", "failed", "running", "oom", "interrupted"]))
+                    )
+                )
         rows.append((label, row))
     return grid(*rows, baseline=draw(st.none() | st.sampled_from(labels)))
 
