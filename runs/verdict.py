@@ -49,7 +49,10 @@ def judge(event: Event, past: Sequence[Attempt], spec: Mapping[str, Any], *, att
         case "oom":
             smaller = half(micro_batch or largest_batch(spec))
             if smaller is None:
-                return Verdict("oom", f"out of memory even with one example at a time: {reason}")
+                who = reason.removeprefix("out of memory with 1 example of ").replace(
+                    " at a time", "", 1
+                )  # said already
+                return Verdict("oom", f"out of memory even with one example at a time: {who}")
             return Verdict("again", reason, smaller)
         case "lost":
             lost = [attempt.reason for attempt in past if attempt.how == "lost"] + [reason]

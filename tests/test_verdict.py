@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskloom.core import Event
+from taskloom.core import Event, OutOfMemory
 from taskloom.runs.verdict import Attempt, go_on_with, judge, largest_batch
 
 SPEC: dict[str, Any] = {"stages": [{"sampler": {"name": "round_robin", "batch_size": 12}}]}
@@ -44,6 +44,9 @@ def test_memory_is_asked_for_in_halves_down_to_one_example(batch: int) -> None:
         tried.append(verdict.micro_batch)
     assert (verdict.how, tried[-1]) == ("oom", 1)
     assert verdict.reason == "out of memory even with one example at a time: full"
+    said = str(OutOfMemory("sst", micro_batch=1, batch=8))
+    verdict = judge(event("oom", task="sst", micro_batch=1, reason=said), [], SPEC)
+    assert verdict.reason == "out of memory even with one example at a time: task 'sst' (batch 8)", "said once"
 
 
 def test_out_of_memory_does_not_use_up_attempts() -> None:
