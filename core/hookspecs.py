@@ -8,6 +8,11 @@ A plugin is a module that an installed package names in the entry-point group ``
 and that implements any of these functions, marked with ``@hookimpl``. The built-ins enter the same way.
 A module that only implements ``taskloom_grids`` is named in the group ``taskloom.grids`` instead, so that grids
 can be listed without importing torch.
+
+A module may say which plugin interface it needs: ``TASKLOOM_INTERFACE = 1``, or a range such as ``">=1,<3"``. Where
+that does not fit :data:`INTERFACE`, it is not loaded, and the message names both versions and what to upgrade. A hook
+that raises, exits or returns something else is reported by `taskloom plugins`; the other plugins go on. What a plugin
+prints goes to stderr under its name.
 """
 
 from collections.abc import Sequence
