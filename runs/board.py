@@ -185,7 +185,7 @@ def told_end(event: Event, running: Running | None = None) -> str:
 
     >>> facts = {"reason": "worker cpu:1 was killed (signal 9)", "again": True, "attempt": 2, "attempts": 3}
     >>> told_end(Event("lost", "c0", facts))
-    'worker cpu:1 was killed (signal 9); begins again, attempt 2 of 3'
+    'worker cpu:1 was killed (signal 9); is tried again, attempt 2 of 3'
     """
     facts, what = event.facts, event.what
     reason = " ".join(str(facts.get("reason") or "").split())
@@ -199,7 +199,7 @@ def told_end(event: Event, running: Running | None = None) -> str:
         size = facts.get("next_micro_batch")
         return f"{reason}; tried again with {size}" if size else f"{reason}; tried again"
     epochs = sum(running.epochs[: running.stage]) + running.epoch if running else 0
-    follows = f"goes on from epoch {epochs}" if epochs else "begins again"
+    follows = f"goes on from epoch {epochs}" if epochs else "begins again" if running else "is tried again"
     attempt = f", attempt {facts['attempt']}" if "attempt" in facts else ""
     most = f" of {facts['attempts']}" if attempt and "attempts" in facts else ""
     return f"{reason or what}; {follows}{attempt}{most}"

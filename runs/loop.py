@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from taskloom.core import ENDS, Engine, Event, Job, RegistryError
 from taskloom.registry.artifacts import Artifacts
 from taskloom.registry.leases import LostLeaseError
+from taskloom.runs.cell_story import story_line
 from taskloom.runs.checkpoint import drop_checkpoints
 from taskloom.runs.claims import Claims
 from taskloom.runs.engines import cell_log
@@ -135,6 +136,8 @@ class Loop:
     def _tell(self, job: Job, event: Event) -> None:
         """Write an event down, then tell everybody."""
         self.ledger.write(event)
+        if line := story_line(event):
+            cell_log.append(self.artifacts.cell(job.cell), line)
         for problem in tell_trackers(self.plugins, event, job):
             self.listen(Event("log", event.cell, {"message": problem}))
         self.listen(event)

@@ -292,7 +292,7 @@ def test_run_plan_and_run_again(taskloom: Invoke, tmp_path: Path) -> None:
     assert taskloom("table", path, "--registry", results).stdout == grown.stdout
 
 
-def test_a_failed_cell_leaves_a_hole_and_exit_code_1(taskloom: Invoke, tmp_path: Path) -> None:
+def test_a_failed_cell_leaves_a_hole_and_exit_code_1(taskloom: Invoke, registry: Path, tmp_path: Path) -> None:
     lr = {"sound": 0.001, "wild": 1e38}
     path = write_grid(tmp_path, axes={"stages.0.optimizer.lr": lr}, baseline="sound")
     result = taskloom("run", path)
@@ -301,6 +301,11 @@ def test_a_failed_cell_leaves_a_hole_and_exit_code_1(taskloom: Invoke, tmp_path:
     assert "1 of 2 cells did not succeed:\n  wild, seed 0: failed: " in result.stderr
     assert f"This tries them again:\n  taskloom run {path} --only wild --registry " in result.stderr
     assert "Traceback" not in result.stderr
+    logs = {cell["label"]: cell["id"] for cell in json.loads(taskloom("cells", path, "--json").stdout)["cells"]}
+    sound, wild = ((registry / "cells" / logs[label] / "log.txt").read_text() for label in ("sound", "wild"))
+    assert [line[21:30] for line in sound.splitlines()] == ["started o", "stage 1 e", "finished "]
+    assert "Traceback" in wild
+    assert "  failed: the " in wild.splitlines()[-1]
     rows = json.loads(taskloom("table", path, "--format", "json").stdout)
     assert [(row["label"], row["n"]) for row in rows] == [("sound", 1), ("wild", 0)]
     again = taskloom("run", path, "--no-retry")
