@@ -73,16 +73,26 @@ def _ending(job: Job, error: Exception) -> Event:
         tried = getattr(error, "micro_batch", None) or job.micro_batch
         return Event("oom", job.cell, {**facts, "task": getattr(error, "task", None), "micro_batch": tried})
     if (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or "No space left" in str(error):
-        facts["disk_full"] = True
+        facts |= {"disk_full": True, "reason": f"the disk is full: {facts['reason']}"}
     return Event("failed", job.cell, facts)
+
+
+#: torch has no type for the memory of the CPU or of a library: its allocator's words, oneDNN's and cuBLAS's.
+_NO_MEMORY = (
+    "DefaultCPUAllocator",
+    "could not create a primitive",
+    "could not create a memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, the CPU's or the GPU's."""
     if isinstance(error, MemoryError | OutOfMemory) or type(error).__name__ == "OutOfMemoryError":
         return True
-    # torch has no type for the CPU's memory: "DefaultCPUAllocator: can't allocate memory" and "not enough memory".
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _NO_MEMORY)
 
 
 def reason_of(error: BaseException) -> str:

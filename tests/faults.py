@@ -165,7 +165,7 @@ from taskloom.core import Loss, hookimpl
 
 class Faulty(Loss):
     \"\"\"Cross-entropy that does something else at one of its steps.\"\"\"
-    name, expects = 'faulty', 'classes'
+    name, expects, separable = 'faulty', 'classes', True
     def __init__(self, *, do: str = 'nothing', at: int = 3) -> None:
         super().__init__()
         self.do, self.at, self.step = do, at, 0

@@ -57,7 +57,7 @@ def damage_newest_checkpoint(registry: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", [23])
+@pytest.mark.parametrize("seed", [27])
 def test_a_killed_driver_loses_nothing(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path, seed: int) -> None:
     grid, reference = undisturbed
     damaged = False
@@ -85,8 +85,8 @@ def test_a_killed_driver_loses_nothing(undisturbed: tuple[Path, dict[str, Any]],
         logged = [line for cell in ledger.cells() for line in ledger.log(cell.id)]
         ends = [attempt.how for cell in ledger.cells() for attempt in ledger.attempts(cell.id)]
     assert "lost" in ends
-    if damaged:
-        assert any("checkpoint passed over" in line and "checksum" in line for line in logged)
+    assert damaged, "no kill left a checkpoint to damage"
+    assert any("checkpoint passed over" in line and "checksum" in line for line in logged)
 
 
 def test_workers_of_a_killed_driver_end_and_write_no_more(

@@ -1,0 +1,77 @@
+"""Ctrl-C and SIGTERM: checkpoints, a clean exit and a clear message; twice is at once. No traceback, no orphans."""
+
+import os
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import assert_same, driving, faulty_rows, no_workers_left, result_of, run_here, write_grid, write_plugin
+
+from taskloom.registry.ledger import Ledger
+
+LOCAL = ("--engine", "local", "--devices", "cpu", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    grid = write_grid(folder)
+    assert run_here(grid, folder / "registry").finished == 3
+    return grid, result_of(folder / "registry")
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "moment"),
+    [((*LOCAL, "--workers", "2"), signal.SIGINT, 3), (("--engine", "inline"), signal.SIGTERM, 6)],
+    ids=["Ctrl-C, worker processes", "SIGTERM, this process"],
+)
+def test_once_is_a_checkpoint_and_a_way_to_go_on(
+    undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path, options: tuple[str, ...], number: int, moment: int
+) -> None:
+    grid, reference = undisturbed
+    with driving(grid, tmp_path, *options) as driver:
+        assert driver.wait_for(lambda: len(driver.epochs) >= moment)
+        driver.signal(number)
+        code, out, text = driver.finish()
+        assert no_workers_left(driver.pid)
+    assert code == 130, text
+    assert out == "", "a table of an interrupted run"
+    assert "Stopping: the running cells write a checkpoint. Once more ends them at once." in text
+    *_, last = text.splitlines()
+    assert last.strip() == shlex.join(["taskloom", "run", str(grid), "--registry", str(tmp_path), *options])
+    assert "Interrupted. " in text
+    with Ledger.open(tmp_path, create=False) as ledger:
+        states = [cell.status for cell in ledger.cells()]
+        assert set(states) <= {"finished", "interrupted", "planned"}
+        assert "interrupted" in states
+        for cell in ledger.cells():
+            if cell.status == "interrupted":
+                assert [attempt.how for attempt in ledger.attempts(cell.id)] == ["interrupted"]
+                assert list((tmp_path / "cells" / cell.id).glob("checkpoint-*")), "nothing to go on from"
+    resumed: list[str] = []
+    outcome = run_here(grid, tmp_path, listen=lambda event: resumed.append(event.what))
+    assert outcome.finished + outcome.cached == 3
+    assert "resumed" in resumed
+    assert_same(tmp_path, reference)
+
+
+def test_twice_is_at_once(tmp_path: Path) -> None:
+    write_plugin(tmp_path / "site")
+    grid = write_grid(tmp_path, **faulty_rows(hangs={"do": "hang"}))
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
+    options = (*LOCAL, "--workers", "1", "--only", "hangs")
+    with driving(grid, tmp_path / "registry", *options, PYTHONPATH=path) as driver:
+        driver.wait_for_line("hangs, seed 5: started")
+        driver.signal(signal.SIGINT)
+        driver.wait_for_line("Stopping: ")
+        assert driver.process.poll() is None, "it does not wait for a cell that does not answer"
+        driver.signal(signal.SIGINT)
+        code, out, text = driver.finish()
+        assert no_workers_left(driver.pid)
+    assert (code, out) == (130, ""), text
+    assert "Ending at once." in text
+    with Ledger.open(tmp_path / "registry", create=False) as ledger:
+        states = {place.label: place.cell.status for place in ledger.grid("grid").cells}
+    assert states == {"fine": "planned", "hangs": "interrupted"}
