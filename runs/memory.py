@@ -1,9 +1,10 @@
 """Out of memory as a state: who did not fit, and with how many examples at a time."""
 
+import ctypes
 import gc
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -24,7 +25,9 @@ def naming_what_does_not_fit(task: str, *, micro_batch: int, batch: int) -> Iter
 
 
 def release_memory() -> None:
-    """Give back what nothing needs any more."""
+    """Give back what nothing needs any more, also what the C library keeps for later (see ``keep_freed_memory``)."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -14,6 +14,7 @@ from taskloom.runs.cell import Run as Run
 from taskloom.runs.cell import Stopped
 from taskloom.runs.evaluate import overall, predictions, score_of
 from taskloom.runs.machine import keep_freed_memory, machine_versions, peak_memory, reset_peak_memory, seed_globals
+from taskloom.runs.memory import release_memory
 from taskloom.runs.model import device_for_this_process
 from taskloom.runs.optimize import GroupStep, rate_factor
 from taskloom.runs.stage import StageState
@@ -31,20 +32,29 @@ def train(job: Job, emit: Emit | Callable[[Event], None]) -> None:
     reset_peak_memory()
     seed_globals(job.spec["seed"])
     try:
-        resumed = find_checkpoint(job, emit)
-        run = Run.build(job, emit, load_catalogue(), resumed[1] if resumed else None)
-        first = resumed[1]["stage"] if resumed else 0
-        for index in range(first, len(job.spec["stages"])):
-            run_stage(run, index, resumed if index == first else None)
+        end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
-        emit(Event("interrupted", job.cell))
+        end = Event("interrupted", job.cell)
     except OutOfMemory as error:
         facts = {"task": error.task, "micro_batch": error.micro_batch, "batch": error.batch, "reason": str(error)}
-        emit(Event("oom", job.cell, facts))
-    else:
-        # The checkpoints stay until the driver has written this down; it removes them.
-        facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "seconds": run.seconds}
-        run.tell("finished", **facts, peak_memory=peak_memory())
+        end = Event("oom", job.cell, facts)
+    if end.what == "oom":
+        release_memory()  # the run and its tensors are gone by now: the next attempt finds room
+    emit(end)
+
+
+def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
+    """Train every stage that is left; returns what is to be said at the end.
+
+    The checkpoints stay until the driver has written that down; it removes them.
+    """
+    resumed = find_checkpoint(job, emit)
+    run = Run.build(job, emit, load_catalogue(), resumed[1] if resumed else None)
+    first = resumed[1]["stage"] if resumed else 0
+    for index in range(first, len(job.spec["stages"])):
+        run_stage(run, index, resumed if index == first else None)
+    facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "seconds": run.seconds}
+    return {**facts, "peak_memory": peak_memory()}
 
 
 def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoint | None:
