@@ -1,7 +1,7 @@
 """What travels between the driver and a worker: jobs one way, events the other. Plain data, as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 #: The events that end a job: every submitted job gives exactly one of them, as its last.
@@ -30,8 +30,8 @@ class Job:
     attempt: int = 1
 
     def as_json(self) -> dict[str, Any]:
-        """The job as a JSON object."""
-        return {**asdict(self), "stage_keys": list(self.stage_keys)}
+        """The job as a JSON object, which shares what the job holds: copying a specification takes a millisecond."""
+        return {**vars(self), "stage_keys": list(self.stage_keys)}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> "Job":
@@ -56,8 +56,8 @@ class Event:
     fence: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The event as a JSON object."""
-        return asdict(self)
+        """The event as a JSON object, which shares the facts."""
+        return dict(vars(self))
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> "Event":
