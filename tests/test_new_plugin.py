@@ -62,7 +62,7 @@ def test_a_package_is_complete(packages: Path, kind: str) -> None:
     spec = GridSpec.model_validate(json.loads(grid.read_text(encoding="utf-8")))
     assert len(spec.seeds) == 2
     assert f"`{grid.relative_to(folder)}`" in (folder / "README.md").read_text(encoding="utf-8")
-    assert kind not in HOOKS or "check(" in (folder / "tests" / f"test_{name}.py").read_text(encoding="utf-8")
+    assert f"check({module})" in (folder / "tests" / f"test_{name}.py").read_text(encoding="utf-8")
     assert {".gitignore", f"{module}/__init__.py", f"{module}/py.typed"} <= contents(folder)
 
 
