@@ -57,6 +57,15 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def _key(value: Any) -> Any:
+    """Something to look up a JSON value by: equal for values that are :func:`same`."""
+    if isinstance(value, list):
+        return "list", tuple(_key(item) for item in value)
+    if isinstance(value, dict):
+        return "object", frozenset((key, _key(item)) for key, item in value.items())
+    return isinstance(value, bool), value
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -126,9 +135,12 @@ def _prefix(schema: Any, wanted: Any, value: Any, parts: Any, place: Place) -> I
 
 def _unique(schema: Any, wanted: Any, value: Any, parts: Any, place: Place) -> Iterator[Refusal]:
     if isinstance(value, list) and wanted:
-        twice = [one for index, one in enumerate(value) if any(same(one, other) for other in value[:index])]
-        if twice:
-            yield Refusal(place, f"each should stand once. Found {show(twice[0])} more than once.", "uniqueItems")
+        seen = set[Any]()
+        for one in value:
+            if _key(one) in seen:
+                yield Refusal(place, f"each should stand once. Found {show(one)} more than once.", "uniqueItems")
+                return
+            seen.add(_key(one))
 
 
 def _properties(schema: Any, wanted: Any, value: Any, parts: Any, place: Place) -> Iterator[Refusal]:

@@ -123,9 +123,9 @@ class Places:
             first, index = schema.get("prefixItems", ()), index_of(key)
             if index is None:
                 return None
-            return first[index] if index < len(first) else schema.get("items", {})
+            return dict(first[index] if index < len(first) else schema.get("items", {}))
         if schema.get("type") == "object":
-            return schema.get("properties", {}).get(key, schema.get("additionalProperties", {})) or None
+            return _property(schema, key)
         return None
 
     def _option(self, kind: str, names: list[str], key: str) -> Schema | None:
@@ -197,6 +197,12 @@ def _keys(nodes: list[Any]) -> list[str]:
 def _kind(schema: Schema) -> str | None:
     name = schema.get("$ref", "").removeprefix("#/$defs/")
     return name if name in KINDS else None
+
+
+def _property(schema: Schema, key: str) -> Schema | None:
+    """The schema of a key of an object; None if it may not have that key."""
+    inner = schema.get("properties", {}).get(key, schema.get("additionalProperties", {}))
+    return dict(inner) if isinstance(inner, dict) else None
 
 
 def _meets(path: Steps, place: Steps) -> bool:

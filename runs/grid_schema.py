@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from taskloom.core.errors import Problem
-from taskloom.core.fits import Place, Refusal, refusals
+from taskloom.core.fits import Place, refusals
 from taskloom.core.forms import Schema
 from taskloom.registry.catalogue import Catalogue
 from taskloom.registry.resolution import TASK_NAME
@@ -57,13 +57,16 @@ def judged(grid: Grid, catalogue: Catalogue, problems: list[Problem], *, complet
     """
     schema = schema_of(grid, catalogue)
     refused = list(refusals(schema, grid.raw, schema["$defs"]))
+    spelt = [(index, steps) for index, one in enumerate(refused) for steps in _spellings(one.place)]
+    at: dict[str, tuple[set[int], set[int]]] = {}  # path → what is refused there, and around or inside it
     spoken: set[int] = set()
     sorted_out = []
     for problem in problems:
-        exact = [index for index, one in enumerate(refused) if _is_about(problem, one, exactly=True)]
-        near = [index for index, one in enumerate(refused) if _is_about(problem, one, exactly=False)]
-        about = exact or (near if problem.kind == "form" else [])
-        spoken.update(about)
+        if problem.path not in at:
+            at[problem.path] = _refused_at(problem.path, spelt)
+        exact, near = at[problem.path]
+        about = exact or (near if problem.kind == "form" else set())
+        spoken |= about
         sorted_out.append(replace(problem, kind="form" if about else "fact"))
     if complete:
         unsaid = [one for index, one in enumerate(refused) if index not in spoken]
@@ -71,14 +74,16 @@ def judged(grid: Grid, catalogue: Catalogue, problems: list[Problem], *, complet
     return sorted_out
 
 
-def _is_about(problem: Problem, refusal: Refusal, *, exactly: bool) -> bool:
-    """Whether a problem is at the place that the schema refuses, or around or inside it."""
-    steps = problem.path.split(".") if problem.path else []
-    for place in _spellings(refusal.place):
-        alike = all("*" in (one, other) or one == other for one, other in zip(steps, place, strict=False))
-        if alike and (len(steps) == len(place) if exactly else bool(steps)):
-            return True
-    return False
+def _refused_at(path: str, spelt: list[tuple[int, Steps]]) -> tuple[set[int], set[int]]:
+    """Which refusals are at a problem's place, and which around or inside it."""
+    steps = path.split(".") if path else []
+    near = [
+        (index, place)
+        for index, place in spelt
+        if all("*" in (one, other) or one == other for one, other in zip(steps, place, strict=False))
+    ]
+    exact = {index for index, place in near if len(place) == len(steps)}
+    return exact, {index for index, _ in near} if steps else set()
 
 
 def _spellings(place: Place) -> Iterator[Steps]:

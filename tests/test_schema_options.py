@@ -163,7 +163,11 @@ SCALARS = (
 JSON = st.recursive(
     SCALARS, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.sampled_from("ab1"), one), max_leaves=4
 )
-FORMS = [form_of(TypeAdapter(one).core_schema) for one in TYPES]
+FORMS = [
+    *(form_of(TypeAdapter(one).core_schema) for one in TYPES),
+    {"uniqueItems": True},
+    {"not": {"enum": [1, [True]]}},
+]
 
 
 @settings(max_examples=150, deadline=None)
