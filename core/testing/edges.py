@@ -16,9 +16,14 @@ from taskloom.core.words import bare
 _NUDGE = 0.01  # how far inside an open bound, as a share of the range (or of 1)
 
 
-@lru_cache(maxsize=128)
 def known_options(component: type[Component]) -> dict[str, Option]:
     """The options of a class; none where its constructor breaks a rule, which is a law of its own."""
+    key: Any = component  # as a key of the cache, for which a class is as good as anything
+    return _known_options(key)
+
+
+@lru_cache(maxsize=128)
+def _known_options(component: Any) -> dict[str, Option]:
     try:
         return options_of(component)
     except PluginError:

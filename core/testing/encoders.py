@@ -68,7 +68,7 @@ def it_works_on_a_packed_batch_of_one(subject: Subject) -> None:
     encoder = _built(subject)
     for reads in ("single", "joint"):
         with given(f"1 sequence, reads {reads!r}"):
-            _require_shapes(encoder, _tokens(encoder, reads, slice(1)), 1)  # type: ignore[arg-type]
+            _require_shapes(encoder, _tokens(encoder, reads, slice(1)), 1)
 
 
 def very_different_lengths_go_into_one_batch(subject: Subject) -> None:
@@ -103,10 +103,10 @@ def a_sequence_does_not_depend_on_its_batch(subject: Subject) -> None:
     encoder = _built(subject)
     for reads in ("single", "joint"):
         with torch.no_grad():
-            together = _vectors(encoder, _tokens(encoder, reads))  # type: ignore[arg-type]
+            together = _vectors(encoder, _tokens(encoder, reads))
             for row in range(3):
                 with given(f"text {row} of 3, reads {reads!r}"):
-                    alone = _vectors(encoder, _tokens(encoder, reads, slice(row, row + 1)))  # type: ignore[arg-type]
+                    alone = _vectors(encoder, _tokens(encoder, reads, slice(row, row + 1)))
                     require_close(alone[0], together[row], "alone it gets another vector")
 
 

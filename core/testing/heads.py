@@ -138,7 +138,7 @@ def gradients_reach_its_input_and_its_parameters(subject: Subject) -> None:
     for case in _cases(subject):
         with _built(subject, case) as (head, shared):
             x = _vectors(head, 32).requires_grad_()
-            _seen(head, x).square().sum().backward()
+            torch.autograd.backward(_seen(head, x).square().sum())
             require(x.grad is not None and bool(x.grad.any()), "no gradient reaches the sentence vectors")
             for name, parameter in [*head.named_parameters(), *shared.named_parameters()]:
                 reached = parameter.grad is not None and bool(parameter.grad.isfinite().all())
@@ -172,7 +172,7 @@ def extreme_vectors_give_finite_scores_and_gradients(subject: Subject) -> None:
                 x = (factor * _vectors(head)).requires_grad_()
                 seen = _seen(head, x)
                 require_finite(seen.detach(), "the score")
-                seen.sum().backward()
+                torch.autograd.backward(seen.sum())
                 if x.grad is not None:
                     require_finite(x.grad, "the gradient")
 
@@ -195,7 +195,7 @@ def it_works_in_bfloat16(subject: Subject) -> None:
                 score = head(low).score
             require_close(score.float(), expected, "it gives another score", within=0.1, least=1e-2)
             if score.requires_grad:
-                score.float().sum().backward()
+                torch.autograd.backward(score.float().sum())
                 require(low.grad is None or bool(low.grad.isfinite().all()), "its gradient is not finite")
 
 

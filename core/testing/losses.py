@@ -118,7 +118,7 @@ def _in_parts(trial: Trial) -> tuple[float, list[list[float]]]:
     first = trial.run()
     found = []
     for sizes in _SPLITS:
-        rows = torch.arange(ROWS).split(list(sizes))
+        rows = torch.split(torch.arange(ROWS), list(sizes))
         found.append([trial.run(rows=part.tolist(), changes=first.changes).value.item() for part in rows])
     return first.value.item(), found
 
@@ -174,8 +174,8 @@ def its_state_survives_saving(subject: Subject) -> None:
                 first.loss.epoch_ended(epoch=epoch, score=score)
             second.loss.load_state_dict(written(first.loss))
             for epoch, score in ((3, 0.6), (4, 0.1)):
-                values = [trial.train_on() for trial in (second, first)]
-                require_equal(*values, f"after epoch {epoch - 1}, a restored loss gives another value")
+                found, expected = second.train_on(), first.train_on()
+                require_equal(found, expected, f"after epoch {epoch - 1}, a restored loss gives another value")
                 for trial in (first, second):
                     trial.loss.epoch_ended(epoch=epoch, score=score)
 
