@@ -231,8 +231,8 @@ def taskloom_epoch_ended(cell: str, label: str, facts: dict[str, Any]) -> None:
         cell: the cell's identity, a hash
         label: its row in the table
         facts: ``stage`` (from 0), ``epoch`` (from 1 in each stage), ``step``, ``losses`` (task → mean training loss),
-            ``scores`` (task → dev score, and ``overall``), ``metrics`` (what losses report of their state), ``seconds``,
-            ``memory`` (the most so far, in bytes)
+            ``scores`` (task → dev score, and ``overall``), ``metrics`` (what losses report of their state),
+            ``seconds``, ``memory`` (the most so far, in bytes)
 
     Example::
 
