@@ -21,7 +21,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from planning import plan_many
 from tabulate import tabulate
@@ -115,7 +117,8 @@ def noop_lines(noops: int) -> Iterator[Line]:
         count = len(timed.ends)
         each = 1000 * (timed.ends[-1] - timed.ends[0]) / (count - 1)
         cpu = 1000 * timed.cpu / count
-        note = f"{count} cells; CPU: the driver's"
+        gaps = [1000 * (later - before) for before, later in pairwise(timed.ends)]
+        note = f"mean of {count} cells, median {median(gaps):.2f} ms; CPU: the driver's"
         yield Line(f"no-op cell, {workers} warm worker{'s' if workers > 1 else ''}", each, "ms", cpu, 15.0, note)
 
 
