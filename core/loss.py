@@ -23,9 +23,9 @@ class Loss(nn.Module, Component, ABC):
 
     A loss that changes over time keeps its state in buffers: they are saved with every checkpoint and restored.
 
-    What ``taskloom.core.testing.check`` asks: one finite number, for extreme scores and a batch of one too; the gradient
-    of finite differences (what it adds to embeddings before a replay counts as a constant); the order of examples does
-    not matter; no sum over examples; float32 and bfloat16; random numbers from ``self.generator`` alone.
+    What ``taskloom.core.testing.check`` asks: one finite number, for extreme scores and a batch of one too; the
+    gradient of finite differences (what it adds to embeddings before a replay counts as a constant); the order of
+    examples does not matter; no sum over examples; float32 and bfloat16; random numbers from ``self.generator`` alone.
     """
 
     kind: ClassVar[str] = "loss"

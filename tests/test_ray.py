@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from taskloom.core import Event, TaskloomError
 from taskloom.core.specs import GridSpec
+from taskloom.core.testing import check
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
 from taskloom.runs.drive import Outcome, run_plan
@@ -185,3 +186,7 @@ def test_gpus_are_asked_for_where_the_cluster_has_any() -> None:
 def test_a_cluster_that_is_not_there_is_told_at_once(address: str, said: str) -> None:
     with pytest.raises(TaskloomError, match=said):
         Ray(address=address).check()
+
+
+def test_it_keeps_the_laws_of_engines(cluster: Any) -> None:
+    check(Ray, address=cluster.address)
