@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
+from taskloom.registry.leases import Leases
 from taskloom.registry.rows import Row, history_of, rows_of
 from taskloom.runs.canonical import digest
 from taskloom.runs.contents import Contents
@@ -25,7 +26,7 @@ _WORDS = {"finished": "cached", "planned": "new", "running": "interrupted"}
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cell's ``state`` – new, cached, interrupted, failed, oom, stale or excluded – and ``why``, in a sentence.
+    """A cell's ``state`` – new, cached, running, interrupted, failed, oom, stale or excluded – and ``why``.
 
     ``against`` is the earlier cell that it is compared with, ``differences`` are theirs, field by field.
     """
@@ -58,10 +59,14 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
     """Every row and seed of a grid as it would be run today, then the rows that it excludes."""
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
     history = history_of(ledger, plan.grid.name) if ledger is not None else {}
+    running = _running(ledger) if ledger is not None else {}
     ran = [cell for cell in known.values() if cell.status != "planned"]
     nearest: Nearest | None = None
     found = []
     for cell in plan.chosen:
+        if cell.id in running:
+            found.append(Explanation("running", running[cell.id], cell.id, cell.label, cell.seed))
+            continue
         if cell.status != "new":
             found.append(_there(cell, known[cell.id]))
             continue
@@ -75,6 +80,12 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         place = nearest.of(cell.facts)
         found.append(_new(cell, None if place is None else ran[place]))
     return found + [_left_out(plan, label, place) for label, place in plan.excluded]
+
+
+def _running(ledger: "Ledger") -> dict[str, str]:
+    """The cells that a living driver holds, each with whose it is."""
+    holders = Leases(ledger).holders()
+    return {cell: f"process {driver.pid} on {driver.host} runs it now" for cell, driver in holders.items()}
 
 
 def _there(cell: "PlannedCell", record: "CellRecord") -> Explanation:
@@ -119,10 +130,17 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     if now != record.id:
         why = f"the same specification is now cell {now}, because:"
         return Explanation("stale", why, record.id, "", None, now, differences(facts_of(record), today), rows=rows)
+    running = _running(ledger)
+    if record.id in running:
+        return Explanation("running", running[record.id], record.id, rows=rows)
+    if rows and all(row.now not in (None, record.id) for row in rows):
+        why = "spec, data and plugins are today what they were, but no row is this cell any more; its result is kept"
+        row = rows[-1]
+        return Explanation("stale", why, record.id, "", None, row.now or "", moved(record, row, ledger), rows=rows)
     whys = {
         "finished": "spec, data and plugins are today what they were, so it is not run again",
         "planned": "it was planned and never run",
-        "running": "it was begun and has not ended; if nobody runs it, it goes on from its last checkpoint",
+        "running": "its driver is gone; it goes on from its last checkpoint",
         "interrupted": "it goes on from its last checkpoint",
     }
     why = whys.get(record.status, f"{record.reason}; it is tried again")

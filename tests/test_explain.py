@@ -1,6 +1,7 @@
 """taskloom explain: what changed, field by field, and which plugins took part in a result."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from taskloom.core import Event
 from taskloom.registry.catalogue import load_catalogue
+from taskloom.registry.leases import Leases
 from taskloom.registry.ledger import Ledger
 from taskloom.runs.cli import cli
 from taskloom.runs.differences import Difference, Nearest, differences, flatten
@@ -189,6 +191,17 @@ def test_every_state_is_explained(tmp_path: Path) -> None:
         assert explained(cells[label], "--registry", tmp_path / "r")["state"] == state
 
 
+def test_a_cell_that_somebody_runs_is_running(tmp_path: Path) -> None:
+    grid, cells = recorded(tmp_path, STATES)
+    with Ledger.open(tmp_path / "r", create=False) as ledger, Leases(ledger) as leases:
+        assert leases.claim(cells["cagrad"])
+        (one,) = explained(grid, "cagrad", "--registry", tmp_path / "r")["cells"]
+        assert (one["state"], one["why"].split(" on ")[0]) == ("running", f"process {os.getpid()}")
+        assert explained(cells["cagrad"], "--registry", tmp_path / "r")["state"] == "running"
+        leases.release(cells["cagrad"])
+    assert explained(cells["cagrad"], "--registry", tmp_path / "r")["state"] == "interrupted"
+
+
 def test_a_changed_grid_says_how_each_row_differs(tmp_path: Path) -> None:
     _, cells = recorded(tmp_path, {"sum": "finished", "mean": "failed"})
     changed = {**SMALL, "stages": [{"epochs": 3}]}
@@ -213,6 +226,18 @@ def test_a_changed_grid_says_how_each_row_differs(tmp_path: Path) -> None:
     assert texts(row) == ["spec stages.0.epochs: 1 → 3"]
     text = taskloom("explain", cells["sum"], "--registry", tmp_path / "r").stdout
     assert f"its row is now cell {row['now'][:12]}, because:\n      spec stages.0.epochs: 1 → 3" in text
+
+
+def test_a_result_that_no_row_has_any_more_is_stale(tmp_path: Path) -> None:
+    _, old = recorded(tmp_path, {"sum": "finished"})
+    recorded(tmp_path, {"sum": "finished"}, base={**SMALL, "overall": "normalised"})
+    found = explained(old["sum"], "--registry", tmp_path / "r")
+    assert found["state"] == "stale"
+    assert [one["text"] for one in found["differences"]] == ['spec overall: "mean" → "normalised"']
+    shown = taskloom("explain", old["sum"], "--registry", tmp_path / "r").stdout
+    assert shown.count("normalised") == 1
+    recorded(tmp_path, {"sum": "finished"})  # the row is what it was
+    assert explained(old["sum"], "--registry", tmp_path / "r")["state"] == "cached"
 
 
 def test_a_plan_tells_another_grid_from_a_changed_one(tmp_path: Path) -> None:

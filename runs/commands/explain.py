@@ -48,8 +48,8 @@ def explain(source: str, row: str | None, registry: Path, yes: bool, as_json: bo
     whether the same specification with today's data and plugins would still be that cell.
 
     With GRID, and perhaps the label of one ROW: what running it now would find. A row is cached (its result is
-    there), stale (its earlier result was for another specification, other data or other plugins), new, interrupted,
-    failed, oom, or excluded. Give the options with which the grid is run.
+    there), stale (its earlier result was for another specification, other data or other plugins), new, running,
+    interrupted, failed, oom, or excluded. Give the options with which the grid is run.
 
     \b
     Examples:
@@ -122,7 +122,8 @@ def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> Non
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
     say(f"{found.state}: {found.why}")
-    _say_differences(found)
+    if found.against not in {row.now for row in found.rows}:  # else they stand above
+        _say_differences(found)
 
 
 def _row(row: "Row", cell: str) -> str:
