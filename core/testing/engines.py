@@ -24,6 +24,7 @@ MIXED = {"a": "count", "b": "raise", "c": "silent", "d": "talkative", "e": "coun
 class Session:
     """What happened in a session: events in order, what the engine said of itself, what it raised."""
 
+    folder: str = ""  # a registry's, while it lasts
     events: list[Event] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     slots: int = 0
@@ -41,6 +42,7 @@ class Session:
 def _opened(subject: Subject, session: Session) -> Iterator[Engine]:
     engine: Engine = subject.make()
     with tempfile.TemporaryDirectory() as folder:
+        session.folder = folder
         try:
             engine.check()
             engine.open(WORK, Path(folder))
@@ -53,7 +55,7 @@ def _opened(subject: Subject, session: Session) -> Iterator[Engine]:
 
 
 def _submit(engine: Engine, session: Session, cell: str, do: str) -> None:
-    job = Job(cell, f"row {cell}", 0, {"do": do}, "", fence=11 + len(session.jobs))
+    job = Job(cell, f"row {cell}", 0, {"do": do}, session.folder, fence=11 + len(session.jobs))
     session.jobs[cell] = job
     engine.submit(job)
 
