@@ -1,12 +1,14 @@
 """Cells that several drivers share: claim one before it is run, and wait for those that others run."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taskloom.core.events import Event, Job
 from taskloom.registry.artifacts import Artifacts, claim_folder
 from taskloom.registry.leases import Leases
+from taskloom.registry.records import CellRecord
 
 if TYPE_CHECKING:
     from taskloom.registry.ledger import Ledger
@@ -22,23 +24,30 @@ class Claims:
         self.waiting: dict[str, Job] = {}
         self._ledger, self._leases = ledger, leases
         self._artifacts = Artifacts(ledger.folder)
-        self._seen: dict[str, tuple[str, int]] = {}  # how a cell stood when another driver was found to have it
+        self._seen: dict[str, tuple[str, int]] = {}  # status and attempts of a cell before this run
         self._looked = self._beaten = time.monotonic()
 
+    def remember(self, records: Iterable[CellRecord]) -> None:
+        """How cells stand before this run: what fails from now on is not to be tried again."""
+        self._seen = {record.id: (record.status, record.attempts) for record in records}
+
     def claim(self, job: Job) -> Job | None:
-        """The job with the number of its lease; ``None`` if another driver has it, which is then waited for."""
+        """The job with the number of its lease; ``None`` if another driver has or had it, as :meth:`look` tells."""
         fence = self._leases.claim(job.cell)
         if fence is None:
-            self.wait_for(job)
+            self.waiting[job.cell] = job
+            return None
+        if job.attempt == 1 and self._failed_since(self._ledger.cell(job.cell)):
+            self._leases.release(job.cell)
+            self.waiting[job.cell] = job
             return None
         claim_folder(self._artifacts.cell(job.cell), fence)
         return replace(job, fence=fence)
 
-    def wait_for(self, job: Job) -> None:
-        """Another driver has this cell."""
-        record = self._ledger.cell(job.cell)
-        self._seen[job.cell] = (record.status, record.attempts)
-        self.waiting[job.cell] = job
+    def give_up(self, job: Job) -> None:
+        """Another driver has taken this cell from us; it is waited for."""
+        self._seen[job.cell] = ("running", 0)
+        self.waiting[job.cell] = replace(job, attempt=1)
 
     def release(self, cell: str) -> None:
         """The cell is done with."""
@@ -65,14 +74,14 @@ class Claims:
                 done.append((job, Event("finished", cell, {**facts, "peak_memory": record.peak_memory})))
             elif cell in held:
                 continue
-            elif record.status in ("failed", "oom") and self._tried_since(cell, record.attempts):
+            elif self._failed_since(record):
                 done.append((job, Event(record.status, cell, {"reason": record.reason})))
             else:
                 done.append((job, None))
             del self.waiting[cell]
         return done
 
-    def _tried_since(self, cell: str, attempts: int) -> bool:
-        """Whether the failure is news, not the one that this run is to try again."""
-        status, before = self._seen[cell]
-        return attempts > before or status == "running"
+    def _failed_since(self, record: CellRecord) -> bool:
+        """Whether another driver failed with a cell meanwhile: not the failure that this run is to try again."""
+        status, attempts = self._seen.get(record.id, ("planned", 0))
+        return record.status in ("failed", "oom") and (record.attempts > attempts or status == "running")

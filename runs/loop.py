@@ -78,7 +78,9 @@ class Loop:
 
     def run(self) -> None:
         """Until every cell has ended, or somebody asked to stop and the running ones have."""
-        for record in self.ledger.cells():
+        records = self.ledger.cells()
+        self.claims.remember(records)
+        for record in records:
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
         try:
@@ -137,7 +139,7 @@ class Loop:
         """Write an event down, then tell everybody."""
         self.ledger.write(event)
         if line := story_line(event):
-            cell_log.append(self.artifacts.cell(job.cell), line)
+            cell_log.append(self.artifacts.folder / "cells" / job.cell, line)  # which claiming it has made
         for problem in tell_trackers(self.plugins, event, job):
             self.listen(Event("log", event.cell, {"message": problem}))
         self.listen(event)
@@ -231,7 +233,7 @@ class Loop:
         """Another driver has taken a cell of ours, thinking that we are dead: it is theirs now."""
         run = self.running.pop(cell)
         self.engine.stop(cell, at_once=True)
-        self.claims.wait_for(run.job)
+        self.claims.give_up(run.job)
 
     def _wind_down(self) -> None:
         """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""

@@ -148,14 +148,22 @@ def test_a_clock_that_jumps_changes_nothing(undisturbed: tuple[Path, dict[str, A
 def test_out_of_memory_halves_the_micro_batch_until_it_fits(tmp_path: Path) -> None:
     rows = {"fits by threes": {"do": "memory", "at": 3}, "never fits": {"do": "memory", "at": 0}}
     events: list[Event] = []
+
+    def die_of_the_first(event: Event) -> None:
+        events.append(event)
+        if event.what == "oom":
+            raise RuntimeError("the driver dies")
+
     with plugin(tmp_path / "site"):
         grid = write_grid(tmp_path, **faulty_rows(**rows))
+        with pytest.raises(RuntimeError, match="the driver dies"):
+            run_here(grid, tmp_path / "registry", listen=die_of_the_first)
         outcome = run_here(grid, tmp_path / "registry", listen=events.append)
         with Ledger.open(tmp_path / "registry", create=False) as ledger:
             cells = {place.label: place.cell for place in ledger.grid("grid").cells}
             attempts = {label: ledger.attempts(cell.id) for label, cell in cells.items()}
         again = run_here(grid, tmp_path / "registry", retry_failed=False)
-    assert (outcome.finished, outcome.failed) == (2, 1)
+    assert (outcome.finished + outcome.cached, outcome.failed) == (2, 1)
     assert {label: cell.status for label, cell in cells.items()} == {
         "fine": "finished",
         "fits by threes": "finished",
