@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from taskloom.core.errors import RegistryError
 from taskloom.core.events import Event, Job
 from taskloom.registry.artifacts import Artifacts, claim_folder
 from taskloom.registry.leases import Leases
@@ -41,7 +42,12 @@ class Claims:
             self._leases.release(job.cell)
             self.waiting[job.cell] = job
             return None
-        claim_folder(self._artifacts.cell(job.cell), fence)
+        folder = self._artifacts.cell(job.cell)
+        try:
+            claim_folder(folder, fence)
+        except OSError as error:
+            text = f"{folder} cannot be written: {error.strerror}. Make room, or see to your rights, and run again."
+            raise RegistryError(text) from None
         return replace(job, fence=fence)
 
     def give_up(self, job: Job) -> None:
@@ -66,7 +72,7 @@ class Claims:
             return []
         self._looked = time.monotonic()
         held = self._leases.holders()
-        done = []
+        done: list[tuple[Job, Event | None]] = []
         for cell, job in list(self.waiting.items()):
             record = self._ledger.cell(cell)
             if record.status == "finished":

@@ -1,5 +1,7 @@
 """``taskloom run``."""
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +108,7 @@ def run(
         with show_progress(plan, workers=runner.slots, ledger=ledger) as progress:
             for line in plan.notes:
                 progress.say(line)
+            stop = Stop(progress.say)
             outcome = run_plan(
                 plan,
                 catalogue,
@@ -115,10 +118,14 @@ def run(
                 attempts=attempts,
                 timeout=timeout,
                 listen=progress,
-                stop=Stop(progress.say),
+                stop=stop,
             )
         if outcome.interrupted and not outcome.halted:
             note(_kept(outcome, given))
+            if stop.asked > 1:  # a thread that does not listen must not hold up the end
+                ledger.close()
+                sys.stderr.flush()
+                os._exit(INTERRUPTED)
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
         failures = failures_summary(record, given, ledger.folder, {cell.id for cell in plan.chosen})

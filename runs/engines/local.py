@@ -138,6 +138,7 @@ class Local(Engine):
         for line in lines:
             self._hear(worker, json.loads(line))
         if data:
+            worker.kills = kernel_kills()  # what the system kills from now on may be this one
             return
         self._selector.unregister(worker.connection)
         self._workers.remove(worker)
@@ -169,7 +170,7 @@ class _Worker:
         self.rest = b""
         self.told = ""  # why it ends, if that is known
         self.connection, theirs = socket.socketpair()
-        self._kills = kernel_kills()
+        self.kills = kernel_kills()
         self._peak = 0
         handle = str(theirs.fileno())
         command = [sys.executable, "-m", "taskloom.runs.engines.worker", handle, str(os.getpid()), str(slot.threads)]
@@ -212,7 +213,7 @@ class _Worker:
         """What is said of the cell that it had when it ended."""
         code = self.process.returncode
         reason = self.told or describe_death(code, self.process.pid)
-        if not self.told and ran_out_of_memory(code, self._peak, self._kills):
+        if not self.told and ran_out_of_memory(code, self._peak, self.kills):
             size = f"it held {self._peak / 2**30:.1f} GiB"
             facts = {"reason": f"{reason}: the system ran out of memory ({size})", "micro_batch": job.micro_batch}
             return Event("oom", job.cell, {**facts, "task": None}, job.fence)
