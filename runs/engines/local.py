@@ -84,7 +84,7 @@ class Local(Engine):
 
     def poll(self, seconds: float) -> list[Event]:
         until = time.monotonic() + seconds
-        while not self._events:
+        while not self._events and self._selector.get_map() is not None:
             ready = self._selector.select(max(0.0, until - time.monotonic()))
             for key, _ in ready:
                 self._read(key.data)
@@ -110,6 +110,7 @@ class Local(Engine):
         for worker in self._workers:
             worker.wait(max(0.0, until - time.monotonic()))
         self._workers = []
+        self._selector.close()
 
     def describe(self) -> str:
         slots = self._slots or ()
@@ -199,7 +200,11 @@ class _Worker:
         """Wait until it is gone; kill it if that takes too long. Remembers its largest size."""
         until = time.monotonic() + seconds
         while self.process.returncode is None:
-            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            try:
+                pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else was told how it ended
+                self.process.returncode = 255
+                return
             if pid:
                 self.process.returncode = os.waitstatus_to_exitcode(status)
                 self._peak = usage.ru_maxrss * 1024
