@@ -45,7 +45,7 @@ class Engine(Component, ABC):
     @property
     @abstractmethod
     def slots(self) -> int:
-        """How many cells run at once."""
+        """How many cells run at once, at least 1; before ``open`` as far as it is known by then."""
 
     @property
     @abstractmethod

@@ -3,8 +3,11 @@
 Real Ray: two nodes on this machine's loopback, worker processes of their own.
 """
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +155,22 @@ def test_a_worker_that_is_killed_and_a_stop_in_the_middle_change_nothing(
     assert (second.finished + second.cached, second.failed) == (4, 0)
     assert_same(result(tmp_path), undisturbed)
     assert reasons(tmp_path) == ["its Ray worker died"]
+
+
+def test_the_command_runs_a_grid_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
+    raw = {**RAW, "base": {**RAW["base"], "stages": [{"epochs": 1}]}, "axes": {}, "seeds": [0]}
+    (tmp_path / "one.json").write_text(json.dumps(raw))
+    command = [sys.executable, "-m", "taskloom.runs.cli", "run", "one.json", "--engine", "ray"]
+    done = subprocess.run(
+        [*command, "--address", cluster.address, "--format", "csv"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].startswith("base,1,1,")
+    assert "ray:" in done.stderr
 
 
 def test_a_cell_that_asks_for_more_than_any_node_has_fails_at_once(cluster: Any, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Session:
     folder: str = ""  # a registry's, while it lasts
     events: list[Event] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
+    early: int = 0  # slots before it was opened
     slots: int = 0
     free: list[tuple[str, int, int]] = field(default_factory=list)  # when, found, expected
     idle: list[Event] = field(default_factory=list)
@@ -45,6 +46,7 @@ def _opened(subject: Subject, session: Session) -> Iterator[Engine]:
         session.folder = folder
         try:
             engine.check()
+            session.early = engine.slots
             engine.open(WORK, Path(folder))
             session.slots = engine.slots
             yield engine
@@ -183,7 +185,8 @@ def events_carry_the_fence_of_their_job(subject: Subject) -> None:
 
 def it_says_how_many_jobs_it_takes(subject: Subject) -> None:
     session = _sound(_mixed(subject))
-    require(session.slots >= 1, f"slots should be 1 or more. Found {session.slots}.")
+    for when, found in (("before it is opened", session.early), ("when it is open", session.slots)):
+        require(found >= 1, f"{when}: slots should be 1 or more. Found {found}.")
     for when, found, expected in session.free:
         require(found == expected, f"{when}: free is {found}, and not {expected}")
 

@@ -8,9 +8,13 @@ would go on under the fence of the attempt that was given up. A task that is los
 here, and the driver begins another attempt from the last checkpoint under a new fence.
 """
 
+import logging
+import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,13 +71,11 @@ class Ray(Engine):
         self._work = work
         self._ours = not ray.is_initialized()
         if self._ours:
+            new: dict[str, Any] = {} if self.address else {"include_dashboard": False}
             try:
-                ray.init(
-                    address=self.address or "local",
-                    logging_level="ERROR",
-                    log_to_driver=False,  # what a cell prints is in its log
-                    **({} if self.address else {"include_dashboard": False}),
-                )
+                with _our_signals():
+                    # What a cell prints is in its log.
+                    ray.init(self.address or "local", logging_level=logging.ERROR, log_to_driver=False, **new)
             except (Exception, SystemExit) as error:  # Ray gives up in many ways
                 where = f"the Ray cluster at {self.address!r}" if self.address else "a Ray cluster on this machine"
                 raise TaskloomError(f"{where} cannot be used: {' '.join(str(error).split())}") from None
@@ -81,13 +83,12 @@ class Ray(Engine):
 
     @property
     def slots(self) -> int:
-        """The GPUs of the nodes that are alive, or their CPUs if they have none."""
-        self._look()
-        return int(self._total("GPU") or self._total("CPU"))
+        """The GPUs of the nodes that are alive, or their CPUs if they have none; 1 before they are known."""
+        return max(1, self._room())
 
     @property
     def free(self) -> int:
-        return max(0, int(self.slots - sum(cell.weight for cell in self._cells.values())))
+        return max(0, int(self._room() - sum(cell.weight for cell in self._cells.values())))
 
     def submit(self, job: Job) -> None:
         import ray
@@ -162,7 +163,7 @@ class Ray(Engine):
         now = time.monotonic()
         if now - self._counted < FRESH:
             return
-        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         self._counted = now
         if self._nodes or self._seen < 0:
             self._seen = now
@@ -171,6 +172,11 @@ class Ray(Engine):
                 f"the Ray cluster has been without a node for {PATIENCE:.0f} s; what was done is kept, and the same "
                 "command goes on from there"
             )
+
+    def _room(self) -> int:
+        if self._open:
+            self._look()
+        return int(self._total("GPU") or self._total("CPU"))
 
     def _total(self, what: str) -> float:
         return sum(node.get(what, 0) for node in self._nodes)
@@ -183,6 +189,17 @@ class Ray(Engine):
             "CPU": float(resources.get("cpus") or 1),
             "GPU": float(self._total("GPU") > 0 if gpus is None else gpus),
         }
+
+
+@contextmanager
+def _our_signals() -> Iterator[None]:
+    """Put the handlers of Ctrl-C and SIGTERM back that Ray replaces by its own."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in kept.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def _reach(address: str) -> None:
