@@ -77,8 +77,8 @@ _OPTIONS = (
         envvar="TASKLOOM_ENGINE",
         show_envvar=True,
         metavar="NAME",
-        help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process (inline), or a plugin's "
-        'engine; {"name": …, options} for what has no flag.',
+        help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process "
+        '(inline), or a plugin\'s engine; {"name": …, options} for what has no flag.',
     ),
     click.option(
         "--workers",

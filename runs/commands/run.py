@@ -24,6 +24,7 @@ from taskloom.runs.commands.placing import checked_engine, engine_options
 from taskloom.runs.endings import failures_summary, retry_command
 from taskloom.runs.render import render
 from taskloom.runs.tables import table_of
+from taskloom.runs.units import count
 
 if TYPE_CHECKING:
     from taskloom.runs.outcome import Outcome
@@ -142,6 +143,6 @@ def _kept(outcome: "Outcome", given: list[str]) -> str:
     done = outcome.finished + outcome.cached + outcome.elsewhere
     failed = f", {outcome.failed} failed" if outcome.failed else ""
     return (
-        f"Interrupted. {done} cells are finished{failed}, {outcome.interrupted} are not; those that had begun go on "
-        f"from their last checkpoint:\n  {retry_command(given)}"
+        f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished. Cells that had begun "
+        f"go on from their last checkpoint:\n  {retry_command(given)}"
     )
