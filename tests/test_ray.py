@@ -84,8 +84,6 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    # What a busy machine must not do: call a node dead that is only slow.
-    os.environ.setdefault("RAY_health_check_failure_threshold", "40")
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield made
     ray.shutdown()

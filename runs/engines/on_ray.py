@@ -54,7 +54,7 @@ class Ray(Engine):
     def __init__(self, *, address: str | None = None) -> None:
         self.address = address
         self._cells: dict[str, _Cell] = {}
-        self._refused: list[Event] = []
+        self._told: list[Event] = []  # what this engine itself has to say
         self._nodes: list[dict[str, float]] = []  # what each living node has
         self._counted = self._seen = float("-inf")
         self._open = self._ours = False
@@ -97,7 +97,7 @@ class Ray(Engine):
         if not any(all(node.get(what, 0) >= much for what, much in wants.items()) for node in self._nodes):
             asked = " and ".join(f"{much:g} {what}" for what, much in wants.items() if much)
             reason = f"asks for {asked}; no node of the Ray cluster has that much. Its resources say so."
-            self._refused.append(Event("failed", job.cell, {"reason": reason}, job.fence))
+            self._told.append(Event("failed", job.cell, {"reason": reason}, job.fence))
             return
         task = ray.remote(run_cell).options(
             num_cpus=wants["CPU"],
@@ -113,7 +113,7 @@ class Ray(Engine):
     def poll(self, seconds: float) -> list[Event]:
         import ray
 
-        events, self._refused = self._refused, []
+        events, self._told = self._told, []
         streams = {cell.stream: cell for cell in self._cells.values()}
         wait = 0.0 if events else seconds
         if not streams:
@@ -135,9 +135,10 @@ class Ray(Engine):
         import ray
 
         for each in [one for one in self._cells.values() if cell in (None, one.job.cell)]:
-            if at_once:
-                each.stopped = True
+            if at_once:  # Ray ends it when it gets to it; what it says until then is heard by nobody
                 ray.cancel(each.stream, force=True)
+                del self._cells[each.job.cell]
+                self._told.append(Event("lost", each.job.cell, {"reason": "stopped at once"}, each.job.fence))
             else:
                 _stop_file(each.job).touch()
 
@@ -220,7 +221,6 @@ class _Cell:
 
     def __init__(self, job: Job, stream: Any, weight: float) -> None:
         self.job, self.stream, self.weight = job, stream, weight
-        self.stopped = False
 
 
 def _next_event(cell: _Cell) -> Event:
@@ -233,7 +233,7 @@ def _next_event(cell: _Cell) -> Event:
     except StopIteration:
         reason = "its task ended without saying how"
     except ray.exceptions.RayError as error:
-        reason = "stopped at once" if cell.stopped else _why(error)
+        reason = _why(error)
     return Event("lost", job.cell, {"reason": reason}, job.fence)
 
 
