@@ -1,5 +1,6 @@
 """The live display of ``taskloom run`` on a terminal: a line per worker, and the whole run below."""
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taskloom.core.events import ENDS, Event
+from taskloom.core.visible import visible
 from taskloom.runs.board import Board
 from taskloom.runs.running import Running
 from taskloom.runs.units import figures, memory
@@ -45,8 +47,9 @@ class Live:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._display.stop()
-        self.say(self.board.line())
+        with suppress(OSError):  # the terminal may be gone
+            self._display.stop()
+            self.say(self.board.line())
 
     def __call__(self, event: Event) -> None:
         text = self.board.tell(event) if event.what in ENDS or event.what == "log" else None
@@ -57,7 +60,7 @@ class Live:
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays above the display. Labels are no markup, whatever brackets they hold."""
-        self.console.print(Text(text, style=style))
+        self.console.print(Text(visible(text), style=style))
 
     def render(self) -> RenderableType:
         width, height = self.console.size

@@ -4,12 +4,13 @@ Both go to stderr, so that stdout holds nothing but the table.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from taskloom.core.events import ENDS, Event
+from taskloom.core.visible import visible
 from taskloom.runs.board import Board
 
 if TYPE_CHECKING:
@@ -49,9 +50,29 @@ def show_progress(
         from taskloom.runs.live import Live
 
         with Live(board, stream) as live:
-            yield live
+            yield Unshaken(live)
     else:
-        yield Lines(board, stream)
+        yield Unshaken(Lines(board, stream))
+
+
+class Unshaken:
+    """A listener whose stream may go away, with its terminal or its reader: the training goes on in silence."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener: Listener | None = listener
+
+    def __call__(self, event: Event) -> None:
+        self._try(lambda listener: listener(event))
+
+    def say(self, text: str) -> None:
+        self._try(lambda listener: listener.say(text))
+
+    def _try(self, tell: Callable[[Listener], None]) -> None:
+        if self.listener is not None:
+            try:
+                tell(self.listener)
+            except OSError:
+                self.listener = None
 
 
 class Lines:
@@ -76,4 +97,5 @@ class Lines:
 
     def say(self, text: str) -> None:
         self._told = self.board.clock()
-        print(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {' '.join(text.splitlines())}", file=self.stream, flush=True)
+        line = visible(" ".join(text.splitlines()))
+        print(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}", file=self.stream, flush=True)

@@ -1,8 +1,11 @@
 """Ctrl-C and SIGTERM: checkpoints, a clean exit and a clear message; twice is at once. No traceback, no orphans."""
 
 import os
+import pty
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +78,42 @@ def test_twice_is_at_once(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "registry", create=False) as ledger:
         states = {place.label: place.cell.status for place in ledger.grid("grid").cells}
     assert states == {"fine": "planned", "hangs": "interrupted"}
+
+
+def test_a_reader_that_goes_away_changes_nothing(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """``taskloom run … 2>&1 >table | head -n 1``: nobody reads on, and the table comes all the same."""
+    grid, reference = undisturbed
+    command = [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(tmp_path)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "--engine", "inline"], **pipes) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert "started" in process.stderr.readline()
+        process.stderr.close()
+        table = process.stdout.read()
+        assert process.wait(timeout=300) == 0
+    assert "seeds" in table
+    assert_same(tmp_path, reference)
+
+
+def test_a_terminal_that_is_closed_leaves_checkpoints(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    grid, reference = undisturbed
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(tmp_path)]
+    own_terminal = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(2, termios.TIOCSCTTY, 0); "
+    own_terminal += "os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", own_terminal, *command, "--engine", "inline"], stdout=theirs, stderr=theirs, stdin=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    while b"epoch 1/" not in shown:  # of a live display
+        shown += os.read(ours, 65536)
+    os.close(ours)  # its session gets SIGHUP, and what it writes from now on is an error
+    assert process.wait(timeout=300) == 130
+    with Ledger.open(tmp_path, create=False) as ledger:
+        begun = [cell for cell in ledger.cells() if cell.status == "interrupted"]
+        assert [attempt.how for attempt in ledger.attempts(begun[0].id)] == ["interrupted"]
+    assert list((tmp_path / "cells" / begun[0].id).glob("checkpoint-*"))
+    run_here(grid, tmp_path)
+    assert_same(tmp_path, reference)

@@ -11,6 +11,7 @@ import click
 from tabulate import tabulate
 
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
+from taskloom.core.visible import one_line, visible
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.records import GridRecord
 from taskloom.runs.render import FORMATS
@@ -99,10 +100,13 @@ def strict_end(catalogue: "Catalogue") -> int:
     return 1 if failures else 0
 
 
-def say(text: str) -> None:
-    """Print to stdout. A reader that has gone away (``| head``) ends the output, not the command."""
+def say(text: str, *, styled: bool = False) -> None:
+    """Print to stdout. A reader that has gone away (``| head``) ends the output, not the command.
+
+    What would steer a terminal is shown instead, unless the text is ``styled``: then its author has seen to that.
+    """
     try:
-        click.echo(text)
+        click.echo(text if styled else visible(text))
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
         if not isinstance(error, BrokenPipeError):
@@ -115,14 +119,17 @@ def say_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Print to stderr what is no part of the answer."""
-    click.echo(text, err=True)
+    """Print to stderr what is no part of the answer. If nobody reads there, nothing more is said."""
+    try:
+        click.echo(visible(text), err=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def listing(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
     """Rows under headers, as text."""
-    cells = [[" ".join(str("" if cell is None else cell).split()) for cell in row] for row in rows]
-    return tabulate(cells, headers=headers, tablefmt="simple", disable_numparse=True)
+    cells = [[one_line(str("" if cell is None else cell)) for cell in row] for row in rows]
+    return tabulate(cells, headers=[visible(head) for head in headers], tablefmt="simple", disable_numparse=True)
 
 
 def on_terminal() -> bool:
