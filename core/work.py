@@ -1,6 +1,8 @@
 """The worker's part of an engine: find the work, do it, and end with exactly one ending event."""
 
 import errno
+import signal
+import threading
 import traceback
 from dataclasses import replace
 from importlib import import_module
@@ -30,13 +32,13 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
 
     Every event gets the job's fence. Nothing is passed on after the end. An exception becomes ``oom`` if memory ran
     out and ``failed`` otherwise, with the reason and the traceback; ``disk_full`` says that there was no room on the
-    disk. Raises only what ``emit`` itself raises, and what is no ``Exception`` (``SystemExit``, ``KeyboardInterrupt``).
+    disk. ``SystemExit`` is a failure like any other. Raises only what ``emit`` itself raises, and Ctrl-C.
     """
     told = _Told(job, emit)
     try:
         work(job, told)
-    except Exception as error:
-        if told.broken is error:  # nobody hears us any more
+    except BaseException as error:  # SystemExit too: a component may end its cell, and nothing else
+        if told.broken is error or is_ctrl_c(error):  # nobody hears us any more
             raise
         told(_ending(job, error))
     else:
@@ -49,7 +51,7 @@ class _Told:
 
     def __init__(self, job: Job, emit: Emit) -> None:
         self.ended = False
-        self.broken: OSError | None = None
+        self.broken: BaseException | None = None
         self._job, self._emit = job, emit
 
     def __call__(self, event: Event) -> None:
@@ -58,8 +60,9 @@ class _Told:
         self.ended = event.what in ENDS
         try:
             self._emit(replace(event, fence=self._job.fence))
-        except OSError as error:
-            self.broken = error
+        except BaseException as error:
+            if isinstance(error, OSError) or not isinstance(error, Exception):  # else the event itself is wrong
+                self.broken = error
             raise
 
     @property
@@ -67,12 +70,13 @@ class _Told:
         return self._emit.stop_asked
 
 
-def _ending(job: Job, error: Exception) -> Event:
+def _ending(job: Job, error: BaseException) -> Event:
     facts: dict[str, Any] = {"reason": reason_of(error), "traceback": "".join(traceback.format_exception(error))}
     if is_out_of_memory(error):
         tried = getattr(error, "micro_batch", None) or job.micro_batch
         return Event("oom", job.cell, {**facts, "task": getattr(error, "task", None), "micro_batch": tried})
-    if (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or "No space left" in str(error):
+    no_room = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if no_room or "No space left" in facts["reason"]:
         facts |= {"disk_full": True, "reason": f"the disk is full: {facts['reason']}"}
     return Event("failed", job.cell, facts)
 
@@ -97,5 +101,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """One line for the table: our own messages as they are, others with their type."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, TaskloomError) else f"{type(error).__name__}: {text}".rstrip(": ")
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an error of a third party's may not even have words
+        text = ""
+    if isinstance(error, TaskloomError):
+        return text
+    named = f"{type(error).__name__}: {text}".rstrip(": ")
+    hint = " (a component called sys.exit; it should raise an error)" if isinstance(error, SystemExit) else ""
+    return named + hint
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether an error may be the user's Ctrl-C, and not a component's own ``KeyboardInterrupt``.
+
+    Python raises one only in the main thread, and only where nobody else handles the signal, as a run does.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )

@@ -20,6 +20,7 @@ from typing import Any
 import pluggy
 
 from taskloom.core import hookspecs
+from taskloom.core.work import is_ctrl_c
 from taskloom.registry.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, cut, last_line, taken
 from taskloom.registry.installed import choose, describe, installed
 from taskloom.registry.quiet import Tell, to_stderr
@@ -74,9 +75,9 @@ class Plugins:
                 with self.quiet(plugin):
                     call: Callable[..., Any] = implementation.function
                     answer = call(*(deepcopy(arguments[name]) for name in implementation.argnames))
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # SystemExit too: a plugin may not end the program
+                if is_ctrl_c(error):
+                    raise
                 if plugin.key not in raised:
                     raised[plugin.key] = Failure.of(plugin, f"{hook}() raised {last_line(error)}")
                     self.failed.append(raised[plugin.key])
@@ -94,9 +95,9 @@ class Plugins:
         try:
             with self.quiet(plugin):
                 yield
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # SystemExit too
+            if is_ctrl_c(error):
+                raise
             self.failed.append(Failure.of(plugin, last_line(error)))
 
     @contextmanager
@@ -171,13 +172,18 @@ def load_plugins() -> Plugins:
 
 def packaged_grids() -> dict[str, PackagedGrid]:
     """The packaged grids by name; imports only the light modules that name them, no torch."""
-    return dict(_grids(os.environ.get(LIMIT), tuple(sys.path)))
+    return dict(grid_plugins().grids)
+
+
+def grid_plugins() -> Plugins:
+    """The plugins of the light group alone."""
+    return _grids(os.environ.get(LIMIT), tuple(sys.path))
 
 
 @cache
-def _grids(limit: str | None, path: tuple[str, ...]) -> dict[str, PackagedGrid]:
+def _grids(limit: str | None, path: tuple[str, ...]) -> Plugins:
     """Looked up once for what it hangs on: a plugin that is broken or noisy should be heard once."""
-    return _load_groups((GRIDS,)).grids
+    return _load_groups((GRIDS,))
 
 
 def _load_groups(groups: Sequence[str]) -> Plugins:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
+from taskloom.core.visible import visible
+
 Tell = Callable[[str], None]
 SHOWN = 3  # lines of what a plugin prints that are passed on
 _LONGEST = 200
@@ -21,7 +23,7 @@ _LONGEST = 200
 def to_stderr(text: str) -> None:
     """Say something that is no part of the answer."""
     with suppress(OSError, ValueError, AttributeError):  # a closed stderr is nobody's concern
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from taskloom.core import Component, GradientCombiner, Problem, RunSpec, Sampler, Task, plain, unknown
-from taskloom.core.words import join, show
+from taskloom.core.words import join, kind_word, show
+from taskloom.core.work import is_ctrl_c
+from taskloom.registry.failures import last_line
 from taskloom.registry.problems import problems_of
 
 if TYPE_CHECKING:
@@ -164,14 +166,17 @@ def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -
 def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
     try:
         return Task(name=name, **parts).problems()
-    except Exception as error:  # a third party's attribute may be anything
-        found = f"{type(error).__name__}: {error}"
-        names = ", ".join(f"{kind} {part.name!r}" for kind, part in parts.items())
-        return [Problem(f"tasks.{name}", f"{names} cannot be checked against each other: {found}")]
+    except BaseException as error:  # a third party's attribute may be anything, and its code may call sys.exit
+        if is_ctrl_c(error):
+            raise
+        names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
+        return [Problem(f"tasks.{name}", f"{names} cannot be checked against each other: {last_line(error)}")]
 
 
 def _stage_part_problems(path: str, part: Sampler | GradientCombiner, tasks: Sequence[str]) -> list[Problem]:
     try:
         return [Problem(join(path, one.path), one.message) for one in part.problems(tasks)]
-    except Exception as error:  # a third party's method may do anything
-        return [Problem(path, f"{part.kind} {part.name!r} cannot be checked: {type(error).__name__}: {error}")]
+    except BaseException as error:  # a third party's method may do anything
+        if is_ctrl_c(error):
+            raise
+        return [Problem(path, f"{part.kind} {part.name!r} cannot be checked: {last_line(error)}")]

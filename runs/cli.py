@@ -6,10 +6,13 @@ at once.
 
 import os
 import sys
+import threading
+from contextlib import suppress
 
 import click
 
 from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.visible import visible
 from taskloom.runs.commands.cells import cells
 from taskloom.runs.commands.explain import explain
 from taskloom.runs.commands.grids import grids
@@ -21,6 +24,7 @@ from taskloom.runs.commands.run import INTERRUPTED, run
 from taskloom.runs.commands.schema import schema
 from taskloom.runs.commands.table import table
 from taskloom.runs.commands.validate import validate
+from taskloom.runs.signals import CELL
 
 
 class Refused(click.ClickException):
@@ -36,10 +40,12 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except TaskloomError as error:
-            raise Refused(str(error)) from error
+            raise Refused(visible(str(error))) from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+        except SystemExit as error:  # click has its own way out, so this is somebody else's
+            raise Refused(f"a plugin called sys.exit({error.code!r}); it should raise an error") from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -78,7 +84,23 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without "±" gets "?", not a traceback
-    cli(prog_name="taskloom")
+    try:
+        cli(prog_name="taskloom")
+    except SystemExit as end:
+        _leave(end.code)
+        raise
+
+
+def _leave(code: object) -> None:
+    """The answer is written: what threads and exit handlers of plugins print from now on goes to stderr."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError):  # closed
+        os.dup2(2, 1)
+    if any(thread.name.startswith(CELL) for thread in threading.enumerate()):
+        # A cell that does not listen still works in torch, which aborts when Python ends around it.
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite
+from numbers import Real
 from statistics import fmean
 
 import numpy as np
@@ -71,7 +72,11 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def score_of(task: Task, feed: Feed, predicted: NDArray[np.float64]) -> float:
     """The task's metric on a labelled split; one that is not finite is an error."""
     assert feed.examples.labels is not None
-    score = float(task.metric(predicted, feed.examples.labels))
+    found = task.metric(predicted, feed.examples.labels)
+    if isinstance(found, bool) or not isinstance(found, Real):  # numpy's numbers are some
+        metric, kind = f"the metric {task.metric.name!r} of task {task.name!r}", type(found).__name__
+        raise TrainingError(f"{metric} should give a number. Found {kind} {str(found)[:40]}.")
+    score = float(found)
     if not isfinite(score):
         raise TrainingError(f"the metric {task.metric.name!r} of task {task.name!r} is {score}")
     return score

@@ -125,7 +125,8 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     try:
         today = facts_today(record, catalogue)
     except TaskloomError as error:
-        return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
+        whys = [f"it cannot be planned today: {error}", *_plugins_gone(record, catalogue)]
+        return Explanation("stale", "; ".join(whys), record.id, rows=rows)
     now = digest(today)
     if now != record.id:
         why = f"the same specification is now cell {now}, because:"
@@ -145,6 +146,22 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     }
     why = whys.get(record.status, f"{record.reason}; it is tried again")
     return Explanation(_WORDS.get(record.status, record.status), why, record.id, rows=rows)
+
+
+def _plugins_gone(record: "CellRecord", catalogue: "Catalogue") -> list[str]:
+    """What the cell ran with that is not here now, or is here in another version."""
+    plugins = catalogue.plugins
+    now = {one.distribution: one.version for one in plugins.loaded}
+    broken, hidden = ({one.distribution for one in found} for found in (plugins.failed, plugins.hidden))
+    gone = []
+    for name, version in record.facts.get("plugins", {}).items():
+        if name in now and now[name] != version:
+            gone.append(f"it ran with {name} {version}, and {now[name]} is installed now")
+        elif name in broken - now.keys():
+            gone.append(f"it ran with {name} {version}, which cannot be used now (`taskloom plugins` says why)")
+        elif name not in now.keys() | hidden:  # of what is hidden the error speaks
+            gone.append(f"it ran with {name} {version}, which is not installed now")
+    return gone
 
 
 def moved(record: "CellRecord", row: Row, ledger: "Ledger") -> list[Difference]:

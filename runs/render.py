@@ -19,6 +19,7 @@ from typing import Any
 from tabulate import tabulate
 
 from taskloom.core.errors import unknown
+from taskloom.core.visible import one_line, visible
 from taskloom.runs.tables import Row, Table
 
 FORMATS = ("plain", "github", "latex", "html", "csv", "json")
@@ -75,14 +76,14 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
     if form not in FORMATS:
         raise ValueError(unknown("format", form, FORMATS))
     if form == "json":
-        return json.dumps(as_json(table), indent=2, allow_nan=False)
+        return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
     if form == "csv":
-        return _csv(table, reported)
+        return visible(_csv(table, reported))
     style = _STYLES["terminal" if form == "plain" and terminal else form]
     cells = _Cells(table, style, reported)
     marked = "" if style.bold != "*{}" or not cells.marked else "* best of its column"
     lines = [*_notes(table), marked, *(_reported_notes(table) if reported else ())]
-    notes = [style.note.format(style.escape(note)) for note in lines if note]
+    notes = [style.note.format(style.escape(one_line(note))) for note in lines if note]
     text = tabulate(
         cells.body,
         headers=[style.escape(head) for head in cells.head],
@@ -101,9 +102,7 @@ class _Cells:
         self._best = {column: table.best(column) for column in table.columns}
         parts = self._reported_parts() if reported else self._parts()
         self.head = ["", *(title for title, _ in parts)]
-        self.body = [
-            [style.escape(" ".join(row.label.split())), *(part(row) for _, part in parts)] for row in table.rows
-        ]
+        self.body = [[style.escape(one_line(row.label)), *(part(row) for _, part in parts)] for row in table.rows]
 
     def _parts(self) -> list[_Part]:
         table = self.table

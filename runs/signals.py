@@ -7,6 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
+#: How the names of threads begin that run a cell in this process.
+CELL = "cell "
+
 
 @dataclass
 class Stop:

@@ -19,6 +19,7 @@ from taskloom.runs.tables import OVERRIDES
 
 if TYPE_CHECKING:
     from taskloom.registry.catalogue import Catalogue
+    from taskloom.registry.failures import Failure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY = "taskloom-runs"
@@ -82,12 +83,21 @@ def strict() -> bool:
 
 def strict_check(catalogue: "Catalogue") -> "Catalogue":
     """The same catalogue; with ``--strict-plugins``, ``RequestError`` with every reason if a plugin is broken."""
-    if strict() and catalogue.failed:
-        raise RequestError(
-            "--strict-plugins",
-            [Problem("", f"{failure} (`{failure.removal}` ends that)") for failure in catalogue.failed],
-        )
+    refuse_broken(catalogue.failed)
     return catalogue
+
+
+def refuse_broken(failures: "Sequence[Failure]") -> None:
+    """``RequestError`` with every reason if there are failures, and ``--strict-plugins`` was given."""
+    if strict() and failures:
+        problems = [Problem("", f"{failure} (`{failure.removal}` ends that)") for failure in failures]
+        raise RequestError("--strict-plugins", problems)
+
+
+def note_left_out(catalogue: "Catalogue") -> None:
+    """Say on stderr which plugins are broken and so play no part."""
+    for failure in catalogue.failed:
+        note(f"left out: {failure}")
 
 
 def strict_end(catalogue: "Catalogue") -> int:

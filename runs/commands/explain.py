@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.visible import one_line
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.rows import any_begins
 from taskloom.runs.commands.common import (
@@ -118,7 +119,7 @@ def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> Non
     for row in found.rows:
         say(f"  {_row(row, record.id)}")
         for difference in moved(record, row, ledger)[:SHOWN]:
-            say(f"      {difference}")
+            say(f"      {one_line(str(difference))}")
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
     say(f"{found.state}: {found.why}")
@@ -157,7 +158,7 @@ def _explain_grid(
     for one in found:
         seed = "" if one.seed is None else f", seed {one.seed}"
         cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
-        say(f"{one.label}{seed}: {one.state}{cell} – {_short(one)}")
+        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(_short(one))}")
         _say_differences(one)
     counts = Counter(one.state for one in found)
     say(f"\n{len(found)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
@@ -169,7 +170,7 @@ def _short(one: "Explanation") -> str:
 
 def _say_differences(one: "Explanation") -> None:
     for difference in one.differences[:SHOWN]:
-        say(f"    {difference}")
+        say(f"    {one_line(str(difference))}")
     more = len(one.differences) - SHOWN
     if more > 0:
         say(f"    and {more} more (--json has all)")

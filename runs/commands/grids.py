@@ -9,11 +9,21 @@ import click
 
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.records import GridRecord
-from taskloom.runs.commands.common import json_option, listing, registry_option, say, say_json
+from taskloom.runs.commands.common import (
+    json_option,
+    listing,
+    note,
+    refuse_broken,
+    registry_option,
+    say,
+    say_json,
+    strict_option,
+)
 
 
 @click.command(short_help="List the grids that can be run or were.")
 @registry_option
+@strict_option
 @json_option
 def grids(registry: Path, as_json: bool) -> None:
     """List the grids that come with the installed plugins, and those that were run in the registry.
@@ -23,8 +33,12 @@ def grids(registry: Path, as_json: bool) -> None:
       taskloom grids
       taskloom grids --json | jq -r '.packaged[].name'
     """
-    from taskloom.registry.manager import packaged_grids
+    from taskloom.registry.manager import grid_plugins, packaged_grids
 
+    broken = grid_plugins().failed
+    refuse_broken(broken)
+    for failure in broken:
+        note(f"left out: {failure}")
     packaged = [
         {
             "name": grid.name,

@@ -11,7 +11,17 @@ from taskloom.core.errors import RegistryError, unknown
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.quiet import aside
 from taskloom.registry.records import CellRecord, GridCell
-from taskloom.runs.commands.common import NotRunError, listing, note, recorded_grid, registry_option, say
+from taskloom.runs.commands.common import (
+    NotRunError,
+    listing,
+    note,
+    note_left_out,
+    recorded_grid,
+    registry_option,
+    say,
+    strict_check,
+    strict_option,
+)
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
@@ -55,6 +65,7 @@ def _expanded(context: click.Context, option: click.Parameter, given: Path | Non
     help="CSV, the course's own for its data; or JSON lines as runs keep them.",
 )
 @registry_option
+@strict_option
 @click.pass_context
 def predict(
     context: click.Context,
@@ -94,8 +105,10 @@ def predict(
     from taskloom.registry.catalogue import load_catalogue
     from taskloom.runs.predict import predict_cell
 
+    catalogue = strict_check(load_catalogue())
+    note_left_out(catalogue)
     with aside():  # what a plugin prints is no part of the answer
-        outcome = predict_cell(cell, load_catalogue(), registry, out, split=split, only=tasks, data=data, form=form)
+        outcome = predict_cell(cell, catalogue, registry, out, split=split, only=tasks, data=data, form=form)
     for line in outcome.notes:
         note(line)
     for file in outcome.files:

@@ -11,6 +11,7 @@ from taskloom.registry.ledger import Ledger
 from taskloom.runs.commands.common import (
     format_option,
     note,
+    note_left_out,
     on_terminal,
     registry_option,
     say,
@@ -96,6 +97,7 @@ def run(
     from taskloom.runs.signals import Stop
 
     catalogue = strict_check(load_catalogue())
+    note_left_out(catalogue)
     runner = checked_engine(catalogue, engine)  # before a registry is made: a refused request leaves nothing behind
     found = Ledger.find(registry)
     try:
@@ -130,7 +132,7 @@ def run(
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
         failures = failures_summary(record, given, ledger.folder, {cell.id for cell in plan.chosen})
-    say(render(table_of(record), form, terminal=on_terminal()))
+    say(render(table_of(record), form, terminal=on_terminal()), styled=True)
     if failures:
         note(failures)
     if outcome.halted:

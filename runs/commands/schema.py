@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from taskloom.core.errors import TaskloomError
-from taskloom.runs.commands.common import note, say, strict_check, strict_option
+from taskloom.runs.commands.common import note, note_left_out, say, strict_check, strict_option
 
 
 @click.command(short_help="Write the JSON schema of grids, or of one grid.")
@@ -44,8 +44,7 @@ def schema(grid: str | None, out: Path | None) -> None:
 
     catalogue = strict_check(load_catalogue())
     text = written(grid_schema(catalogue) if grid is None else schema_of(load_grid(grid), catalogue))
-    for failure in catalogue.failed:
-        note(f"left out: {failure}")
+    note_left_out(catalogue)
     if out is None:
         say(text.rstrip("\n"))
     else:

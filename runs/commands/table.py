@@ -45,7 +45,7 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
       taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
     """
     record = _known(grid, registry) if reported else _recorded(grid, registry)
-    say(render(table_of(record), form, terminal=on_terminal(), reported=reported))
+    say(render(table_of(record), form, terminal=on_terminal(), reported=reported), styled=True)
 
 
 def _recorded(source: str, registry: Path) -> GridRecord:

@@ -8,7 +8,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
+from taskloom.core.work import reason_of
 from taskloom.registry.quiet import aside
+from taskloom.runs.signals import CELL
+
+#: Seconds that a cell is given to come to its next word when the engine is closed.
+LAST_WORD = 5.0
 
 
 class Inline(Engine):
@@ -74,7 +79,10 @@ class Inline(Engine):
             self._events.put((None, lost))
 
     def close(self) -> None:
+        thread = self._thread
         self.stop(at_once=True)
+        if thread is not None:  # Python cannot end well while torch works in another thread
+            thread.join(timeout=LAST_WORD)
         self._aside.close()
 
     def describe(self) -> str:
@@ -89,7 +97,7 @@ class _Thread(threading.Thread):
     """Runs one job; its own ``Emit``."""
 
     def __init__(self, work: Work, job: Job, events: "queue.SimpleQueue[_Said]") -> None:
-        super().__init__(name=f"cell {job.cell[:12]}", daemon=True)
+        super().__init__(name=f"{CELL}{job.cell[:12]}", daemon=True)
         self.job = job
         self.stop_asked = False
         self.heard = True
@@ -102,7 +110,12 @@ class _Thread(threading.Thread):
 
     def run(self) -> None:
         with suppress(_Abandoned):
-            perform(self._cell_work, self.job, self)
+            try:
+                perform(self._cell_work, self.job, self)
+            except _Abandoned:
+                raise
+            except BaseException as error:  # whatever it is, a driver that waits must hear of the end
+                self(Event("failed", self.job.cell, {"reason": reason_of(error)}, self.job.fence))
 
 
 _Said = tuple[_Thread | None, Event]
