@@ -217,7 +217,7 @@ def taskloom_run_started(cell: str, label: str, spec: dict[str, Any]) -> None:
 
         @hookimpl
         def taskloom_run_started(cell: str, label: str) -> None:
-            print(f"{label} begins as {cell[:12]}")
+            print(f"{label} begins as {cell[:12]}", file=sys.stderr)
     """
 
 
@@ -230,15 +230,16 @@ def taskloom_epoch_ended(cell: str, label: str, facts: dict[str, Any]) -> None:
     Arguments:
         cell: the cell's identity, a hash
         label: its row in the table
-        facts: ``stage`` (from 0), ``epoch`` (from 1 in each stage), ``step``, ``losses`` (task → mean training loss),
-            ``scores`` (task → dev score, and ``overall``), ``metrics`` (what losses report of their state),
-            ``seconds``, ``memory`` (the most so far, in bytes)
+        facts: ``stage`` (from 0), ``epoch`` (from 1 in each stage; 0 where a last stage of no epochs is scored),
+            ``step`` (of the stage), ``losses`` (task → mean training loss; empty in epoch 0), ``scores`` (task → dev
+            score, and ``overall``; empty where nothing is scored), ``metrics`` (task → name → what its loss reports
+            of its state), ``seconds`` (of the cell so far), ``memory`` (the most so far, in bytes)
 
     Example::
 
         @hookimpl
         def taskloom_epoch_ended(label: str, facts: dict[str, Any]) -> None:
-            print(label, facts["epoch"], facts["scores"])
+            print(label, facts["epoch"], facts["scores"], file=sys.stderr)
     """
 
 
@@ -251,14 +252,14 @@ def taskloom_run_finished(cell: str, label: str, facts: dict[str, Any]) -> None:
     Arguments:
         cell: the cell's identity, a hash
         label: its row in the table
-        facts: ``scores`` (task → dev score of the best epoch, and ``overall``), ``best_epoch``, ``seconds``,
-            ``peak_memory`` in bytes
+        facts: ``scores`` (task → dev score of the best epoch, and ``overall``; empty where nothing is scored),
+            ``best_epoch``, ``seconds``, ``peak_memory`` in bytes
 
     Example::
 
         @hookimpl
         def taskloom_run_finished(label: str, facts: dict[str, Any]) -> None:
-            print(label, facts["scores"]["overall"])
+            print(label, facts["scores"].get("overall"), file=sys.stderr)
     """
 
 
@@ -277,5 +278,5 @@ def taskloom_run_failed(cell: str, label: str, reason: str) -> None:
 
         @hookimpl
         def taskloom_run_failed(label: str, reason: str) -> None:
-            print(f"{label} failed: {reason}")
+            print(f"{label} failed: {reason}", file=sys.stderr)
     """

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -47,6 +47,9 @@ class Sampler(Component, ABC):
     """
 
     kind: ClassVar[str] = "sampler"
+    #: What it promises of each task's rows; the conformance kit holds it to that. "passes": each once before any comes
+    #: again; "every": each has its turn sooner or later; "some": rows may be left out.
+    uses: Literal["passes", "every", "some"] = "every"
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
         """What in the options does not fit the tasks of the stage, such as a name that is none of them.

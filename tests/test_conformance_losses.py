@@ -205,6 +205,39 @@ class Forgetful(MSE):
         self.margin += score
 
 
+@breaks("its state survives saving")
+class RunningMean(MSE):
+    """Divides by the mean of all losses so far, in two plain numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.steps = 0.0, 0
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        value = super().forward(prediction, target)
+        self.total, self.steps = self.total + float(value), self.steps + 1
+        return value * self.steps / self.total
+
+
+@breaks("its state survives saving")
+class LosesTheEpoch(MSE):
+    """Moves by what it added up in the epoch, which is lost with a checkpoint in its middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0.0
+        self.register_buffer("margin", torch.zeros(()))
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        value = super().forward(prediction, target)
+        self.total += float(value)
+        return value + self.margin
+
+    def epoch_ended(self, *, epoch: int, score: float) -> None:
+        self.margin.fill_(self.total)
+        self.total = 0.0
+
+
 @breaks("its state is tensors")
 class Pickled(MSE):
     """Saves an object."""

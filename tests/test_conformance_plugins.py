@@ -129,6 +129,10 @@ def _missing_fact(facts: dict[str, Any]) -> None:
     facts["loss"]
 
 
+def _smallest_loss(facts: dict[str, Any]) -> None:
+    min(facts["losses"].values())
+
+
 def _unmade(reason: str) -> None:
     raise SystemExit(reason)
 
@@ -170,6 +174,7 @@ def _prints(cell: str) -> None:
 
 breaks("tracker", "it takes every event of a run")(tracker(epoch_ended=_missing_fact))
 breaks("tracker", "it takes every event of a run that fails")(tracker(run_failed=_unmade))
+breaks("tracker", "it takes a run without epochs or scores")(tracker(epoch_ended=_smallest_loss))
 breaks("tracker", "it takes a run that goes on from a checkpoint")(tracker(run_started=_restarted()))
 breaks("tracker", "it keeps two cells apart")(_by_label())
 breaks("tracker", "it leaves what it is told as it is")(tracker(epoch_ended=_rounded))

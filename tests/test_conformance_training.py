@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taskloom.core import Component, Pool, Step
+from taskloom.core import Component, Pool, Step, TaskBatch
 from taskloom.core.testing import check, general, laws
 from taskloom.plugins.combiners import NashMTL, PCGrad, Sum
 from taskloom.plugins.samplers import RoundRobin
@@ -57,6 +57,65 @@ class LateState(RoundRobin):
             yield self.group(self._step)
             self._step += 1
         self._step = 0
+
+
+@breaks("any state goes on exactly")
+class ForgetsEpochs(RoundRobin):
+    """Turns its batches round in the third epoch, and does not save which one it is."""
+
+    ended = 0
+
+    def epoch(self) -> Any:
+        for group in super().epoch():
+            turned = tuple(TaskBatch(batch.task, batch.rows[::-1].copy()) for batch in group)
+            yield turned if self.ended == 2 else group
+        self.ended += 1
+
+
+@breaks("it uses the rows that it says")
+class Repeats(RoundRobin):
+    """Gives a batch's first row once more in the place of its last."""
+
+    def group(self, step: int) -> Any:
+        group = super().group(step)
+        for batch in group:
+            batch.rows[-1] = batch.rows[0]
+        return group
+
+
+@breaks("it uses the rows that it says")
+class DropsTheShortBatch(RoundRobin):
+    """Leaves out the rows of a pass that do not fill a batch."""
+
+    def group(self, step: int) -> Any:
+        group = [self.streams.next(task) for task in self.streams.tasks]
+        sizes = {task: min(8, stream.composer.size) for task, stream in self.streams._streams.items()}
+        full = [batch if len(batch.rows) == sizes[batch.task] else self.streams.next(batch.task) for batch in group]
+        return tuple(full)
+
+
+@breaks("it uses the rows that it says")
+class NeverTheLast(RoundRobin):
+    """Asks for the first row where it should ask for the last; it says only that each has its turn."""
+
+    def prepare(self, pools: Any, **given: Any) -> None:
+        super().prepare(pools, **given)
+        self.uses, self.sizes = "every", {task: pool.size for task, pool in pools.items()}
+
+    def group(self, step: int) -> Any:
+        group = super().group(step)
+        for batch in group:
+            batch.rows[batch.rows == self.sizes[batch.task] - 1] = 0
+        return group
+
+
+@breaks("it uses the rows that it says")
+class SaysAnything(RoundRobin):
+    """Promises what nobody knows."""
+
+    def prepare(self, pools: Any, **given: Any) -> None:
+        super().prepare(pools, **given)
+        self.uses = "most"  # type: ignore[assignment]
 
 
 @breaks("one seed gives one order")
@@ -229,6 +288,42 @@ class Moody(PCGrad):
         return super().weights(gramian) * self.steps
 
 
+@breaks("its state survives saving")
+class LosesItsHistory(PCGrad):
+    """Weighs tasks by how their losses fell over two epochs, which it keeps in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[dict[str, float]] = []
+
+    def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
+        self.history = [*self.history, losses][-2:]
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        if len(self.history) < 2:
+            return super().weights(gramian)
+        before, last = self.history
+        return super().weights(gramian) * torch.tensor([last[task] / before[task] for task in last])
+
+
+@breaks("its state survives saving")
+class LosesTheSum(PCGrad):
+    """Adds up what happens in an epoch, in a number that is lost with a checkpoint in its middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0.0
+        self.register_buffer("factor", torch.ones(()))
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        self.total += float(gramian.trace())
+        return super().weights(gramian) * self.factor
+
+    def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
+        self.factor.fill_(1 / (1 + self.total))
+        self.total = 0.0
+
+
 @breaks("its state is tensors")
 class Pickled(PCGrad):
     """Saves an object."""
@@ -255,7 +350,7 @@ def test_a_combiner_whose_state_is_lost_is_told_with_both_values() -> None:
     with pytest.raises(AssertionError) as caught:
         check(Moody)
     place = r"at \[\d+\] it is -?\d+\.\d+ and not -?\d+\.\d+"
-    told = r"with 3 tasks, state taken after 2 updates and an epoch: after update 3 .* has other parameters: "
+    told = r"with 3 tasks, state taken after 2 epochs: in the next update a restored combiner gives other parameters: "
     assert re.search(f"'its state survives saving': {told}{place}", str(caught.value))
 
 

@@ -179,27 +179,50 @@ def it_touches_no_global_random_state(subject: Subject) -> None:
             _updated(subject, SmallStep(count))
 
 
+def _train_epochs(combiner: GradientCombiner, step: SmallStep, *epochs: int) -> None:
+    """Two updates in each epoch; what the losses fall by is another share for each task and each epoch."""
+    for epoch in epochs:
+        combiner.update(step)
+        combiner.update(step)
+        losses = {task: (1.5 + place) / epoch + place * 0.1 for place, task in enumerate(step.tasks)}
+        combiner.epoch_ended(epoch=epoch, losses=losses)
+
+
 def its_state_survives_saving(subject: Subject) -> None:
+    """State of two epochs goes through the bytes of a checkpoint; a new combiner goes on with it as the first does."""
     for count in [count for count in (3, 2) if count in _counts(subject)][:1]:
-        step = SmallStep(count)
-        first, _ = _updated(subject, step, 2)
-        first.epoch_ended(epoch=1, losses={task: 0.5 + k for k, task in enumerate(step.tasks)})
-        second, copied = _prepared(subject, step.tasks), copy.deepcopy(step)
-        second.load_state_dict(written(first))
-        if first.generator is not None and second.generator is not None:
-            second.generator.set_state(first.generator.get_state())
-        for update in (3, 4, 5):
-            with given(f"{count} tasks, state taken after 2 updates and an epoch"):
+        for words, more in (("2 epochs", 0), ("2 epochs and an update", 1)):
+            step = SmallStep(count)
+            first = _prepared(subject, step.tasks, 3)
+            _train_epochs(first, step, 1, 2)
+            for _ in range(more):
                 first.update(step)
-                second.update(copied)
-                words = f"after update {update} a combiner that loaded the state has other parameters"
-                require_equal(copied.values(), step.values(), words)
+            second, copied = _prepared(subject, step.tasks), copy.deepcopy(step)
+            with given(f"{count} tasks, state taken after {words}"):
+                second.load_state_dict(written(first))
+                if first.generator is not None and second.generator is not None:
+                    second.generator.set_state(first.generator.get_state())
+                _require_same_course(first, step, second, copied)
+
+
+def _require_same_course(first: GradientCombiner, step: SmallStep, second: GradientCombiner, copied: SmallStep) -> None:
+    """Two combiners do the same in an update, and in the two epochs that follow."""
+    first.update(step)
+    second.update(copied)
+    require_equal(copied.values(), step.values(), "in the next update a restored combiner gives other parameters")
+    for epoch in (3, 4, 5):
+        _train_epochs(first, step, epoch)
+        _train_epochs(second, copied, epoch)
+        require_equal(copied.values(), step.values(), f"in epoch {epoch} a restored combiner gives other parameters")
 
 
 def its_state_is_tensors(subject: Subject) -> None:
     for count in _counts(subject):
-        with given(f"{count} tasks, after an update"):
-            written(_updated(subject, SmallStep(count))[0])
+        step = SmallStep(count)
+        combiner = _prepared(subject, step.tasks, 3)
+        with given(f"{count} tasks, after an epoch"):
+            _train_epochs(combiner, step, 1)
+            written(combiner)
 
 
 def a_gradient_that_is_not_finite_names_its_task(subject: Subject) -> None:

@@ -166,18 +166,21 @@ def it_leaves_prediction_and_target_as_they_are(subject: Subject) -> None:
 
 
 def its_state_survives_saving(subject: Subject) -> None:
-    """State goes through the bytes of a checkpoint into a new loss, which goes on as the first does."""
-    for first, second in zip(trials(subject), trials(subject), strict=True):
-        with given(str(first.case)):
-            for epoch, score in ((1, 0.5), (2, 0.4)):
-                first.train_on()
-                first.loss.epoch_ended(epoch=epoch, score=score)
-            second.loss.load_state_dict(written(first.loss))
-            for epoch, score in ((3, 0.6), (4, 0.1)):
-                found, expected = second.train_on(), first.train_on()
-                require_equal(found, expected, f"after epoch {epoch - 1}, a restored loss gives another value")
-                for trial in (first, second):
-                    trial.loss.epoch_ended(epoch=epoch, score=score)
+    """State goes through the bytes of a checkpoint, after an epoch or within one, into a new loss that goes on."""
+    for words, more in (("2 epochs", 0), ("2 epochs and a step", 1)):
+        for first, second in zip(trials(subject), trials(subject), strict=True):
+            with given(f"{first.case}, state taken after {words}"):
+                for epoch, score in ((1, 0.5), (2, 0.4)):
+                    first.train_on(epoch)
+                    first.loss.epoch_ended(epoch=epoch, score=score)
+                for step in range(more):
+                    first.train_on(3 + step)
+                second.loss.load_state_dict(written(first.loss))
+                for epoch, score in ((3, 0.6), (4, 0.1), (5, 0.2)):
+                    found, expected = second.train_on(epoch), first.train_on(epoch)
+                    require_equal(found, expected, f"in epoch {epoch} a restored loss gives another value")
+                    for trial in (first, second):
+                        trial.loss.epoch_ended(epoch=epoch, score=score)
 
 
 def its_state_is_tensors(subject: Subject) -> None:

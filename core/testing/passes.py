@@ -117,9 +117,10 @@ class Trial:
             loss = loss.double()
         return self._ran(loss, embedded, rows, changes, seed)
 
-    def train_on(self) -> Tensor:
-        """The loss of a step of training, which may change the state."""
-        return self._ran(self.loss, None, None, None, 4).value.detach()
+    def train_on(self, step: int = 0) -> Tensor:
+        """The loss of a step of training, which may change the state; each step has embeddings of its own."""
+        start = self.case.embedded(self.dtype) * (1 + 0.3 * step)
+        return self._ran(self.loss, start, None, None, 4 + step).value.detach()
 
     def _ran(
         self,

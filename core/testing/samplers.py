@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from taskloom.core.testing.states import through_json
 #: Data sets of very different sizes, one of them a single row.
 SIZES: tuple[dict[str, int], ...] = ({"one": 13}, {"small": 1, "large": 41, "middle": 18})
 EPOCHS = 3
+#: Epochs in which every row should have its turn.
+MANY = 100
+USES = get_args(get_type_hints(Sampler)["uses"])
 
 
 def pools(sizes: dict[str, int]) -> dict[str, Pool]:
@@ -138,11 +141,55 @@ def its_state_is_json(subject: Subject) -> None:
             through_json(sampler.state_dict())
 
 
+def it_uses_the_rows_that_it_says(subject: Subject) -> None:
+    """``uses``: "passes" gives each row once before any comes again, "every" gives each its turn, "some" may not."""
+    for sizes in _sizes(subject):
+        with given(f"data sets of {sizes}"):
+            sampler: Sampler = subject.make()
+            sampler.prepare(pools(sizes), generator=generator(), epochs=MANY)
+            uses = getattr(sampler, "uses", "every")
+            require(uses in USES, f"uses should be one of {', '.join(USES)}. Found {uses!r}.")
+            given_rows = _rows(sampler, sizes) if uses != "some" else {}
+            for task, rows in given_rows.items():
+                if uses == "passes":
+                    _require_passes(task, rows, sizes[task])
+                missing = sorted(set(range(sizes[task])) - set(rows))
+                words = (
+                    f"rows {missing[:5]} of {task!r} have no turn in {MANY} epochs; if that is meant, say uses = 'some'"
+                )
+                require(not missing, words)
+
+
+def _rows(sampler: Sampler, sizes: dict[str, int]) -> dict[str, list[int]]:
+    """The rows of each task in the order in which they are given: three epochs, and more until each had its turn."""
+    found: dict[str, list[int]] = {task: [] for task in sizes}
+    for epoch in range(MANY):
+        if epoch >= EPOCHS and all(len(set(rows)) == sizes[task] for task, rows in found.items()):
+            break
+        for group in sampler.epoch():
+            for batch in group:
+                found[batch.task] += np.asarray(batch.rows).tolist()
+    return found
+
+
+def _require_passes(task: str, rows: list[int], size: int) -> None:
+    for start in range(0, len(rows), size):
+        one = rows[start : start + size]
+        twice = sorted(row for row in set(one) if one.count(row) > 1)
+        words = f"pass {start // size + 1} over the {size} rows of {task!r} gives rows {twice[:5]} more than once"
+        require(not twice, f"{words}, before others came; if that is meant, say uses = 'every'")
+
+
 def any_state_goes_on_exactly(subject: Subject) -> None:
-    """A state taken after any group, written as JSON, goes on in a sampler that was prepared with another seed."""
+    """A state taken after any group, written as JSON, goes on in a sampler that was prepared with another seed.
+
+    To the end of the stage: what is lost may show only in a later epoch.
+    """
     for sizes in _sizes(subject):
         steps = _prepared(subject, sizes).steps
-        for after in sorted({0, 1, 2, steps // 2, steps - 1, steps, steps + 1, 2 * steps}):
+        whole = EPOCHS * (steps + 1)  # with the words where an epoch ends
+        places = {0, 1, 2, steps // 2, steps - 1, steps, steps + 1, steps + 1 + steps // 2, 2 * steps, whole - 2}
+        for after in sorted(places):
             with given(f"data sets of {sizes}, state taken after {after} steps"):
                 first = _prepared(subject, sizes, seed=1)
                 stream = _endless(first)
@@ -150,8 +197,8 @@ def any_state_goes_on_exactly(subject: Subject) -> None:
                     pass
                 second = _prepared(subject, sizes, seed=2)
                 second.load_state_dict(through_json(first.state_dict()))
-                going_on = list(islice(stream, steps + 2))
-                resumed = list(islice(_endless(second), steps + 2))
+                going_on = list(islice(stream, whole - after))
+                resumed = list(islice(_endless(second), whole - after))
                 _require_same(resumed, going_on)
 
 
@@ -164,6 +211,7 @@ def _require_same(resumed: list[Any], going_on: list[Any]) -> None:
 LAWS = (
     an_epoch_has_as_many_steps_as_it_says,
     groups_hold_rows_of_the_tasks,
+    it_uses_the_rows_that_it_says,
     one_seed_gives_one_order,
     it_touches_no_global_random_state,
     it_leaves_the_pools_as_they_are,
