@@ -19,7 +19,7 @@ from typing import Any, Self
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.core.events import ENDS, Event
 from taskloom.registry.ledger_errors import LostLeaseError, damaged, explained
-from taskloom.registry.ledger_events import BEGINNINGS, WRITERS, begin_attempt, end_attempt, now
+from taskloom.registry.ledger_events import BEGINNINGS, WRITERS, begin_attempt, end_attempt, is_known, now
 from taskloom.registry.ledger_file import FILE, PATIENCE, MissingRegistryError, connect
 from taskloom.registry.ledger_lock import begin, roll_back
 from taskloom.registry.ledger_tables import SCHEMA
@@ -135,14 +135,16 @@ class Ledger:
                     (name, cell.label, cell.seed, cell.id, turn, moment),
                 )
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event) -> bool:
         """Write down what happened to a cell, whole or not at all. ``progress`` is not kept.
 
         An event that carries a fence is refused with :class:`LostLeaseError` unless that is the cell's present lease:
         whoever lost a lease can no longer change what the next one finds. Nor does a finished cell begin or end again.
+
+        Returns whether it is news: not so an epoch or a stage that is ``retold`` and stands here already.
         """
         if event.what == "progress":
-            return
+            return True
         writer = WRITERS.get(event.what)
         if writer is None:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
@@ -153,11 +155,14 @@ class Ledger:
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
             if event.fence:
                 _refuse_late(db, event, cell["status"])
+            if is_known(db, event):
+                return False
             writer(db, event.cell, event.facts)
             if event.what in BEGINNINGS:
                 begin_attempt(db, event.cell, event.facts, event.fence)
             elif event.what in ENDS:
                 end_attempt(db, event.cell, event.what, event.facts, event.fence)
+        return True
 
     # Reading
 

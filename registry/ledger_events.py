@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from taskloom.core.events import Event
+
 Writer = Callable[[sqlite3.Connection, str, Mapping[str, Any]], None]
 LOG_LINES = 200  # per cell: the ledger stays small, the whole log is in the cell's folder
 
@@ -58,6 +60,21 @@ def _stage_ended(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) ->
         "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
         [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")],
     )
+
+
+def is_known(db: sqlite3.Connection, event: Event) -> bool:
+    """Whether an event only tells again (``retold``) of an epoch or a stage that the ledger has."""
+    facts = event.facts
+    if not facts.get("retold"):
+        return False
+    match event.what:
+        case "epoch":
+            found = "SELECT 1 FROM epochs WHERE cell = ? AND stage = ? AND epoch = ?"
+            return db.execute(found, [event.cell, facts["stage"], facts["epoch"]]).fetchone() is not None
+        case "stage":
+            found = "SELECT 1 FROM stages WHERE cell = ? AND stage = ?"
+            return db.execute(found, [event.cell, facts["index"]]).fetchone() is not None
+    return False
 
 
 def _finished(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:

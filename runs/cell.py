@@ -1,5 +1,6 @@
 """One cell at work: what its stages share, what it reports, and how it hears that it should stop."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 #: Seconds between two progress events.
 PULSE = 0.5
+#: The events whose facts stand in checkpoints, so that a cell that goes on can tell them again.
+REMEMBERED = frozenset({"epoch", "stage"})
+
+Told = list[tuple[str, dict[str, Any]]]
 
 
 class Stopped(Exception):  # noqa: N818 - a wish of the user's, no error
@@ -72,6 +77,11 @@ class Best:
     scores: dict[str, float] = field(default_factory=dict)
 
 
+def told_of(state: dict[str, Any]) -> Told:
+    """The epochs and stages that a checkpoint remembers, oldest first; one of an older version remembers none."""
+    return [(what, facts) for what, facts in json.loads(state.get("told", "[]"))]
+
+
 @dataclass
 class Run:
     """What the stages of one run work on."""
@@ -88,6 +98,7 @@ class Run:
     folder: Path
     pulse: Pulse
     best: Best = field(default_factory=Best)
+    told: Told = field(default_factory=list)  # what a checkpoint has to remember: a driver may not have heard it
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -121,9 +132,12 @@ class Run:
         if resumed is not None:
             run.began -= resumed["seconds"]
             run.best = Best(**(resumed["best"] or {}))
+            run.told = told_of(resumed)
         return run
 
     def tell(self, what: str, **facts: Any) -> None:
+        if what in REMEMBERED:
+            self.told.append((what, facts))
         self.emit(Event(what, self.job.cell, facts))
 
     def refuse_late(self) -> None:

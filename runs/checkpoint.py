@@ -1,7 +1,8 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
 A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
-random states) and ``state.json`` (where the run stands, the sampler's state, and the checksums of both files).
+random states) and ``state.json`` (where the run stands, the sampler's state, what was reported so far, and the
+checksums of both files).
 The last two are kept, so that a damaged one can be passed over. One that was written in the middle of an epoch makes
 way for the epoch's. Nothing is ever unpickled.
 """

@@ -136,8 +136,9 @@ class Loop:
             self._give_up(event.cell)
 
     def _tell(self, job: Job, event: Event) -> None:
-        """Write an event down, then tell everybody."""
-        self.ledger.write(event)
+        """Write an event down, then tell everybody, unless a resumed cell tells again what is known."""
+        if not self.ledger.write(event):
+            return
         if line := story_line(event):
             cell_log.append(self.artifacts.folder / "cells" / job.cell, line)  # which claiming it has made
         for problem in tell_trackers(self.plugins, event, job):

@@ -49,7 +49,8 @@ class Running:
             case _:
                 return
         self.heard = now if self.share != share else self.heard
-        if self.before is None or facts.get("shared"):  # nobody trained that here: it says nothing of the pace
+        elsewhere = facts.get("shared") or facts.get("retold")  # nobody trained that here: it says nothing of the pace
+        if self.before is None or elsewhere:
             self.before, self.began = self.share, now
 
     def take_over(self, attempt: "Running") -> None:

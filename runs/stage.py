@@ -1,5 +1,6 @@
 """What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ class StageState:
             "sampler": self.sampler.state_dict(),
             "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
             "seconds": run.seconds,
+            "told": json.dumps(run.told, default=float),  # as text: a figure of a loss may be no number
         }
         run.refuse_late()
         saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)

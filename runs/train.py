@@ -11,7 +11,7 @@ from taskloom.registry.artifacts import Artifacts
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs import checkpoint as saved
 from taskloom.runs.cell import Run as Run
-from taskloom.runs.cell import Stopped
+from taskloom.runs.cell import Stopped, told_of
 from taskloom.runs.evaluate import overall, predictions, score_of
 from taskloom.runs.machine import keep_freed_memory, machine_versions, peak_memory, reset_peak_memory, seed_globals
 from taskloom.runs.memory import release_memory
@@ -58,12 +58,18 @@ def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
 
 
 def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoint | None:
-    """The newest whole checkpoint; reports damaged ones, and whether the cell begins or goes on."""
+    """The newest whole checkpoint; reports damaged ones, and whether the cell begins or goes on.
+
+    A cell that goes on tells again, with the fact ``retold``, what it had told before the checkpoint was written: its
+    driver may have been dead, asleep or unable to write. The ledger takes what it has missed.
+    """
     found, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
     for message in damaged:
         emit(Event("log", job.cell, {"message": f"checkpoint passed over: {message}"}))
     facts = {"versions": machine_versions(), "device": str(device_for_this_process())}
     emit(Event("resumed" if found else "started", job.cell, facts))
+    for what, known in told_of(found[1]) if found else ():
+        emit(Event(what, job.cell, {**known, "retold": True}))
     return found
 
 

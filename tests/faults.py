@@ -73,7 +73,7 @@ def result_of(registry: Path, grid: str = "grid") -> dict[str, Any]:
         result: dict[str, Any] = {"table": render(table_of(record), "json")}
         for place in record.cells:
             cell, name = place.cell, f"{place.label}, seed {place.seed}"
-            epochs = [(one.stage, one.epoch, one.losses, one.scores) for one in ledger.epochs(cell.id)]
+            epochs = [(one.stage, one.epoch, one.step, one.losses, one.scores) for one in ledger.epochs(cell.id)]
             result[name] = {"status": cell.status, "scores": cell.scores, "best": cell.best_epoch, "epochs": epochs}
             files = [registry / "cells" / cell.id / "best" / "tensors.safetensors"]
             files += sorted((registry / "cells" / cell.id).glob("predictions-*"))

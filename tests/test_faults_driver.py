@@ -37,6 +37,16 @@ def reported(registry: Path) -> dict[tuple[str, int], Any]:
         }
 
 
+def trained(registry: Path) -> set[tuple[str, int]]:
+    """The last epochs of which there are checkpoints."""
+    with Ledger.open(registry, create=False) as ledger:
+        return {
+            (f"{place.label}, seed {place.seed}", int(path.name.split("-")[2]))
+            for place in ledger.grid("grid").cells
+            for path in (registry / "cells" / place.cell.id).glob("checkpoint-*")
+        }
+
+
 def finished(registry: Path) -> dict[str, tuple[int, str | None]]:
     """The finished cells: how often they were begun, and when they ended."""
     with Ledger.open(registry, create=False) as ledger:
@@ -89,17 +99,20 @@ def test_a_killed_driver_loses_nothing(undisturbed: tuple[Path, dict[str, Any]],
     assert any("checkpoint passed over" in line and "checksum" in line for line in logged)
 
 
-def test_workers_of_a_killed_driver_end_and_write_no_more(
+def test_workers_of_a_deaf_and_killed_driver_end_and_nothing_they_did_is_lost(
     undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     grid, reference = undisturbed
     with driving(grid, tmp_path, "--engine", "local", "--workers", "2", "--devices", "cpu", "--threads", "1") as driver:
-        assert driver.wait_for(lambda: len(driver.epochs) >= 2)
+        assert driver.wait_for(lambda: len(driver.epochs) >= 1)
         workers = workers_of(driver.pid)
         assert workers
+        driver.signal(signal.SIGSTOP)  # from now on it is deaf, and its workers go on
+        assert driver.wait_for(lambda: list(tmp_path.glob("cells/*/checkpoint-000-00004")))
         driver.kill()
         assert no_workers_left(driver.pid)
     before = reported(tmp_path)
+    assert len(trained(tmp_path) - before.keys()) > 0, "the driver heard everything"
     outcome = run_here(grid, tmp_path)
     assert outcome.finished + outcome.cached == 3
     assert before.items() <= reported(tmp_path).items()
