@@ -43,6 +43,8 @@ def commands(grid: str, registry: Path) -> list[list[object]]:
         ["validate", grid],
         ["schema"],
         ["plugins"],
+        ["plugins", "--reference"],
+        ["grids", "--registry", registry],
     ]
 
 
@@ -75,6 +77,32 @@ def test_without_it_the_others_work(install: Install, grid: str, tmp_path: Path)
     assert taskloom("validate", grid, TASKLOOM_STRICT_PLUGINS="0").exit_code == 0
 
 
+def test_a_broken_plugin_of_grids_is_one_of_them(install: Install) -> None:
+    install("broken", BROKEN, group="taskloom.grids")
+    for result in (taskloom("grids", "--strict-plugins"), taskloom("grids", TASKLOOM_STRICT_PLUGINS="1")):
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "plugin 'broken' of taskloom-broken 1.2: ModuleNotFoundError" in result.stderr
+    result = taskloom("grids")
+    assert result.exit_code == 0
+    assert "left out: plugin 'broken' of taskloom-broken 1.2: ModuleNotFoundError" in result.stderr
+    assert "quickstart" in result.stdout
+
+
+def test_run_and_predict_say_what_they_leave_out(install: Install, grid: str, tmp_path: Path) -> None:
+    registry, out = tmp_path / "registry", tmp_path / "predicted"
+    assert taskloom("run", grid, "--registry", registry, "--engine", "inline").stderr.count("left out") == 0
+    install("broken", BROKEN)
+    predict = ["predict", grid, "--registry", registry, "--split", "dev", "--out", out]
+    for result in (taskloom(*predict, "--strict-plugins"), taskloom(*predict, TASKLOOM_STRICT_PLUGINS="1")):
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "plugin 'broken' of taskloom-broken 1.2: ModuleNotFoundError" in result.stderr
+    assert not out.exists()
+    for command in (predict, ["run", grid, "--registry", registry, "--engine", "inline"]):
+        result = taskloom(*command)
+        assert result.exit_code == 0, result.stderr
+        assert result.stderr.count("left out: plugin 'broken' of taskloom-broken 1.2: ModuleNotFoundError") == 1
+
+
 def test_validate_says_it_in_json_too(install: Install, grid: str) -> None:
     install("broken", BROKEN)
     result = taskloom("validate", grid, "--json", "--strict-plugins")
@@ -97,6 +125,10 @@ def taskloom_run_started(spec, label):
 def taskloom_epoch_ended(facts):
     facts["scores"] = None
     raise SystemExit("enough")
+
+@hookimpl
+def taskloom_run_finished():
+    raise KeyboardInterrupt
 """
 #: Keeps what it is told.
 POLITE = """
@@ -128,6 +160,7 @@ def test_a_tracker_that_raises_ends_a_strict_run_with_1_at_its_end(
     assert result.exit_code == (1 if strict else 0), result.stderr
     assert json.loads(result.stdout)[0]["n"] == 1  # the table, whole, and nothing else
     message = "plugin 'a' of taskloom-a 1.2: taskloom_epoch_ended() raised SystemExit: enough"
+    assert "taskloom_run_finished() raised KeyboardInterrupt (said once; the run goes on)" in result.stderr
     assert result.stderr.count(message) == (2 if strict else 1)  # once when it happened, once as the reason
     assert result.stderr.count(f"--strict-plugins: {message}") == strict
     assert "plugin 'a' printed: straight to the descriptor" in result.stderr

@@ -83,20 +83,23 @@ def strict() -> bool:
 
 def strict_check(catalogue: "Catalogue") -> "Catalogue":
     """The same catalogue; with ``--strict-plugins``, ``RequestError`` with every reason if a plugin is broken."""
-    refuse_broken(catalogue.failed)
+    if strict() and catalogue.failed:
+        problems = [Problem("", f"{failure} (`{failure.removal}` ends that)") for failure in catalogue.failed]
+        raise RequestError("--strict-plugins", problems)
     return catalogue
 
 
-def refuse_broken(failures: "Sequence[Failure]") -> None:
-    """``RequestError`` with every reason if there are failures, and ``--strict-plugins`` was given."""
-    if strict() and failures:
-        problems = [Problem("", f"{failure} (`{failure.removal}` ends that)") for failure in failures]
-        raise RequestError("--strict-plugins", problems)
+def strict_check_only() -> None:
+    """The same for a command that needs no components itself: they are only imported with ``--strict-plugins``."""
+    if strict():
+        from taskloom.registry.catalogue import load_catalogue
+
+        strict_check(load_catalogue())
 
 
-def note_left_out(catalogue: "Catalogue") -> None:
+def note_left_out(failures: "Sequence[Failure]") -> None:
     """Say on stderr which plugins are broken and so play no part."""
-    for failure in catalogue.failed:
+    for failure in failures:
         note(f"left out: {failure}")
 
 

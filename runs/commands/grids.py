@@ -12,11 +12,11 @@ from taskloom.registry.records import GridRecord
 from taskloom.runs.commands.common import (
     json_option,
     listing,
-    note,
-    refuse_broken,
+    note_left_out,
     registry_option,
     say,
     say_json,
+    strict_check_only,
     strict_option,
 )
 
@@ -35,10 +35,8 @@ def grids(registry: Path, as_json: bool) -> None:
     """
     from taskloom.registry.manager import grid_plugins, packaged_grids
 
-    broken = grid_plugins().failed
-    refuse_broken(broken)
-    for failure in broken:
-        note(f"left out: {failure}")
+    strict_check_only()
+    note_left_out(grid_plugins().failed)
     packaged = [
         {
             "name": grid.name,

@@ -10,8 +10,8 @@ from taskloom.runs.commands.common import (
     listing,
     say,
     say_json,
-    strict,
     strict_check,
+    strict_check_only,
     strict_option,
 )
 
@@ -54,10 +54,7 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
             raise click.UsageError("--reference stands alone: the reference is whole, and Markdown")
         from taskloom.runs.reference import reference as reference_text
 
-        if strict():
-            from taskloom.registry.catalogue import load_catalogue
-
-            strict_check(load_catalogue())
+        strict_check_only()
         say(reference_text().rstrip("\n"))
         return
     from taskloom.registry.catalogue import load_catalogue

@@ -106,7 +106,7 @@ def predict(
     from taskloom.runs.predict import predict_cell
 
     catalogue = strict_check(load_catalogue())
-    note_left_out(catalogue)
+    note_left_out(catalogue.failed)
     with aside():  # what a plugin prints is no part of the answer
         outcome = predict_cell(cell, catalogue, registry, out, split=split, only=tasks, data=data, form=form)
     for line in outcome.notes:

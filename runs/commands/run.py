@@ -97,7 +97,7 @@ def run(
     from taskloom.runs.signals import Stop
 
     catalogue = strict_check(load_catalogue())
-    note_left_out(catalogue)
+    note_left_out(catalogue.failed)
     runner = checked_engine(catalogue, engine)  # before a registry is made: a refused request leaves nothing behind
     found = Ledger.find(registry)
     try:

@@ -44,7 +44,7 @@ def schema(grid: str | None, out: Path | None) -> None:
 
     catalogue = strict_check(load_catalogue())
     text = written(grid_schema(catalogue) if grid is None else schema_of(load_grid(grid), catalogue))
-    note_left_out(catalogue)
+    note_left_out(catalogue.failed)
     if out is None:
         say(text.rstrip("\n"))
     else:
