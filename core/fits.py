@@ -6,6 +6,7 @@ It says the same as any validator of that draft: 1.0 is a whole number, true is 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -70,6 +71,11 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _remainder(value: Any, step: Any) -> Any:
+    """What is left of a division, exactly: a whole number may be too large for a float."""
+    return Fraction(value) % Fraction(step) if isinstance(value, int) else value % step
+
+
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "null": ("null", lambda value: value is None),
     "boolean": ("true or false", lambda value: isinstance(value, bool)),
@@ -84,7 +90,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "maximum": ("of at most {}", lambda value, limit: not _number(value) or value <= limit),
     "exclusiveMinimum": ("above {}", lambda value, limit: not _number(value) or value > limit),
     "exclusiveMaximum": ("below {}", lambda value, limit: not _number(value) or value < limit),
-    "multipleOf": ("in steps of {}", lambda value, limit: not _number(value) or value % limit == 0),
+    "multipleOf": ("in steps of {}", lambda value, limit: not _number(value) or _remainder(value, limit) == 0),
     "minLength": ("of length {} or more", lambda value, limit: not isinstance(value, str) or len(value) >= limit),
     "maxLength": ("of length {} or less", lambda value, limit: not isinstance(value, str) or len(value) <= limit),
     "minItems": ("a list of {} or more", lambda value, limit: not isinstance(value, list) or len(value) >= limit),

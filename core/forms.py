@@ -1,16 +1,18 @@
 """The form of an option as a JSON schema: what every value that fits it has, in words that all validators share.
 
 Made from pydantic's own plan of the type, in a small language: types, choices, ranges, lengths, plain patterns, lists,
-objects. What that language cannot say exactly – validators of a plugin's own, decimals, dates, steps of 0.1, patterns
-of Rust alone – is left out: it is no matter of form, and is checked when the value is read.
+objects. What that language cannot say exactly – validators of a plugin's own, the text of a date, steps of 0.1,
+patterns of Rust alone – is left out: it is no matter of form, and is checked when the value is read.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Mapping
+from enum import Enum, Flag
 from functools import partial
 from typing import Any
+
+from taskloom.core.limits import exact, exact_step, pushed
 
 Schema = dict[str, Any]
 #: Marks the place of a component in an option's form.
@@ -30,7 +32,8 @@ def form_of(plan: Mapping[str, Any]) -> Schema:
     >>> form_of(TypeAdapter(dict[str, int] | None).core_schema)
     {'anyOf': [{'type': 'object', 'additionalProperties': {'type': 'integer'}}, {'type': 'null'}]}
     """
-    return _Reader({}).form(plan)
+    form = _Reader({}).form(plan)
+    return form if sound(form) else {}  # one that no validator can read would spoil the schema of everything
 
 
 def component_form(kind: str) -> Schema:
@@ -47,6 +50,10 @@ class _Reader:
 
     def form(self, plan: Mapping[str, Any]) -> Schema:
         kind = plan["type"]
+        if kind == "function-after":
+            return self.form(pushed(plan))
+        if kind == "chain":
+            return self.form(plan["steps"][0])
         if kind in _WRAPPERS:
             return self.form(plan[_WRAPPERS[kind]])
         if kind == "function-plain":
@@ -60,18 +67,20 @@ class _Reader:
             part = self.parts.get(plan["schema_ref"])
             return _Reader(self.parts, self.depth + 1).form(part) if part and self.depth < 3 else {}
         if kind in ("model", "dataclass"):
-            whole = not plan.get("root_model") and not plan.get("custom_init")
-            return self.form(plan["schema"]) if whole else {}
+            return {} if plan.get("custom_init") else _closed(plan, self.form(plan["schema"]))
         read = getattr(self, f"_{kind.replace('-', '_')}", None)
         return dict(read(plan)) if read else dict(_SIMPLE.get(kind, {}))
 
     def _int(self, plan: Mapping[str, Any]) -> Schema:
-        step = plan.get("multiple_of")
-        exact = isinstance(step, int | float) and step > 0 and float(step).is_integer()
-        return {"type": "integer", **_bounds(plan), **({"multipleOf": int(step)} if exact and step else {})}
+        step = exact_step(plan.get("multiple_of"))
+        return {"type": "integer", **_bounds(plan), **({"multipleOf": step} if step else {})}
 
     def _float(self, plan: Mapping[str, Any]) -> Schema:
         return {**self._int(plan), "type": "number"}
+
+    def _decimal(self, plan: Mapping[str, Any]) -> Schema:
+        limits = {key: exact(plan.get(key)) for key in _BOUNDS}
+        return any_of([{"type": "number", **_bounds(limits)}, {"type": "string"}])
 
     def _str(self, plan: Mapping[str, Any]) -> Schema:
         if plan.get("to_lower") or plan.get("to_upper"):
@@ -86,7 +95,11 @@ class _Reader:
         return _choices([one.value if isinstance(one, Enum) else one for one in plan["expected"]])
 
     def _enum(self, plan: Mapping[str, Any]) -> Schema:
-        return {} if plan.get("missing") else _choices([member.value for member in plan["members"]])
+        if plan.get("missing"):
+            return {}
+        if issubclass(plan.get("cls", Enum), Flag):
+            return {"type": "integer"}  # sums of members too
+        return _choices([member.value for member in plan["members"]])
 
     def _nullable(self, plan: Mapping[str, Any]) -> Schema:
         return any_of([self.form(plan["schema"]), {"type": "null"}])
@@ -104,23 +117,31 @@ class _Reader:
     def _set(self, plan: Mapping[str, Any]) -> Schema:
         return self._list(plan, most=False)  # what stands twice counts once
 
-    _frozenset = _set
+    _frozenset = _deque = _set
 
     def _tuple(self, plan: Mapping[str, Any]) -> Schema:
         items, rest = [self.form(one) for one in plan["items_schema"]], plan.get("variadic_item_index")
         if rest is None:
-            return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+            return _row(items, len(items))
         if len(items) > 1:
             return {"type": "array", "minItems": len(items) - 1}
         return {"type": "array", **({"items": items[0]} if items[0] else {}), **_lengths(plan, "Items")}
+
+    def _named_tuple(self, plan: Mapping[str, Any]) -> Schema:
+        row = _row([self.form(one["schema"]) for one in plan["fields"]], sum(map(self._needed, plan["fields"])))
+        return any_of([row, self._model_fields(plan)])
 
     def _dict(self, plan: Mapping[str, Any]) -> Schema:
         keys = self.form(plan.get("keys_schema", {"type": "any"}))
         plain = keys.get("type") == "string" or all(isinstance(one, str) for one in keys.get("enum", [0]))
         named = {"propertyNames": keys} if plain and keys != {"type": "string"} else {}
+        if keys.get("type") == "integer":
+            named = {"propertyNames": {"pattern": _WHOLE_KEY}}
         values = self.form(plan.get("values_schema", {"type": "any"}))
         inner = {"additionalProperties": values} if values else {}
         return {"type": "object", **named, **inner, **_lengths(plan, "Properties", most=plain)}
+
+    _ordered_dict = _counter = _dict
 
     def _model_fields(self, plan: Mapping[str, Any]) -> Schema:
         fields = plan["fields"] if isinstance(plan["fields"], dict) else {one["name"]: one for one in plan["fields"]}
@@ -128,7 +149,7 @@ class _Reader:
             return {"type": "object"}
         needed = [name for name, one in fields.items() if self._needed(one)]
         properties = {name: self.form(one["schema"]) for name, one in fields.items()}
-        return {"type": "object", "properties": properties, **({"required": needed} if needed else {})}
+        return _closed(plan, {"type": "object", "properties": properties, **({"required": needed} if needed else {})})
 
     _dataclass_args = _typed_dict = _model_fields
 
@@ -138,12 +159,52 @@ class _Reader:
 
 
 _WRAPPERS = {
-    "function-after": "schema",
     "default": "schema",
     "json-or-python": "json_schema",
     "lax-or-strict": "strict_schema",
 }
-_SIMPLE = {"bool": {"type": "boolean"}, "none": {"type": "null"}}
+_TEXTS = ("date", "datetime", "time", "timedelta", "uuid", "url", "multi-host-url", "bytes", "json")
+_SIMPLE = {"bool": {"type": "boolean"}, "none": {"type": "null"}, **{kind: {"type": "string"} for kind in _TEXTS}}
+#: Every key that pydantic reads as a whole number, and few others.
+_WHOLE_KEY = "^[^A-Za-z]*[0-9][^A-Za-z]*$"
+
+
+def _row(items: list[Schema], needed: int) -> Schema:
+    """A list of so many items, each of its own form."""
+    return {"type": "array", **({"prefixItems": items} if items else {}), "minItems": needed, "maxItems": len(items)}
+
+
+def _closed(plan: Mapping[str, Any], form: Schema) -> Schema:
+    """The form of an object, closed if its type forbids other keys."""
+    behaviours = plan.get("extra_behavior"), plan.get("config", {}).get("extra_fields_behavior")
+    return {**form, "additionalProperties": False} if "forbid" in behaviours and "properties" in form else form
+
+
+def sound(form: Any) -> bool:
+    """Whether a form is a schema that every validator of the draft can read.
+
+    >>> sound({"type": "array", "items": {"minimum": 1}}), sound({"prefixItems": []}), sound({"type": "whole"})
+    (True, False, False)
+    """
+    return isinstance(form, dict) and all(_sound(word, said) for word, said in form.items())
+
+
+def _sound(word: str, said: Any) -> bool:
+    if word in ("anyOf", "prefixItems"):
+        return isinstance(said, list) and bool(said) and all(map(sound, said))
+    if word == "properties":
+        return isinstance(said, dict) and all(map(sound, said.values()))
+    if word in ("items", "propertyNames", "additionalProperties"):
+        return said is False or sound(said)
+    if word in ("required", "enum"):
+        return isinstance(said, list) and (word == "enum" or all(isinstance(one, str) for one in said))
+    if word in _BOUNDS.values() or word == "multipleOf":
+        return _finite(said) and (word != "multipleOf" or said > 0)
+    if word.startswith(("min", "max")):
+        return type(said) is int and said >= 0
+    kinds = ("integer", "number", "string", "boolean", "null", "array", "object")
+    known = {"type": lambda: said in kinds, "pattern": lambda: _compiles(said), SLOT: lambda: isinstance(said, str)}
+    return word in known and bool(known[word]())
 
 
 def any_of(forms: list[Schema]) -> Schema:
@@ -195,15 +256,22 @@ def _compiles(pattern: str) -> bool:
 
 
 def _choices(values: list[Any]) -> Schema:
-    known: Callable[[Any], bool] = lambda one: one is None or isinstance(one, str | bool | int)  # noqa: E731
-    return {"enum": [_bare(one) for one in values]} if all(map(known, values)) else {}
+    return {"enum": [_bare(one) for one in values]} if all(map(_known, values)) else {}
+
+
+def _known(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_known, value))
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _bare(value: Any) -> Any:
     """A text or number without the class of its own that an enumeration may give it."""
-    return (
-        str.__str__(value) if isinstance(value, str) else int(value) if type(value) not in (bool, type(None)) else value
-    )
+    if isinstance(value, list | tuple):
+        return [_bare(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    return str.__str__(value) if isinstance(value, str) else float(value) if isinstance(value, float) else int(value)
 
 
 def _bounds(plan: Mapping[str, Any]) -> Schema:

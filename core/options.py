@@ -9,6 +9,7 @@ interface (``loss: Loss``) takes a component there.
 import inspect
 import json
 import re
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -17,8 +18,9 @@ from operator import getitem, or_
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import PlainValidator, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, to_jsonable_python
+from pydantic import BaseModel, PlainValidator, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import PydanticCustomError, SchemaError, to_jsonable_python
 
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
@@ -68,13 +70,31 @@ class Option:
         try:
             return self._read(value)
         except ValueError as error:
-            for choice in _choices(self.adapter.core_schema):  # pydantic loses those above 2**63
-                if same(choice.value if isinstance(choice, Enum) else choice, value):
+            for choice in _choices(self.adapter.core_schema):  # pydantic loses those above 2**63, and lists
+                if same(dump(choice.value if isinstance(choice, Enum) else choice), value):
                     return choice
             whole = as_whole(value)
             if repr(whole) == repr(value):
                 raise error from None
             return self._read(whole)  # JSON knows no difference between 1 and 1.0
+
+    def kept(self, value: Any, read: Any) -> Any:
+        """What a resolved spec keeps of a JSON value that was ``read``: always something that reads as the same.
+
+        That is what was read, written in one way (1 as 1.0 for a number, sets in order). Where a validator would make
+        something else of it (50 is read as 0.5, which would be read as 0.005), it is the value as it was given.
+        """
+        try:
+            written = dump(read)
+            if alike(self.read(fill(written, lambda inner, _: inner.given, "")), read):
+                return written
+        except Exception:  # cannot be written at all, or not be read again
+            written = None
+        try:
+            whole = as_whole(value)
+            return whole if alike(self.read(whole), read) else value
+        except ValueError:
+            return value
 
     def _read(self, value: Any) -> Any:
         try:
@@ -84,7 +104,9 @@ class Option:
             if own:  # a validator of the plugin's own explains itself
                 raise ValueError(f"{own[0]['msg'].split(', ', 1)[-1]}. Found {show(value)}.") from None
             raise ValueError(refusal(self.annotation, value)) from None
-        except Exception as error:  # not JSON: NaN, infinity, an object of Python's; or a plugin's validator fails
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # not JSON: NaN, an object of Python's; or a plugin's validator fails, or exits
             known = isinstance(error, TypeError | ValueError)
             why = "" if known else f" ({type(error).__name__}: {error})"
             raise ValueError(f"{refusal(self.annotation, value)}{why}") from None
@@ -94,6 +116,14 @@ def _choices(plan: Mapping[str, Any]) -> list[Any]:
     if plan["type"] == "nullable":
         return _choices(plan["schema"])
     return list(plan.get("expected", ())) if plan["type"] == "literal" else list(plan.get("members", ()))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values that were read are the same; those that cannot be compared are if they are written so."""
+    try:
+        return dump(one) == dump(other) if type(one).__eq__ is object.__eq__ else bool(one == other)
+    except Exception:
+        return False
 
 
 def as_whole(value: Any) -> Any:
@@ -135,12 +165,15 @@ def _option(parameter: inspect.Parameter, hints: Mapping[str, Any], text: str) -
         adapter: TypeAdapter[Any] = TypeAdapter(_with_slots(annotation))
         if adapter.core_schema["type"] == "generator":
             raise TypeError("a generator can be read only once")
+        if _secret(annotation):
+            raise PluginError("should not be a secret: options are recorded with every result. Read it from a file.")
     except PluginError as error:
         raise PluginError(f"option {name!r} {error}") from None
     except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any
-        why = str(error).strip().partition("\n")[0]
+        why = "" if isinstance(error, PydanticSchemaGenerationError) else str(error).strip()
+        why = re.sub(r"^\w*Error: ", "", why.rpartition("\n")[2].strip() if isinstance(error, SchemaError) else why)
         text = f"option {name!r} should be of a type that JSON can hold. Found {annotation}"
-        raise PluginError(f"{text}: {why}" if "pattern" in why or "regex" in why else f"{text}.") from None
+        raise PluginError(f"{text}: {why.partition(chr(10))[0]}" if why else f"{text}.") from None
     required = parameter.default is inspect.Parameter.empty
     option = Option(name, annotation, adapter, required, None, text, form_of(adapter.core_schema))
     return option if required else replace(option, default=_checked_default(option, parameter.default))
@@ -150,14 +183,18 @@ def _checked_default(option: Option, default: Any) -> Any:
     """A default as a JSON value. It should be one that a grid could give, and the same when it is read back."""
     message = f"the default of option {option.name!r} {refusal(option.annotation, default)}"
     try:
-        written = dump(option.adapter.validate_python(default, strict=True))
+        value = option.adapter.validate_python(default, strict=True)
+        written = dump(value)
         if isinstance(written, Nested):  # in Python the default would be a text where the class expects a component
             raise PluginError(f"option {option.name!r} should have no default, or None: it takes a component")
-        again = dump(option.read(written))
-    except ValueError:
+        again = option.read(written)
+    except PluginError:
+        raise
+    except (Exception, SystemExit):  # a validator of the plugin's own may raise any
         raise PluginError(message) from None
-    if written != again:
-        raise PluginError(message)
+    if dump(again) != written or (type(again) is type(value) and not alike(again, value)):
+        changed = f"{show(default)} is read as {again!r}"
+        raise PluginError(f"{message} It should be the same when it is read: {changed}.")
     return written
 
 
@@ -178,9 +215,9 @@ def fill(value: Any, place: Callable[[Nested, str], Any], path: str) -> Any:
     """A value with every component in it replaced by what ``place`` makes of it and its path."""
     if isinstance(value, Nested):
         return place(value, path)
-    if isinstance(value, dict):
-        return {key: fill(item, place, f"{path}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, fill(item, place, f"{path}.{key}")) for key, item in value.items())
+    if type(value) in (list, tuple, deque):
         return type(value)(fill(item, place, f"{path}.{index}") for index, item in enumerate(value))
     return value
 
@@ -223,6 +260,16 @@ def _with_slots(annotation: Any) -> Any:
             raise PluginError(f"should name one interface, not a choice of several. Found {annotation}.")
         return reduce(or_, inner)
     return origin[inner]
+
+
+def _secret(annotation: Any, seen: tuple[Any, ...] = ()) -> bool:
+    """Whether there is a secret in a type, which pydantic does not write; ``seen`` are the models around it."""
+    home, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if isinstance(home, type) and issubclass(home, SecretStr | SecretBytes | Secret):
+        return True
+    if isinstance(home, type) and issubclass(home, BaseModel) and home not in seen:
+        seen, inner = (*seen, home), tuple(one.annotation for one in home.model_fields.values())
+    return any(_secret(one, seen) for one in inner)
 
 
 def _mentions_component(annotation: Any) -> bool:

@@ -1,12 +1,16 @@
 """Types and values in words: what should be there, and what was found."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import date, datetime
+from decimal import Decimal
 from difflib import get_close_matches
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from uuid import UUID
 
 from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
@@ -15,7 +19,8 @@ from taskloom.core import specs
 from taskloom.core.component import Component
 
 _SIMPLE = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
-_SIMPLE |= {Any: "any JSON value", object: "any JSON value"}
+_SIMPLE |= {Any: "any JSON value", object: "any JSON value", Decimal: "a number", UUID: "a UUID"}
+_SIMPLE |= {date: "a date as in '2026-01-31'", datetime: "a moment as in '2026-01-31T12:00:00'"}
 _LIMITS = {
     "ge": "of at least {}",
     "gt": "above {}",
@@ -54,6 +59,8 @@ def _described(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
     if origin is Literal:
         return _either(_choices_of(annotation))
     home = origin or annotation
+    if origin is tuple and not args:
+        return "an empty list"
     if home is tuple and args and args[-1] is not Ellipsis:
         return f"a list of {len(args)} ({', '.join(map(describe, args))})"
     if not isinstance(home, type):
@@ -65,7 +72,8 @@ def _described(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
     if issubclass(home, BaseModel):
         return f"an object with {', '.join(keys_of(home))}"
     if issubclass(home, Enum):
-        return _either([show(member.value) for member in home])
+        values = [show(member.value) for member in home]
+        return f"a sum of any of {', '.join(values)}" if issubclass(home, Flag) else _either(values)
     if issubclass(home, PurePath):
         return "a path"
     if home in _SIMPLE:
@@ -81,8 +89,11 @@ def _items(origin: Any, args: tuple[Any, ...]) -> list[str]:
     """What the items of a collection should be, where that says something."""
     if not isinstance(origin, type) or not args or (origin is tuple and args[-1] is not Ellipsis):
         return []
-    words = describe(args[1] if issubclass(origin, Mapping) else args[0])
-    return [] if words == _SIMPLE[object] else [f"({'each value' if issubclass(origin, Mapping) else 'each'}: {words})"]
+    mapping = issubclass(origin, Mapping)
+    if mapping and len(args) < 2:  # a counter's values are numbers; what another mapping's are, only its author knows
+        return ["(each value: a whole number)"] if issubclass(origin, Counter) else []
+    words = describe(args[1] if mapping else args[0])
+    return [] if words == _SIMPLE[object] else [f"({'each value' if mapping else 'each'}: {words})"]
 
 
 def refusal(annotation: Any, value: object, metadata: Iterable[Any] = ()) -> str:

@@ -22,7 +22,7 @@ from taskloom.core import (
     TaskloomError,
     unknown,
 )
-from taskloom.core.options import FormError, Nested, Option, dump, fill
+from taskloom.core.options import FormError, Nested, Option, fill
 from taskloom.core.words import join, kind_word, show
 from taskloom.registry.entries import HOOKS, Entry, checked_name, make_entry
 from taskloom.registry.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, last_line, taken
@@ -183,16 +183,16 @@ class Catalogue:
             if key not in options and key != "name"
         ]
 
-        def place(nested: Nested, path: str) -> dict[str, Any]:
-            inner, found = self.resolve(nested.kind, nested.given, path)
-            problems.extend(found)
-            return inner
+        def place(nested: Nested, path: str) -> None:
+            problems.extend(self.resolve(nested.kind, nested.given, path)[1])
 
         for option in options.values():
             if option.name in given:
                 try:
-                    value = dump(option.read(given[option.name]))
-                    resolved[option.name] = fill(value, place, option.name)
+                    read = option.read(given[option.name])
+                    fill(read, place, option.name)
+                    kept = option.kept(given[option.name], read)
+                    resolved[option.name] = fill(kept, lambda one, _: self.resolve(one.kind, one.given)[0], "")
                 except ValueError as error:
                     form = isinstance(error, FormError)
                     problems.append(Problem(option.name, str(error), "form" if form else "fact"))
@@ -213,10 +213,12 @@ class Catalogue:
         def place(nested: Nested, inner: str) -> Any:
             return self._make(nested.kind, nested.given, join(path, inner), problems)
 
-        values = {
-            option.name: fill(option.read(complete[option.name]), place, option.name)
-            for option in entry.options.values()
-        }
+        values: dict[str, Any] = {}
+        for option in entry.options.values():
+            try:
+                values[option.name] = fill(option.read(complete[option.name]), place, option.name)
+            except ValueError as error:  # a validator that changes its mind
+                problems.append(Problem(join(path, option.name), str(error)))
         if len(problems) > known:
             return None
         try:

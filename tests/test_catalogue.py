@@ -2,17 +2,19 @@
 
 import json
 import math
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Optional
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Base64Str, Field, ValidationError
 from torch import Tensor
 
 from taskloom.core import (
@@ -345,6 +347,64 @@ def test_a_range_is_named(catalogue: Catalogue) -> None:
         "scale: should be a number above 0 and of at most 9. Found 0.",
         "margin: should be a number or null. Found 'x'.",
     ]
+
+
+class Odd(NamedTuple):
+    a: int = 1
+
+
+class Converts(Loss):
+    """Makes something else of what a grid says."""
+
+    name = "converts"
+    made: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(
+        self,
+        *,
+        percent: Annotated[float, AfterValidator(lambda value: value / 100)] = 0.0,
+        text: Base64Str = "",
+        device: Annotated[str, AfterValidator(torch.device)] | None = None,
+        counts: Counter[str] = Counter(),  # noqa: B006
+        odd: Odd = Odd(),  # noqa: B008
+        last_first: Annotated[tuple[Loss, ...], AfterValidator(lambda value: value[::-1])] = (),
+        ends: Annotated[int, AfterValidator(lambda value: value and sys.exit(value))] | None = None,
+    ) -> None:
+        super().__init__()
+        self.made.append(dict(locals()))
+
+    def forward(self, prediction: Any, target: Tensor) -> Tensor:
+        return prediction.score.mean()
+
+
+def test_an_option_is_read_once_from_what_was_written() -> None:
+    @hookimpl
+    def taskloom_losses() -> list[type[Loss]]:
+        return [Converts, Mean]
+
+    plugins = Plugins()
+    plugins.add(SimpleNamespace(taskloom_losses=taskloom_losses), Plugin("p", COMPONENTS, "dist", "1.0"))
+    catalogue = Catalogue(plugins)
+    assert catalogue.failed == []
+    inner = ["mean_score", {"name": "mean_score", "scale": 2}]
+    given = {"percent": 50, "text": "aGk=", "device": "cpu", "counts": {"a": 2}, "odd": [3], "last_first": inner}
+    resolved, problems = catalogue.resolve("loss", {"name": "converts", **given})
+    assert problems == []
+    assert catalogue.resolve("loss", resolved) == (resolved, [])
+    assert catalogue.resolve("loss", {"name": "converts", **given, "percent": 50.0})[0] == resolved
+    assert catalogue.resolve("loss", {"name": "converts", **given, "percent": 0.5})[0] != resolved
+    for _ in range(2):
+        catalogue.make("loss", resolved)
+        made = Converts.made[-1]
+        assert (made["percent"], made["text"], made["device"]) == (0.5, "hi", torch.device("cpu"))
+        assert (made["counts"], made["odd"]) == (Counter(a=2), Odd(3))
+        assert type(made["counts"]) is Counter
+        assert type(made["odd"]) is Odd
+        assert [one.scale for one in made["last_first"]] == [2.0, 1.0]
+    [problem] = catalogue.resolve("loss", {"name": "converts", "ends": 3})[1]
+    assert str(problem) == "ends: should be a whole number or null. Found 3. (SystemExit: 3)"
+    [problem] = catalogue.resolve("loss", {"name": "converts", "last_first": ["nothing"]})[1]
+    assert problem.kind == "form"
 
 
 def test_unknown_names_and_options_come_with_the_nearest(catalogue: Catalogue) -> None:

@@ -1,14 +1,16 @@
 """For every law of all components, of metrics and of data sets, one that breaks it and is caught."""
 
+import itertools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Base64Str, Field
 
 from taskloom.core import Component, DataSet, Examples, Labels, Metric, Split, TaskloomError
 from taskloom.core.testing import broken_laws, check, general, laws
@@ -82,6 +84,21 @@ class TakesAnything(MSE):
     """
 
     def __init__(self, *, share: Any = 0.5) -> None:
+        super().__init__()
+
+
+turns = itertools.count()
+
+
+@breaks("a value of an option means the same each time")
+class ChangesItsMind(MSE):
+    """Reads one value in many ways.
+
+    Options:
+        share: how much
+    """
+
+    def __init__(self, *, share: Annotated[float, AfterValidator(lambda one: one and one + next(turns))] = 0.0) -> None:
         super().__init__()
 
 
@@ -323,6 +340,50 @@ def test_a_constructor_that_ends_the_program_breaks_laws_and_ends_nothing() -> N
 
     with pytest.raises(AssertionError, match=r"loss 'leaves': \d+ laws break for one reason: SystemExit: 3"):
         check(Leaves)
+
+
+def test_options_that_are_read_by_a_validator_of_their_own_pass() -> None:
+    class Percent(MSE):
+        """Takes percents, counts and text in base 64.
+
+        Options:
+            share: how much
+            counts: how often
+            text: in base 64
+            device: where
+        """
+
+        name = "percent"
+
+        def __init__(
+            self,
+            *,
+            share: Annotated[float, AfterValidator(lambda one: one / 100)] = 0.0,
+            counts: Counter[str] = Counter(),  # noqa: B006
+            text: Base64Str = "",
+            device: Annotated[int, Field(ge=0), AfterValidator(lambda one: torch.device("cpu", one))] | None = None,
+        ) -> None:
+            super().__init__()
+
+    assert broken_laws(Percent) == []
+
+
+def test_a_type_that_cannot_be_read_breaks_laws_and_ends_nothing() -> None:
+    class Odd:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+            raise SystemExit(3)
+
+    class Takes(MSE):
+        """Takes what cannot be read."""
+
+        name = "takes"
+
+        def __init__(self, *, odd: Odd | None = None) -> None:
+            super().__init__()
+
+    Takes.__init__.__annotations__["odd"] = Odd
+    assert "its options are annotated keyword arguments" in broken_laws(Takes)
 
 
 def test_a_constructor_that_takes_ages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

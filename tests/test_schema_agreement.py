@@ -6,17 +6,19 @@ Grids are packaged ones and ones made for this, broken in random places. ``TASKL
 import copy
 import json
 import os
-from enum import Enum, IntEnum
+from datetime import date
+from decimal import Decimal
+from enum import Enum, Flag, IntEnum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jsonschema
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from torch import Tensor
 
 from taskloom.core import DataSet, Examples, Labels, Loss, RequestError, hookimpl
@@ -44,6 +46,24 @@ class Colour(Enum):
 class Inner(BaseModel):
     depth: int
     words: list[str] = []
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    depth: int = 1
+
+
+class Named(NamedTuple):
+    depth: int
+    side: str = "l"
+
+
+class Bits(Flag):
+    ONE, TWO = 1, 2
+
+
+class Shares(Enum):
+    HALF, WHOLE = 0.5, 1.0
 
 
 def odd(value: int) -> int:
@@ -88,6 +108,16 @@ class Odd(Loss):
         model: Inner | int = 3,
         pair: tuple[int, Literal["l", "r"]] = (1, "l"),
         size: Annotated[int, Field(ge=1, lt=2**70)] | Literal["all"] = "all",
+        rate: Annotated[int | float, Field(gt=0, le=2)] = 1,
+        percent: Annotated[float, Field(ge=0), AfterValidator(lambda value: value / 100)] = 0.0,
+        half: Annotated[float, Field(multiple_of=0.5)] = 0.5,
+        price: Annotated[Decimal, Field(ge=0)] = Decimal("0.5"),
+        closed: Closed | None = None,
+        named: Named = Named(1),  # noqa: B008
+        nothing: tuple[()] = (),
+        bits: Bits = Bits.ONE,
+        shares: Shares = Shares.HALF,
+        day: date = date(2026, 1, 31),
     ) -> None:
         super().__init__()
 
@@ -428,7 +458,12 @@ OPTIONS: list[tuple[str, Any, str]] = [
         ("wide", 1e300, ""),
         ("path", 3, "form"),
     ),
-    *(("group", [1, 1.0], ""), ("by_number", {"1": 2}, ""), ("by_number", {"x": 2}, "fact")),
+    *(
+        ("group", [1, 1.0], ""),
+        ("by_number", {"1": 2}, ""),
+        ("by_number", {"x": 2}, "form"),
+        ("by_number", {"1-": 2}, "fact"),
+    ),
     *(("table", {"u": 1.0}, ""), ("table", {"w": 1}, "form"), ("model", {"depth": 1.0}, ""), ("model", {}, "form")),
     *(
         ("pair", [1.0, "l"], ""),
@@ -437,6 +472,11 @@ OPTIONS: list[tuple[str, Any, str]] = [
         ("size", 2**69, ""),
         ("nosuch", 1, "form"),
     ),
+    *(("rate", -1, "form"), ("rate", 0.5, ""), ("rate", 3, "form"), ("percent", 50, ""), ("percent", -1, "form")),
+    *(("half", 0.3, "form"), ("half", 1.5, ""), ("half", 10**30, ""), ("price", -1, "form"), ("price", "-1", "fact")),
+    *(("closed", {"depth": 1.0}, ""), ("closed", {"x": 1}, "form"), ("named", [1.0, "r"], ""), ("named", [], "form")),
+    *(("nothing", [], ""), ("nothing", [1], "form"), ("bits", 3, ""), ("bits", 4, "fact"), ("bits", "x", "form")),
+    *(("shares", 1, ""), ("shares", 2, "form"), ("shares", True, "form"), ("day", 3, "form"), ("day", "x", "fact")),
     *(("inner", "pcgrad", "form"), ("inner", {"name": "smart"}, "fact"), ("more", ["mse"] * 3, "form")),
 ]
 

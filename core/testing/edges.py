@@ -8,9 +8,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from taskloom.core.component import Component
-from taskloom.core.errors import PluginError
 from taskloom.core.options import Nested, Option, options_of
-from taskloom.core.testing.law import Subject
+from taskloom.core.testing.law import RAISED, Subject
 from taskloom.core.words import bare
 
 _NUDGE = 0.01  # how far inside an open bound, as a share of the range (or of 1)
@@ -26,7 +25,7 @@ def known_options(component: type[Component]) -> dict[str, Option]:
 def _known_options(component: Any) -> dict[str, Option]:
     try:
         return options_of(component)
-    except PluginError:
+    except RAISED:
         return {}
 
 
@@ -63,14 +62,19 @@ def edge_values(option: Option) -> list[Any]:
     ([1], [False, True], ['sum', 'mean'], [])
     """
     found: list[Any] = []
-    for value in _candidates(option.annotation, ()):
+    for value in written_edges(option):
         try:
-            read = option.read(value.value if isinstance(value, Enum) else value)
+            read = option.read(value)
         except ValueError:
             continue  # the bounds of another member of a union, or a validator of the plugin's own
         if not isinstance(read, Nested) and not any(_same(read, one) for one in found):
             found.append(read)
     return found
+
+
+def written_edges(option: Option) -> list[Any]:
+    """The same as a grid would give them; some may be refused."""
+    return [one.value if isinstance(one, Enum) else one for one in _candidates(option.annotation, ())]
 
 
 def _candidates(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:

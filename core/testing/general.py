@@ -1,5 +1,6 @@
 """Laws of every component."""
 
+import copy
 import inspect
 import io
 import re
@@ -10,8 +11,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from taskloom.core.options import Nested, Option, dump, options_of
-from taskloom.core.testing.edges import edges_of
+from taskloom.core.forms import sound
+from taskloom.core.options import Nested, Option, alike, dump, fill, options_of
+from taskloom.core.testing.edges import edges_of, written_edges
 from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
 from taskloom.core.words import bare
 
@@ -19,6 +21,8 @@ from taskloom.core.words import bare
 PATIENCE = 10.0
 #: One value of every type that JSON has; most options take one or two of them.
 _TYPES: tuple[Any, ...] = (None, True, -7, 0.5, "no such value", [["no such value"]], {"no such key": {}})
+#: Numbers that are seldom a default.
+_NUMBERS = (0, 1, 2, 50, 0.25, 3.0)
 
 
 def it_has_a_name_that_users_can_type(subject: Subject) -> None:
@@ -43,7 +47,7 @@ def its_options_are_annotated_keyword_arguments(subject: Subject) -> None:
 def its_options_are_in_the_schema_with_their_text(subject: Subject) -> None:
     for option in options_of(subject.component).values():
         with given(f"option {option.name!r}"):
-            require(isinstance(option.adapter.json_schema(), dict), "there is no JSON schema of its type")
+            require(sound(option.form), f"there is no JSON schema of its type. Found {option.form!r}.")
             line = f"Options:\n    {option.name}: what it is"
             require(bool(option.text), f"the docstring should say what it is, in a line of its own: {line!r}")
 
@@ -66,6 +70,29 @@ def _refusal(option: Option, value: Any) -> str | None:
         except ValueError as error:
             return str(error)
     return None
+
+
+def a_value_of_an_option_means_the_same_each_time(subject: Subject) -> None:
+    """What is kept of a value in the record of a run is read as the value was, so that a run can be repeated."""
+    for option in options_of(subject.component).values():
+        for value in (*_TYPES, *_NUMBERS, *written_edges(option)):
+            with given(f"option {option.name!r}, value {value!r}"):
+                _require_one_meaning(option, value)
+
+
+def _require_one_meaning(option: Option, value: Any) -> None:
+    try:
+        read = option.read(value)
+    except ValueError:
+        return
+    kept = fill(option.kept(value, read), lambda inner, _: inner.given, "")
+    again = option.read(kept)
+    require(alike(again, read) or not _comparable(read), f"it is read as {read!r}, and then as {again!r}")
+
+
+def _comparable(value: Any) -> bool:
+    """Whether a value is equal to its copy."""
+    return alike(copy.deepcopy(value), value)
 
 
 def its_defaults_can_be_written_in_a_grid(subject: Subject) -> None:
@@ -123,6 +150,7 @@ LAWS = (
     its_options_are_annotated_keyword_arguments,
     its_options_are_in_the_schema_with_their_text,
     a_wrong_value_of_an_option_is_refused,
+    a_value_of_an_option_means_the_same_each_time,
     its_defaults_can_be_written_in_a_grid,
     making_one_is_quick_and_prints_nothing,
     making_one_draws_no_random_numbers,
