@@ -35,12 +35,19 @@ class CellState:
     worker: str | None = None
     score: float | None = None  # the overall dev score: final, or of the last epoch
     seconds: float | None = None  # that it took, or takes so far
+    shared: int = 0  # epochs of the stages whose result it took over from another cell
 
     @property
     def epochs(self) -> str:
-        """Epochs done, of how many."""
-        total = sum(stage.get("epochs", 0) for stage in self.cell.spec.get("stages", ()))
-        return f"{self.cell.epochs}/{total}" if total else str(self.cell.epochs)
+        """Epochs done, of how many that are its own: ``2/4``, or ``2/4 + 3 shared`` if another cell trained those."""
+        done, total = self.own_epochs
+        return f"{done}/{total}" + (f" + {self.shared} shared" if self.shared else "")
+
+    @property
+    def own_epochs(self) -> tuple[int, int]:
+        """Epochs that it has trained, and that it has to train; the scores of an untrained cell count as none."""
+        total = sum(stage.get("epochs", 0) for stage in self.cell.spec.get("stages", ())) - self.shared
+        return min(self.cell.epochs, total), total
 
     @property
     def held_by(self) -> str:
@@ -66,6 +73,7 @@ class CellState:
             "scores": scores,
             "score": self.score if self.score is None else _finite(self.score),
             "seconds": self.seconds,
+            "shared_epochs": self.shared,
             "worker": self.worker,
             "driver": driver and {**driver, "silent": self.silent},
         }
@@ -88,8 +96,9 @@ class _Look:
 
     def state(self, grid: str, label: str, seed: int, cell: CellRecord) -> CellState:
         if cell.status == "finished":
+            score, shared = cell.scores.get("overall"), self._shared(cell)
             return CellState(
-                grid, label, seed, cell, "finished", None, score=cell.scores.get("overall"), seconds=cell.seconds
+                grid, label, seed, cell, "finished", None, score=score, seconds=cell.seconds, shared=shared
             )
         driver = self.holders.get(cell.id)
         if cell.status == "planned" and driver is None:
@@ -113,7 +122,14 @@ class _Look:
             worker=last.worker if last and state == "running" else None,
             score=score if state in ("running", "interrupted") else None,
             seconds=seconds,
+            shared=self._shared(cell),
         )
+
+    def _shared(self, cell: CellRecord) -> int:
+        """The epochs of its stages that another cell trained; the last stage is never one."""
+        stages = cell.spec.get("stages", ())
+        done = self.ledger.stages(cell.id) if len(stages) > 1 else ()
+        return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
 
     def _silent(self, driver: Driver) -> float:
         if self.machine.boot and self.machine.boot == driver.boot:

@@ -58,7 +58,9 @@ def view_text(ledger: Ledger, places: Sequence[CellState]) -> str:
 
 
 def _state(state: CellState) -> str:
-    text = f"{state.state}, {count(state.cell.epochs, 'epoch')} done" + f" of {state.epochs.rpartition('/')[2]}"
+    done, total = state.own_epochs
+    text = f"{state.state}, {count(done, 'epoch')} done of {total}"
+    text += f" (and {state.shared} shared with another cell)" if state.shared else ""
     if state.driver is not None:
         text += f", on {state.worker or 'an unknown worker'}, driven by process {state.driver.pid} on "
         text += f"{state.driver.host} (last sign of life {max(0.0, state.silent or 0.0):.0f} s ago)"

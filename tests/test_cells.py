@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,22 @@ def test_the_listing_for_people(cells: Invoke) -> None:
     assert "2/3" in rows["b1running"]
     assert rows["e1oom"].count("out of memory") == 1
     assert "its driver is gone" in rows["c1orphan"]
+
+
+def test_epochs_that_another_cell_trained_are_not_missing(cells: Invoke, registry: Path) -> None:
+    spec = {**SPEC, "stages": [{**SPEC["stages"][0], "epochs": 4}, *SPEC["stages"], {"epochs": 0}]}
+    shared = {"index": 0, "key": "k", "shared": True, "seconds": 0.0}
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.record_grid("two", {}, [replace(planned("h1shared", "shared"), spec=spec)])
+        for event in (Event("started", "h1shared"), Event("stage", "h1shared", shared), epoch("h1shared", 1, 0.5)):
+            ledger.write(event)
+        assert " 1/3 + 4 shared " in cells("two").stdout
+        for number in (2, 3, 0):  # the last is the score of a stage that trains nothing
+            ledger.write(epoch("h1shared", number, 0.5))
+        ledger.write(Event("finished", "h1shared", {"scores": {"overall": 0.5}}))
+    assert " 3/3 + 4 shared " in cells("two").stdout
+    assert "finished, 3 epochs done of 3 (and 4 shared with another cell)" in cells("h1").stdout
+    assert listed(cells("two", "--json"))["h1shared"]["shared_epochs"] == 4
 
 
 def test_columns_in_which_nothing_stands_are_left_out(cells: Invoke) -> None:

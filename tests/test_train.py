@@ -14,6 +14,7 @@ from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
 from taskloom.runs import cell as at_work
 from taskloom.runs import evaluate, feed
+from taskloom.runs.cell_states import states_of
 from taskloom.runs.drive import Outcome, run_plan
 from taskloom.runs.grid import load_grid
 from taskloom.runs.plan import Plan, make_plan
@@ -83,6 +84,9 @@ def test_a_shared_first_stage_is_trained_once_and_gives_the_same_result(tmp_path
     assert outcome.finished == 2
     shared = [event.facts["shared"] for event in of(events, "stage") if event.facts["index"] == 0]
     assert shared == [False, True]
+    with Ledger.open(tmp_path / "r", create=False) as ledger:
+        states = states_of(ledger, ledger.grids())
+        assert [state.epochs for state in states] == ["2/2", "1/1 + 1 shared"], "finished is finished"
     alone = grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.002]})
     again, _, _ = run(alone, tmp_path / "other")
     assert again.cells[0].id == plan.cells[1].id
