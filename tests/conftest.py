@@ -24,6 +24,17 @@ from hypothesis import settings
 settings.register_profile("taskloom", deadline=None, derandomize=True)
 settings.load_profile("taskloom")
 
+#: Files that take a minute with few tests: begun last, one of them would keep a single core busy at the end.
+LONG = ("write_a_plugin", "quickstart", "ray", "new_plugin_installed", "faults", "schema_agreement", "paper_grids")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((rank for rank, name in enumerate(LONG) if item.path.stem.startswith(f"test_{name}")), len(LONG))
+
+    items.sort(key=place)
+
+
 #: How the real data are found; CI sets it, so there none of the tests that read them is skipped.
 DATA = "TASKLOOM_DATA"
 
