@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from taskloom.core.events import ENDS, Event, Job
+from taskloom.core.visible import one_line
 from taskloom.runs.forecast import seconds_left
 from taskloom.runs.running import Running
 from taskloom.runs.schedule import Durations
@@ -51,7 +52,7 @@ class Board:
     def title(self, cell: str) -> str:
         """A cell's row and seed."""
         job = self.jobs[cell]
-        return f"{' '.join(job.label.split())}, seed {job.seed}"
+        return f"{one_line(job.label)}, seed {job.seed}"
 
     def hear(self, event: Event) -> None:
         """Take an event in. One that ends an attempt but not the cell has a fact ``again``."""

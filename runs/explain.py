@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
@@ -125,7 +126,7 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     try:
         today = facts_today(record, catalogue)
     except TaskloomError as error:
-        whys = [f"it cannot be planned today: {error}", *_plugins_gone(record, catalogue)]
+        whys = [f"it cannot be planned today: {error}", *_packages_gone(record, catalogue)]
         return Explanation("stale", "; ".join(whys), record.id, rows=rows)
     now = digest(today)
     if now != record.id:
@@ -148,19 +149,20 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     return Explanation(_WORDS.get(record.status, record.status), why, record.id, rows=rows)
 
 
-def _plugins_gone(record: "CellRecord", catalogue: "Catalogue") -> list[str]:
-    """What the cell ran with that is not here now, or is here in another version."""
-    plugins = catalogue.plugins
-    now = {one.distribution: one.version for one in plugins.loaded}
-    broken, hidden = ({one.distribution for one in found} for found in (plugins.failed, plugins.hidden))
+def _packages_gone(record: "CellRecord", catalogue: "Catalogue") -> list[str]:
+    """What the cell ran with that is not here now, is here in another version, or is broken."""
+    broken = {one.distribution for one in catalogue.failed}
     gone = []
-    for name, version in record.facts.get("plugins", {}).items():
-        if name in now and now[name] != version:
-            gone.append(f"it ran with {name} {version}, and {now[name]} is installed now")
-        elif name in broken - now.keys():
-            gone.append(f"it ran with {name} {version}, which cannot be used now (`taskloom plugins` says why)")
-        elif name not in now.keys() | hidden:  # of what is hidden the error speaks
-            gone.append(f"it ran with {name} {version}, which is not installed now")
+    for name, before in record.facts.get("plugins", {}).items():
+        try:
+            now = version(name)
+        except PackageNotFoundError:
+            gone.append(f"it ran with {name} {before}, which is not installed now")
+            continue
+        if now != before:
+            gone.append(f"it ran with {name} {before}, and {now} is installed now")
+        elif name in broken:
+            gone.append(f"it ran with {name} {before}, which cannot be used now (`taskloom plugins` says why)")
     return gone
 
 

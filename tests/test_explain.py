@@ -123,6 +123,12 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     assert (stale["state"], stale["against"]) == ("stale", first.id)
     assert texts(stale) == ["plugin taskloom-inner: 3.0 → 3.1"]
     assert texts(explained(first.id)) == ["plugin taskloom-inner: 3.0 → 3.1"]
+    (tmp_path / "site" / "taskloom_inner-3.1.dist-info").rename(tmp_path / "elsewhere")
+    gone = explained(first.id)
+    assert gone["state"] == "stale"
+    assert "no loss 'inner'" in gone["why"]
+    assert gone["why"].endswith("; it ran with taskloom-inner 3.0, which is not installed now")
+    (tmp_path / "elsewhere").rename(tmp_path / "site" / "taskloom_inner-3.1.dist-info")
     note = taskloom("plan", grid).stderr
     assert "data, weights or a plugin changed since grid 'mine' was last run here" in note
     assert "another grid" not in note

@@ -201,7 +201,7 @@ def test_progress_on_a_terminal_is_live() -> None:
         with show_progress(PLAN, stream) as listen:
             for event in EVENTS[:3]:
                 listen(event)
-            listen._display.refresh()  # type: ignore[attr-defined]
+            listen.listener._display.refresh()  # type: ignore[attr-defined]
             for event in EVENTS[3:]:
                 listen(event)
         shown = ""
@@ -248,6 +248,12 @@ def test_every_worker_has_one_line_that_fits(labels: list[str], width: int) -> N
         assert "dev" in line
         if width >= 80:
             assert f"{400 + place} MiB" in line
+
+
+def test_a_label_does_not_steer_the_terminal() -> None:
+    lines = shown(board_of(["a\n\x1b]0;owned\x07\x1b[2J"]), 200)
+    assert any("a \\u001b]0;owned\\u0007\\u001b[2J, seed 0" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
 
 
 def test_totals_are_seen_however_many_workers_there_are() -> None:

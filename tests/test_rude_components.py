@@ -1,6 +1,8 @@
 """Components that call sys.exit, raise what nobody expects, or answer what they should not: one message each."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class Bug(DataSet):
         texts, y, ids = tuple("abcd"), np.array([0.0, 1, 0, 1]), tuple("1234")
         match self.bug:
             case "load exit": sys.exit(0)
+            case "test exit" if split == "test": sys.exit(0)
             case "two lines": raise ZeroDivisionError("oops\\nline2")
             case "no words": raise MemoryError
             case "none": return None
@@ -138,7 +141,8 @@ def grid(folder: Path, **task: Any) -> Path:
 
 def taskloom(*arguments: object) -> Result:
     load_catalogue.cache_clear()
-    return CliRunner().invoke(cli, [str(one) for one in arguments], prog_name="taskloom")
+    given = [str(one) for one in arguments]
+    return CliRunner().invoke(cli, given, prog_name="taskloom", color=True)  # as on a terminal: nothing is stripped
 
 
 def test_data_that_cannot_be_used_are_refused_in_one_line_each(install: Install, tmp_path: Path) -> None:
@@ -150,6 +154,16 @@ def test_data_that_cannot_be_used_are_refused_in_one_line_each(install: Install,
         assert result.stderr.startswith(f"Error: {path}: 1 error\n  tasks.sst.data: {message}"), bug
         assert len(result.stderr.splitlines()) == 2, bug
     assert taskloom("validate", grid(tmp_path, data={"name": "bug"})).exit_code == 0
+
+
+def test_sys_exit_while_predicting_is_no_success(install: Install, tmp_path: Path) -> None:
+    install("bug", DATA)
+    registry = tmp_path / "r"
+    path = grid(tmp_path, data={"name": "bug", "bug": "test exit"})
+    assert taskloom("run", path, "--registry", registry, "--engine", "inline").exit_code == 0
+    result = taskloom("predict", path, "--registry", registry, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "a plugin called sys.exit(0)" in result.stderr
 
 
 def test_sys_exit_in_a_check_is_a_problem_of_the_grid(install: Install, tmp_path: Path) -> None:
@@ -217,3 +231,85 @@ def test_a_ctrl_c_in_the_main_thread_is_no_failure_of_the_work() -> None:
     with pytest.raises(KeyboardInterrupt):
         perform(work, Job("c", "label", 0, {}, "folder"), heard)
     assert not heard.events
+
+
+SPINS = """
+import torch
+from taskloom.core import Loss, hookimpl
+
+class Spins(Loss):
+    \"\"\"Never comes back.\"\"\"
+    name = "spins"
+    expects = "classes"
+    separable = True
+
+    def forward(self, prediction, target):
+        while True:
+            x = torch.randn(300, 300, requires_grad=True)
+            (x @ x).sum().backward()
+
+@hookimpl
+def taskloom_losses(): return [Spins]
+"""
+LATE = """
+import atexit, os, threading, time
+
+def late():
+    threading.main_thread().join()
+    print("a late line")
+    os.write(1, b"a late line to the descriptor\\n")
+
+atexit.register(print, "a line at the end")
+atexit.register(os.write, 1, b"a line to the descriptor at the end\\n")
+threading.Thread(target=late).start()
+"""
+
+
+def command(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "taskloom.runs.cli", *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
+
+
+def test_a_cell_that_never_comes_back_does_not_hold_up_the_end(install: Install, tmp_path: Path) -> None:
+    install("spins", SPINS)
+    options = ["--engine", "inline", "--timeout", 1, "--attempts", 1]
+    result = command("run", grid(tmp_path, loss="spins"), "--registry", tmp_path / "r", *options)
+    assert result.returncode == 1, result.stderr  # and no abort, which torch sees fit for when Python ends around it
+    assert "said nothing for" in result.stdout
+
+
+def test_what_plugins_print_after_the_answer_is_no_part_of_it(install: Install) -> None:
+    install("late", LATE, group="taskloom.grids")
+    result = command("grids", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["packaged"]
+    for line in ("a late line", "a late line to the descriptor", "a line at the end", "a line to the descriptor at"):
+        assert line in result.stderr
+
+
+LABEL = "a\n\x1b]0;owned\x07\x1b[2Jrow\x9b1m\u202e"
+SHOWN = "a \\u001b]0;owned\\u0007\\u001b[2Jrow\\u009b1m\\u202e"
+
+
+def test_no_label_steers_a_terminal(tmp_path: Path) -> None:
+    path, registry = tmp_path / "mine.json", tmp_path / "r"
+    base = {"encoder": ENCODER, "tasks": {"sst": TASK}, "stages": [{"epochs": 1}]}
+    path.write_text(json.dumps({"base": base, "cells": [{"label": LABEL, "set": {"stages.0.epochs": 1}}]}))
+    for name in ("plan", "run", "table", "cells", "explain"):
+        result = taskloom(name, path, "--registry", registry, *(["--engine", "inline"] if name == "run" else []))
+        assert result.exit_code == 0, result.stderr
+        said = result.stdout + result.stderr
+        assert not {each for each in said if each != "\n" and not each.isprintable()}, name
+        assert SHOWN in said, name
+    for form in ("github", "latex", "html", "csv"):
+        text = taskloom("table", path, "--registry", registry, "--format", form).stdout
+        assert all(each == "\n" or each.isprintable() for each in text), form
+    wrong = taskloom("table", path, "--registry", f"{registry}\x1b[2J")
+    assert wrong.exit_code == 2
+    assert "\x1b" not in wrong.stderr
+
+    for name in ("plan", "cells", "explain"):
+        (row,) = json.loads(taskloom(name, path, "--registry", registry, "--json").stdout)["cells"]
+        assert row["label"] == LABEL
+    assert json.loads(taskloom("table", path, "--registry", registry, "--format", "json").stdout)[0]["label"] == LABEL
