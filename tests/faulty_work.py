@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 from taskloom.core import Emit, Event, Job, OutOfMemory
 
@@ -46,10 +47,40 @@ def work(job: Job, emit: Emit) -> None:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         emit(Event("log", job.cell, {"message": str(child.pid)}))
         time.sleep(600)
+    elif do.startswith("fork"):
+        if not _fork(job, emit, do):
+            return
     elif do == "nothing":
         return
     emit(Event("finished", job.cell, {"scores": {}, "best_epoch": 0, "seconds": 0.1, "peak_memory": 0}))
     emit(Event("log", job.cell, {"message": "nobody hears this"}))
+
+
+def _fork(job: Job, emit: Emit, do: str) -> bool:
+    """Forks as a library of a component might; says whether the job is to go on."""
+    import subprocess
+
+    child = os.fork()
+    if do == "fork and return":  # both go on with the work
+        mark = Path(job.folder, "copy")
+        if not child:
+            mark.with_suffix(".part").write_text(str(os.getpid()))
+            mark.with_suffix(".part").rename(mark)
+        while not mark.exists():
+            time.sleep(0.01)
+        for _ in range(20 if child else 1):
+            emit(Event("log", job.cell, {"message": "parent" if child else "child"}))
+        return True
+    if not child:
+        time.sleep(600)
+        os._exit(0)
+    other = subprocess.Popen(["sleep", "600"])
+    emit(Event("log", job.cell, {"message": f"{child} {other.pid}"}))
+    if do == "fork and exit":
+        os._exit(5)
+    if do == "fork and hang":
+        time.sleep(600)
+    return True
 
 
 def _environment() -> dict[str, str]:

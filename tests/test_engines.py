@@ -175,20 +175,61 @@ def test_what_hangs_or_does_not_listen_is_ended_at_once_with_its_children(local:
     assert local.end("deaf").what == "lost"
 
 
+def test_what_a_component_forked_neither_hides_a_death_nor_outlives_it(local: Watched, tmp_path: Path) -> None:
+    for place, do in enumerate(("fork and hang", "fork and exit", "fork and go on")):
+        cell = f"c{place}"
+        local.engine.submit(job(cell, do, tmp_path))
+        pid = local.until("started", cell).facts["pid"]
+        left = [int(number) for number in local.until("log", cell).facts["message"].split()]
+        if do == "fork and hang":
+            os.kill(pid, signal.SIGKILL)
+        end = local.end(cell)
+        if do == "fork and go on":
+            assert end.what == "finished"
+            assert not any(map(gone, left)), "the worker goes on, and with it what it started"
+            local.engine.close()
+        else:
+            how = "was killed (SIGKILL)" if do == "fork and hang" else "ended with exit code 5"
+            assert (end.what, end.facts["reason"]) == ("lost", f"worker process {pid} {how}")
+        wait_until(lambda left=left: all(map(gone, left)))
+
+
+def test_a_forked_copy_that_goes_on_with_the_work_is_not_heard(local: Watched, tmp_path: Path) -> None:
+    local.engine.submit(job("c", "fork and return", tmp_path))
+    assert local.end("c").what == "finished"
+    wait_until(lambda: gone(int((tmp_path / "copy").read_text())))
+    assert {event.facts["message"] for event in local.of("c") if event.what == "log"} == {"parent"}
+    local.engine.submit(job("next", "fine", tmp_path))
+    assert local.end("next").what == "finished"
+    assert local.until("started", "next").facts["pid"] == local.until("started", "c").facts["pid"]
+
+
+def test_a_worker_whose_memory_ran_out_is_replaced(local: Watched, tmp_path: Path) -> None:
+    local.engine.submit(job("memory", "memory", tmp_path))
+    assert local.end("memory").what == "oom"
+    pid = local.until("started", "memory").facts["pid"]
+    assert gone(pid)
+    assert local.engine.free == 2
+    local.engine.submit(job("next", "fine", tmp_path))
+    assert local.end("next").what == "finished"
+    assert local.until("started", "next").facts["pid"] != pid
+
+
 def test_workers_end_with_their_driver(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path\n"
         "from taskloom.core import Job; from taskloom.runs.engines.local import Local\n"
-        "engine = Local(workers=2, devices='cpu'); folder = Path(sys.argv[1]); engine.check()\n"
+        "engine = Local(workers=3, devices='cpu'); folder = Path(sys.argv[1]); engine.check()\n"
         "engine.open('faulty_work:work', folder)\n"
-        "for do in ('hang', 'deaf'): engine.submit(Job(do, do, 0, {'do': do}, str(folder)))\n"
+        "for do in ('hang', 'deaf', 'fork and hang'): engine.submit(Job(do[:4], do, 0, {'do': do}, str(folder)))\n"
         "while True:\n"
         "    for event in engine.poll(0.1):\n"
         "        if event.what == 'started': print(event.facts['pid'], flush=True)\n"
+        "        if event.what == 'log': print(event.facts['message'].replace(' ', '\\n'), flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
-        pids = [int(driver.stdout.readline()) for _ in range(2)]
+        pids = [int(driver.stdout.readline()) for _ in range(5)]  # of the workers, and what one of them started
         assert not any(map(gone, pids))
         driver.kill()
         wait_until(lambda: all(map(gone, pids)))
@@ -218,6 +259,13 @@ def test_a_log_does_not_grow_without_bound(tmp_path: Path, capfd: pytest.Capture
     assert max(sizes.values()) <= 11_000
     lines = (folder / "log-old.txt").read_text().split() + (folder / "log.txt").read_text().split()
     assert [int(line[:3]) for line in lines] == list(range(100 - len(lines), 100)), "the newest lines are kept in order"
+    with cell_log.Redirected(folder, limit=10_000) as log:
+        for line in range(90):  # between two events
+            os.write(1, b"%03d" % line + b"y" * 996 + b"\n")
+        log.rotate()
+    kept = (folder / "log-old.txt").read_text()
+    assert 9_000 <= len(kept) <= 10_000
+    assert [int(line[:3]) for line in kept.split()] == list(range(90 - len(kept) // 1000, 90))
     os.write(1, b"outside\n")
     assert capfd.readouterr().out == "outside\n"
 

@@ -4,8 +4,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-#: Bytes after which a log is put aside; the one put aside before goes. So a cell's logs take twice this at most,
-#: and what was printed between two events.
+#: Bytes after which a log is put aside; the one put aside before goes. So a cell's logs take twice this at most, and
+#: until the next event what is printed meanwhile: of that the end is kept.
 LIMIT = 4 << 20
 NAME, OLD = "log.txt", "log-old.txt"
 
@@ -22,12 +22,25 @@ def rotate(folder: Path, limit: int = LIMIT) -> bool:
     """Put a log that has grown too large aside; says whether it did."""
     path = folder / NAME
     try:
-        if path.stat().st_size <= limit:
+        size = path.stat().st_size
+        if size <= limit:
             return False
         path.replace(folder / OLD)
+        if size > 2 * limit:
+            _keep_end(folder / OLD, limit)
     except OSError:
         return False
     return True
+
+
+def _keep_end(path: Path, limit: int) -> None:
+    """Cut a file down to its last bytes, from the beginning of a line if there is one."""
+    with path.open("r+b") as file:
+        file.seek(-limit, os.SEEK_END)
+        end = file.read(limit)
+        file.seek(0)
+        file.write(end[end.find(b"\n") + 1 :] or end)
+        file.truncate()
 
 
 class Redirected:

@@ -8,6 +8,8 @@ from taskloom.core.errors import Problem, RequestError
 
 #: CPU workers without a word from the user: more seldom pay.
 MOST_CPU = 8
+#: Workers on the CPU, whatever was asked for: by core, or this many if that is more; and everywhere.
+MOST_BY_CORE, FEW, MOST = 4, 32, 512
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ def place(
         if value is not None and value < 1:
             raise _refused(option, f"should be at least 1. Found {value}.")
     cpu, gpus = _read(devices, machine)
+    most = MOST if cpu is None else min(MOST, max(FEW, MOST_BY_CORE * machine.cores))
+    counts = {"devices": cpu, "workers": workers, "cells_per_gpu": cells_per_gpu, "threads": threads}
+    for option, value in counts.items():
+        if value and value > most:
+            raise _refused(option, f"should be at most {most} here ({machine.cores} cores). Found {value}.")
     if cpu is not None:
         if cells_per_gpu > 1:
             raise _refused("cells_per_gpu", f"no GPU is used here (devices: {devices}); --workers sets the CPU's cells")
@@ -101,7 +108,7 @@ def _read(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
         kind, colon, number = item.partition(":")
         if item == "auto" and devices.strip() == "auto":
             return (None, list(range(len(machine.cuda)))) if machine.cuda else (0, [])
-        if kind not in ("cpu", "cuda") or (colon and not number.isdecimal()) or item == "cpu:0":
+        if kind not in ("cpu", "cuda") or (colon and not (number.isdecimal() and len(number) < 10)) or item == "cpu:0":
             text = "should be auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
             raise _refused("devices", f"{text}. Found {devices!r}.")
         if kind == "cpu":

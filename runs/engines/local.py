@@ -19,13 +19,16 @@ from taskloom.runs.engines.devices import Slot, inventory, place
 
 #: Seconds that a worker is given to go when its socket is closed.
 GRACE = 5.0
+#: Seconds between two looks at the workers where the system does not tell of their end.
+LOOK = 0.1
 
 
 class Local(Engine):
     """Runs the cells in worker processes on this machine, one per GPU, or on the CPU with its threads divided.
 
     A worker imports torch once and runs one cell after another. If it dies, its cell is reported as lost and another
-    worker takes its place; if the driver dies, the workers end. What a cell prints goes to its ``log.txt``.
+    worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers end. What a worker
+    started and left behind ends with it. What a cell prints goes to its ``log.txt``.
 
     Options:
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
@@ -85,9 +88,12 @@ class Local(Engine):
     def poll(self, seconds: float) -> list[Event]:
         until = time.monotonic() + seconds
         while not self._events and self._selector.get_map() is not None:
-            ready = self._selector.select(max(0.0, until - time.monotonic()))
-            for key, _ in ready:
-                self._read(key.data)
+            left = max(0.0, until - time.monotonic())
+            told = all(worker.end is not None for worker in self._workers)
+            ready = {key.data for key, _ in self._selector.select(left if told else min(left, LOOK))}
+            for worker in list(self._workers):
+                if worker in ready or (worker.end is None and worker.ended()):
+                    self._read(worker)
             if not ready and time.monotonic() >= until:
                 break
         events, self._events = self._events, []
@@ -103,13 +109,12 @@ class Local(Engine):
                     worker.send({"stop": worker.job.cell})
 
     def close(self) -> None:
-        for worker in self._workers:
-            self._selector.unregister(worker.connection)
-            worker.connection.close()  # which ends it
+        workers = list(self._workers)
+        for worker in workers:
+            self._let_go(worker)  # which ends it
         until = time.monotonic() + GRACE
-        for worker in self._workers:
+        for worker in workers:
             worker.wait(max(0.0, until - time.monotonic()))
-        self._workers = []
         self._selector.close()
 
     def describe(self) -> str:
@@ -126,24 +131,31 @@ class Local(Engine):
         slot, name = next((slot, name) for slot, name in named(self._slots or ()) if name not in taken)
         worker = _Worker(slot, name, self._command)
         self._workers.append(worker)
-        self._selector.register(worker.connection, selectors.EVENT_READ, worker)
+        for ear in worker.ears:
+            self._selector.register(ear, selectors.EVENT_READ, worker)
         return worker
 
+    def _let_go(self, worker: "_Worker") -> None:
+        """Hear no more of a worker."""
+        for ear in worker.ears:
+            self._selector.unregister(ear)
+        self._workers.remove(worker)
+        worker.hang_up()
+
     def _read(self, worker: "_Worker") -> None:
-        """Take over what a worker said; if it is gone, say so of its cell."""
-        try:
-            data = worker.connection.recv(1 << 16)
-        except OSError:
-            data = b""
+        """Take over what a worker said; if it is gone, say so of its cell.
+
+        The end of the socket is not enough to tell by: what the worker has forked may hold it open.
+        """
+        gone = worker.ended()  # asked first, so that all of its words are there
+        data, closed = worker.listen()
         *lines, worker.rest = (worker.rest + data).split(b"\n")
         for line in lines:
             self._hear(worker, json.loads(line))
-        if data:
+        if not (gone or closed or worker.spent):
             worker.kills = kernel_kills()  # what the system kills from now on may be this one
             return
-        self._selector.unregister(worker.connection)
-        self._workers.remove(worker)
-        worker.connection.close()
+        self._let_go(worker)
         worker.kill()
         worker.wait(GRACE)
         if worker.job is not None:
@@ -159,6 +171,7 @@ class Local(Engine):
             event.facts.update(worker=worker.name, pid=worker.process.pid)
         if event.what in ENDS:
             worker.job = None
+            worker.spent = event.what == "oom"  # its memory is in pieces; the next has all of it
         self._events.append(event)
 
 
@@ -170,6 +183,7 @@ class _Worker:
         self.job: Job | None = None
         self.rest = b""
         self.told = ""  # why it ends, if that is known
+        self.spent = False  # it is to be replaced
         self.connection, theirs = socket.socketpair()
         self.kills = kernel_kills()
         self._peak = 0
@@ -178,7 +192,7 @@ class _Worker:
         with theirs:
             self.process = subprocess.Popen(
                 [*command, *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing is ever written: its end is this process's
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **slot.environment},
@@ -186,9 +200,40 @@ class _Worker:
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )
 
+        self.end: int | None = None  # readable once the process has ended, where there is such a thing
+        with suppress(OSError, AttributeError):
+            self.end = os.pidfd_open(self.process.pid)
+
+    @property
+    def ears(self) -> list[socket.socket | int]:
+        """What has something to read when there is news of it."""
+        return [self.connection] if self.end is None else [self.connection, self.end]
+
     def send(self, message: dict[str, Any]) -> None:
         with suppress(OSError):  # then it is gone, and the next poll says so
             self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def listen(self) -> tuple[bytes, bool]:
+        """What it has said, and whether it can say no more."""
+        data = b""
+        try:
+            for _ in range(64):  # more than a socket holds; who never stops talking is heard in turns
+                more = self.connection.recv(1 << 16, socket.MSG_DONTWAIT)
+                if not more:
+                    return data, True
+                data += more
+        except BlockingIOError:
+            pass
+        except OSError:
+            return data, True
+        return data, False
+
+    def hang_up(self) -> None:
+        self.connection.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        if self.end is not None:
+            os.close(self.end)
 
     def kill(self) -> None:
         """End it, and whatever it started, now."""
@@ -196,23 +241,33 @@ class _Worker:
             with suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
+    def ended(self) -> bool:
+        """Whether it is gone. Then what it started is ended too, and its largest size remembered."""
+        pid = self.process.pid
+        if self.process.returncode is not None:
+            return True
+        with suppress(ChildProcessError, AttributeError):  # macOS has no waitid before Python 3.13
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+            self.kill()  # while nobody else can have been given its number
+        try:
+            found, status, usage = os.wait4(pid, os.WNOHANG)
+        except ChildProcessError:  # somebody else was told how it ended
+            self.process.returncode = 255
+            return True
+        if found:
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self._peak = usage.ru_maxrss * 1024
+        return bool(found)
+
     def wait(self, seconds: float) -> None:
-        """Wait until it is gone; kill it if that takes too long. Remembers its largest size."""
+        """Wait until it is gone; kill it if that takes too long."""
         until = time.monotonic() + seconds
-        while self.process.returncode is None:
-            try:
-                pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else was told how it ended
-                self.process.returncode = 255
-                return
-            if pid:
-                self.process.returncode = os.waitstatus_to_exitcode(status)
-                self._peak = usage.ru_maxrss * 1024
-            elif time.monotonic() > until:
+        while not self.ended():
+            if time.monotonic() > until:
                 self.kill()
                 until = float("inf")
-            else:
-                time.sleep(0.01)
+            time.sleep(0.01)
 
     def last_word(self, job: Job) -> Event:
         """What is said of the cell that it had when it ended."""

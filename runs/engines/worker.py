@@ -2,7 +2,8 @@
 
 It imports torch once, then runs one cell after another. Jobs come as JSON lines through the socket and events go back
 the same way. When the other end closes, the driver is gone and the worker ends at once, in the middle of whatever it
-does: somebody else may take the cell up.
+does, with all that it started: somebody else may take the cell up. What a component forks has no part in the cell: it
+cannot report or go on with the training, and ends with the worker.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -25,6 +27,8 @@ from taskloom.runs.engines.cell_log import Redirected
 
 #: Exit code of a worker whose driver is gone.
 ORPHANED = 3
+#: Exit code of a forked copy of a worker that would go on with the cell.
+COPY = 4
 
 
 class Line:
@@ -36,18 +40,32 @@ class Line:
         self.rotate: Callable[[], None] = lambda: None
         self._stopped: set[str] = set()
         self._connection = connection
+        self._forked = False
         threading.Thread(target=self._listen, name="driver", daemon=True).start()
 
     @property
     def stop_asked(self) -> bool:
+        self._refuse_copies()
         return self.cell in self._stopped
 
     def __call__(self, event: Event) -> None:
+        self._refuse_copies()
         self.rotate()
         self.send({"event": event.as_json()})
 
     def send(self, message: dict[str, Any]) -> None:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def forget(self) -> None:
+        """In a forked copy of this process: the driver is not to hear of it."""
+        if not self._forked:
+            self._forked = True
+            with suppress(OSError):
+                os.close(self._connection.detach())
+
+    def _refuse_copies(self) -> None:
+        if self._forked:  # and it came back into the training, which the other one does
+            os._exit(COPY)
 
     def _listen(self) -> None:
         with suppress(OSError), self._connection.makefile("rb") as lines:
@@ -59,13 +77,14 @@ class Line:
                     self.jobs.put(job)
                 else:
                     self._stopped.add(message["stop"])
-        os._exit(ORPHANED)
+        _end_all()
 
 
 def main() -> None:
     handle, parent, threads = map(int, sys.argv[1:4])
     work, folder = sys.argv[4:]
     _end_with(parent)
+    _guard_group()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable(2)  # a crash is told in the log of the cell that has the descriptor then
@@ -73,6 +92,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
     line = Line(socket.socket(fileno=handle))
+    _keep_copies_apart(line)
     try:
         _serve(line, threads, work, Path(folder))
     except Exception as error:
@@ -101,11 +121,54 @@ def _serve(line: Line, threads: int, work: str, folder: Path) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Be killed when the driver ends, even while no Python runs here (Linux; elsewhere the socket tells)."""
+    """Be killed when the parent ends, even while no Python runs here (Linux; elsewhere the socket tells)."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(ORPHANED)
+
+
+def _guard_group() -> None:
+    """Let the group of this process end with the driver: what a component started, too, and however the driver ends.
+
+    The guard is a shell of the same group that nobody is the parent of. It waits for the end of our standard input,
+    which the driver holds; then it ends the group.
+    """
+    if _leads_group():
+        with suppress(OSError):
+            guard = "exec 3<&0; (read _ <&3; kill -KILL 0) &"
+            subprocess.run(["/bin/sh", "-c", guard], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def _end_all() -> None:
+    """End this process and all that it started."""
+    if _leads_group():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(ORPHANED)
+
+
+def _leads_group() -> bool:
+    return os.getpgid(0) == os.getpid()
+
+
+def _keep_copies_apart(line: Line) -> None:
+    """Let what this process forks, or a library in it, neither speak for it nor outlive it."""
+    worker, by_main = os.getpid(), False
+
+    def before() -> None:
+        # The system means the end of the thread that forks. One that may end before the process does is no measure.
+        nonlocal by_main
+        by_main = threading.current_thread() is threading.main_thread()
+
+    def in_copy() -> None:
+        line.forget()
+        if by_main and os.getppid() == worker:  # a copy of a copy is somebody else's
+            _end_with(worker)
+
+    os.register_at_fork(before=before, after_in_child=in_copy)
 
 
 if __name__ == "__main__":
