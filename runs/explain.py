@@ -126,8 +126,8 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     try:
         today = facts_today(record, catalogue)
     except TaskloomError as error:
-        whys = [f"it cannot be planned today: {error}", *_packages_gone(record, catalogue)]
-        return Explanation("stale", "; ".join(whys), record.id, rows=rows)
+        said = [f"it cannot be planned today: {error}", *_packages_gone(record, catalogue)]
+        return Explanation("stale", "; ".join(said), record.id, rows=rows)
     now = digest(today)
     if now != record.id:
         why = f"the same specification is now cell {now}, because:"
