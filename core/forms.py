@@ -279,7 +279,7 @@ def _bounds(plan: Mapping[str, Any]) -> Schema:
 
 
 def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def _lengths(plan: Mapping[str, Any], what: str, *, most: bool = True) -> Schema:

@@ -54,10 +54,9 @@ def exact(limit: Any) -> Any:
     >>> exact(Decimal("0.5")), exact(Decimal("0.1")), exact(2**60)
     (0.5, None, None)
     """
-    if not isinstance(limit, int | float | Decimal) or not math.isfinite(limit) or abs(limit) >= 2**53:
+    if not isinstance(limit, int | float | Decimal) or not -(2**53) < limit < 2**53:
         return None
-    near = float(limit)
-    # 0.1 is another number in binary
+    near = float(limit)  # 0.1 is another number in binary
     return (int(limit) if near.is_integer() else near) if Decimal(repr(near)) == Decimal(near) == limit else None
 
 
@@ -67,8 +66,8 @@ def exact_step(step: Any) -> int | float | None:
     >>> exact_step(3.0), exact_step(0.25), exact_step(0.1)
     (3, 0.25, None)
     """
-    if not isinstance(step, int | float) or not math.isfinite(step) or step <= 0:
+    if not isinstance(step, int | float) or not 0 < step < math.inf:
         return None
-    if float(step).is_integer():
+    if isinstance(step, int) or step.is_integer():
         return int(step)
     return step if math.frexp(step)[0] == 0.5 and step >= 2**-20 else None

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from taskloom.core import Loss, hookimpl
 from taskloom.core.fits import fits
-from taskloom.core.forms import common_pattern, form_of
+from taskloom.core.forms import common_pattern, form_of, sound
 from taskloom.registry.catalogue import Catalogue
 from taskloom.registry.manager import COMPONENTS, Plugin, Plugins, load_plugins
 from taskloom.registry.schema import grid_schema
@@ -225,6 +225,22 @@ FORMS = [
     {"uniqueItems": True},
     {"not": {"enum": [1, [True]]}},
 ]
+
+
+def test_a_form_that_no_validator_could_read_is_left_out() -> None:
+    assert form_of({"type": "list", "min_length": -1}) == {}
+    assert form_of({"type": "list", "items_schema": {"type": "tuple", "items_schema": []}}) != {}
+    for word, said in (("prefixItems", []), ("multipleOf", 0), ("maximum", float("inf")), ("pattern", "("), ("so", 1)):
+        assert not sound({"anyOf": [{"type": "null"}, {word: said}]})
+
+
+def test_numbers_of_any_size_are_held_against_limits() -> None:
+    large = form_of(TypeAdapter(Annotated[int | float, Field(lt=10**400, multiple_of=0.5)]).core_schema)
+    assert fits(large, 10**399)
+    assert not fits(large, 10**400)
+    assert form_of(TypeAdapter(Annotated[Decimal, Field(lt=Decimal("inf"), ge=10**400)]).core_schema)["anyOf"][0] == {
+        "type": "number"
+    }
 
 
 @settings(max_examples=150, deadline=None)
