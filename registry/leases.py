@@ -11,7 +11,7 @@ the wall clock: there the machines' clocks should agree to within the patience.
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice, repeat
 from threading import Event as Flag
@@ -24,6 +24,7 @@ from taskloom.registry.artifacts import fence_of
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_errors import LostLeaseError as LostLeaseError
 from taskloom.registry.ledger_events import now
+from taskloom.registry.ledger_tables import STAGE_LEASES, statements
 from taskloom.registry.presence import Driver, Machine
 
 BEAT = 5.0  # seconds between two signs of life
@@ -62,12 +63,22 @@ class Leases:
     ) -> None:
         self.close()
 
-    def claim(self, cell: str) -> int | None:
+    def claim(self, cell: str, stages: Sequence[str] = ()) -> int | None:
         """The fence of a new lease; ``None`` if another driver holds a live one or the cell is finished.
 
-        Claiming what one holds already gives a larger fence: whatever ran under the old one is refused from then on.
+        ``stages`` are the keys of the stages that the cell would compute, in their order: with the cell they are
+        claimed for as long as it is held. If another driver computes the first of them, nothing is claimed. Claiming
+        what one holds already gives a larger fence: whatever ran under the old one is refused from then on.
         """
-        return self.claim_some([cell]).get(cell)
+        with self._ledger.transaction(durable=False) as db:
+            self._say(db)
+            elsewhere = self._computed(db, stages)
+            got = {} if elsewhere & set(stages[:1]) else self._claim(db, self.unfinished([cell]), 1)
+            if got:
+                mine = [(key, cell) for key in stages if key not in elsewhere]
+                db.executemany("INSERT OR REPLACE INTO stage_leases VALUES (?, ?)", mine)
+        self._mine |= got
+        return got.get(cell)
 
     def claim_some(self, cells: Iterable[str], count: int = 1) -> dict[str, int]:
         """Claim the first ``count`` of these cells that can be claimed; cell → fence, in their order."""
@@ -187,6 +198,19 @@ class Leases:
             if len(got) == count:
                 break
         return got
+
+    def _computed(self, db: sqlite3.Connection, stages: Sequence[str]) -> set[str]:
+        """Those of the stages that other living drivers compute."""
+        if not stages:
+            return set()
+        for statement in statements(STAGE_LEASES):
+            db.execute(statement)
+        marks, others = ", ".join("?" * len(stages)), _drivers(db)
+        rows = db.execute(
+            f"SELECT key, driver FROM stage_leases JOIN leases USING (cell) WHERE driver != ? AND key IN ({marks})",
+            [self.driver, *stages],
+        )
+        return {row["key"] for row in rows if others[row["driver"]].lives(self._machine)}
 
     def _new_lease(self, db: sqlite3.Connection, cell: str) -> int:
         # A ledger that was put back from a copy may have forgotten fences that stand in folders.

@@ -20,8 +20,16 @@ CREATE TABLE cells (
 CREATE INDEX cells_by_status ON cells (status, id);
 """
 
+#: Which cell computes a stage that others share; goes with the cell's lease. Ledgers made before have no such table.
+STAGE_LEASES = """
+CREATE TABLE IF NOT EXISTS stage_leases (
+    key TEXT PRIMARY KEY, cell TEXT NOT NULL REFERENCES leases (cell) ON DELETE CASCADE
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS stages_of_lease ON stage_leases (cell);
+"""
+
 #: What version 2 added: which cells a row of a grid ever was, every attempt at a cell, who runs what.
-ADDED = """
+ADDED = f"""
 CREATE TABLE history (
     grid TEXT NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
     cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
@@ -34,7 +42,7 @@ CREATE TABLE attempts (
     cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
     number INTEGER NOT NULL, driver TEXT, fence INTEGER NOT NULL DEFAULT 0,
     began TEXT NOT NULL, ended TEXT, how TEXT, reason TEXT, micro_batch INTEGER, worker TEXT,
-    versions TEXT NOT NULL DEFAULT '{}',
+    versions TEXT NOT NULL DEFAULT '{{}}',
     PRIMARY KEY (cell, number)
 ) WITHOUT ROWID;
 CREATE TABLE drivers (
@@ -48,6 +56,7 @@ CREATE TABLE leases (
 CREATE INDEX leases_of_driver ON leases (driver);
 CREATE TABLE fences (last INTEGER NOT NULL);
 INSERT INTO fences VALUES (0);
+{STAGE_LEASES}
 """
 
 TABLES = f"""

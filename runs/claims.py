@@ -1,7 +1,7 @@
 """Cells that several drivers share: claim one before it is run, and wait for those that others run."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,9 +32,13 @@ class Claims:
         """How cells stand before this run: what fails from now on is not to be tried again."""
         self._seen = {record.id: (record.status, record.attempts) for record in records}
 
-    def claim(self, job: Job) -> Job | None:
-        """The job with the number of its lease; ``None`` if another driver has or had it, as :meth:`look` tells."""
-        fence = self._leases.claim(job.cell)
+    def claim(self, job: Job, stages: Sequence[str] = ()) -> Job | None:
+        """The job with the number of its lease; ``None`` if another driver has or had it, as :meth:`look` tells.
+
+        ``stages`` are the keys of the stages that it lacks. While another driver computes the first of them the job
+        waits for that: :meth:`look` gives it back now and then to be tried again.
+        """
+        fence = self._leases.claim(job.cell, stages)
         if fence is None:
             self.waiting[job.cell] = job
             return None

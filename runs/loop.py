@@ -108,7 +108,7 @@ class Loop:
                 return
             del self.pending[job.cell]
             self._order.remove(job)
-            claimed = self.claims.claim(job)
+            claimed = self.claims.claim(job, [key for key in job.stage_keys if not self._is_done(key)])
             if claimed is not None:
                 self.running[job.cell] = Run(claimed, time.monotonic())
                 self.engine.submit(claimed)

@@ -1,6 +1,8 @@
 """The drive loop with work that takes no time: order, shared stages, other drivers, bounds; and ``run``'s flags."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,6 +147,69 @@ def test_a_cell_of_another_driver_is_waited_for_and_taken_over(ledger: Ledger) -
     assert outcome.reasons == {"broken": "their defect"}
     assert next(e for e in run.events if e.cell == "theirs").facts["scores"] == {"sst": 0.25}
     assert [attempt.how for attempt in ledger.attempts("left")] == ["finished"]
+
+
+@pytest.mark.parametrize("how", ["computes it", "dies"])
+def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how: str) -> None:
+    jobs = jobs_of(ledger, theirs=("fine", "k"), mine=("fine", "k"), too=("fine", "k"), other=("fine", "l"))
+    script = (
+        "import sys, time; from taskloom.registry.leases import Leases; from taskloom.registry.ledger import Ledger\n"
+        "leases = Leases(Ledger.open(sys.argv[1], create=False)); print(leases.claim('theirs', ['k']), flush=True)\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(ledger.folder)], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "1\n"
+        run = Run(ledger, jobs[1:])
+
+        def react(event: Event) -> None:
+            if event.cell == "other" and event.what == "finished":
+                assert run.told("started") == ["other started"], "somebody did not wait"
+                if how == "dies":
+                    driver.kill()
+                else:  # and goes on with its next stage
+                    (ledger.folder / "stages" / "k" / "result").mkdir(parents=True)
+
+        run.react = react
+        try:
+            assert run().finished == 3
+        finally:
+            driver.kill()
+    assert run.told("started")[0] == "other started"
+    assert sorted(run.told("started")[1:]) == ["mine started", "too started"]
+
+
+def test_two_drivers_never_compute_a_stage_at_once(ledger: Ledger) -> None:
+    jobs_of(ledger, a="fine", b="fine", c="fine", d="fine")
+    with Ledger.open(ledger.folder, create=False) as second:
+        ours, theirs = Leases(ledger), Leases(second)
+        assert ours.claim("a", ["k", "l"])
+        assert theirs.claim("b", ["k", "m"]) is None
+        assert theirs.claim("b", ["l"]) is None
+        assert set(theirs.holders()) == {"a"}, "what waits for a stage holds nothing"
+        assert theirs.claim("b", ["m", "l"]), "only the first that it lacks is waited for"
+        assert ours.claim("c", ["m"]) is None
+        assert ours.claim("c", ["l"]), "whoever holds a stage may give it to another cell of its own"
+        ours.release("a")
+        assert theirs.claim("d", ["l"]) is None
+        assert theirs.claim("d", ["k"]), "the stages of a cell are given back with it"
+        ours.close()
+        theirs.release("d")
+        assert theirs.claim("d", ["l"])
+        theirs.close()
+        with ledger.snapshot() as db:
+            assert db.execute("SELECT count(*) FROM stage_leases").fetchone()[0] == 0
+
+
+def test_a_ledger_of_before_there_were_stage_leases_is_used_on(ledger: Ledger) -> None:
+    jobs_of(ledger, a="fine", b="fine")
+    with ledger.transaction() as db:
+        db.execute("DROP TABLE stage_leases")
+    with Leases(ledger) as leases, Ledger.open(ledger.folder, create=False) as second:
+        assert leases.claim("a", ["k"])
+        assert Leases(second).claim("b", ["k"]) is None
 
 
 def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
