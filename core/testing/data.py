@@ -1,14 +1,16 @@
 """Laws of data sets. Give options that name real examples: a folder, or a rule."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, get_args
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from taskloom.core.data import DataSet, Examples, Split
 from taskloom.core.errors import DataError
-from taskloom.core.testing.edges import edge_values, known_options
+from taskloom.core.testing.files import CHANGES, copied_options, other_options
 from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
 
 
@@ -108,10 +110,13 @@ def dev_is_not_train_again(subject: Subject) -> None:
 
 
 def content_follows_the_examples(subject: Subject) -> None:
-    """Where other options give other train or dev examples, the fingerprint is another one: identity hangs on it."""
+    """Where other options, or files that changed, give other train or dev examples, the fingerprint is another one.
+
+    A result's identity hangs on it.
+    """
     base: DataSet = subject.make()
     here, key = _learnt(base), base.content()
-    for name, value in _other_options(subject):
+    for name, value in other_options(subject):
         with given(f"{name}={value!r}"):
             try:
                 other: DataSet = subject.make(**{name: value})
@@ -120,6 +125,27 @@ def content_follows_the_examples(subject: Subject) -> None:
                 continue
             if not all(_same(one, two) for one, two in zip(here, there, strict=True)):
                 require(other.content() != key, f"the examples are others, and content() is still {key!r}")
+    _follows_the_files(subject)
+
+
+def _follows_the_files(subject: Subject) -> None:
+    """Where a file that an option names has changed, and with it train or dev, the fingerprint is another one."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = copied_options(subject.options, Path(folder) / "plain")
+        if plain is None:
+            return
+        base: DataSet = subject.make(**plain)
+        here, key = _learnt(base), base.content()
+        for words, change in CHANGES.items():
+            changed = copied_options(subject.options, Path(folder) / words, change)
+            with given(f"files {words}"):
+                try:
+                    other: DataSet = subject.make(**(changed or {}))
+                    there = _learnt(other)
+                except REFUSALS:
+                    continue  # it keeps watch over its files
+                if not all(_same(one, two) for one, two in zip(here, there, strict=True)):
+                    require(other.content() != key, f"the examples are others, and content() is still {key!r}")
 
 
 def _learnt(data: DataSet) -> list[Examples | None]:
@@ -129,18 +155,6 @@ def _learnt(data: DataSet) -> list[Examples | None]:
     except DataError:
         found.append(None)
     return found
-
-
-def _other_options(subject: Subject) -> Iterator[tuple[str, Any]]:
-    """Other values of options that were not given: edges of their range, and the next number."""
-    for name, option in known_options(subject.component).items():
-        if name in subject.options or option.required:
-            continue
-        values = [value for value in edge_values(option) if value != option.default]
-        if type(option.default) is int:
-            values.append(option.default + 1)
-        for value in values:
-            yield name, value
 
 
 def _same(one: Examples | None, other: Examples | None) -> bool:

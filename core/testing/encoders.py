@@ -6,8 +6,10 @@ from torch import Tensor
 from taskloom.core.encoder import Encoder
 from taskloom.core.errors import TaskloomError
 from taskloom.core.random import bind_generator
+from taskloom.core.testing.files import other_options
 from taskloom.core.testing.gradients import require_gradient
 from taskloom.core.testing.law import (
+    REFUSALS,
     Subject,
     at_edges,
     generator,
@@ -129,6 +131,23 @@ def tokenizing_is_stable(subject: Subject) -> None:
     require(first.content() == second.content(), "two of them have different content()")
 
 
+def the_vocabulary_key_follows_the_ids(subject: Subject) -> None:
+    """Where other options give other ids, the key is another one: ids are kept under it."""
+    base: Encoder = subject.make()
+    here, key = [list(ids) for ids in base.tokenize(TEXTS)], base.vocabulary_key()
+    require(bool(key) and isinstance(key, str), f"vocabulary_key() should be a filled string. Found {key!r}.")
+    for name, value in other_options(subject):
+        with given(f"{name}={value!r}"):
+            try:
+                other: Encoder = subject.make(**{name: value})
+                other.check()
+                there = [list(ids) for ids in other.tokenize(TEXTS)]
+            except REFUSALS:
+                continue
+            same = here == there or other.vocabulary_key() != key
+            require(same, f"text {TEXTS[0]!r} and others get other ids, and vocabulary_key() is still {key!r}")
+
+
 @at_edges
 def one_seed_gives_one_encoder_and_one_pass(subject: Subject) -> None:
     if _built_if_taken(subject) is None:
@@ -226,6 +245,7 @@ LAWS = (
     a_sequence_does_not_depend_on_its_batch,
     the_order_of_sequences_is_that_of_their_vectors,
     tokenizing_is_stable,
+    the_vocabulary_key_follows_the_ids,
     one_seed_gives_one_encoder_and_one_pass,
     it_touches_no_global_random_state,
     gradients_reach_its_embeddings_and_parameters,

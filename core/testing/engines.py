@@ -11,11 +11,13 @@ from pathlib import Path
 
 from taskloom.core.engine import Engine
 from taskloom.core.events import ENDS, Event, Job
-from taskloom.core.testing.jobs import STEPS, WORK, facts_of
+from taskloom.core.testing.jobs import STEPS, WORK, beat_file, facts_of
 from taskloom.core.testing.law import RAISED, Subject, given, require
 
 #: Seconds without any event after which a job counts as hung.
 LIMIT = 120.0
+#: Seconds after which a job of a closed engine should have ended, and for which one that has ended says nothing.
+OUTLIVED, QUIET = 20.0, 0.3
 #: Cell → what its job does; more than most engines take at once.
 MIXED = {"a": "count", "b": "raise", "c": "silent", "d": "talkative", "e": "count", "f": "raise", "g": "count"}
 
@@ -33,6 +35,7 @@ class Session:
     idle: list[Event] = field(default_factory=list)
     described: object = ""
     stops: dict[str, list[str]] = field(default_factory=dict)  # what was asked → the ends that were reported
+    outlived: bool = False  # whether a job went on after the engine was closed
     error: BaseException | None = None
 
     def of(self, cell: str) -> list[Event]:
@@ -70,10 +73,11 @@ def _wait(engine: Engine, session: Session, done: str, *cells: str) -> None:
         found = engine.poll(0.5)
         session.events += found
         last = time.monotonic() if found else last
-        told = [f"{event.cell}: {event.what}" for event in session.events[-5:]]
-        require(
-            time.monotonic() - last <= LIMIT, f"after {LIMIT:g} s without an event, {cells} have no {done!r}; {told}"
-        )
+        if time.monotonic() - last > LIMIT:
+            does = ", ".join(f"{cell} does {session.jobs[cell].spec['do']!r}" for cell in cells)
+            told = [f"{event.cell}: {event.what}" for event in session.events[-5:]]
+            words = f"after {LIMIT:g} s without an event, {cells} have no {done!r}; the last events are {told}"
+            raise AssertionError(f"with jobs of which {does}: {words}")
 
 
 @lru_cache(maxsize=4)
@@ -89,6 +93,7 @@ def _mixed(subject: Subject) -> Session:
             while waiting and len(running) < min(2, engine.slots):
                 cell, do = waiting.popleft()
                 _submit(engine, session, cell, do)
+                time.sleep(0.02)  # so that several events wait for the next poll
                 running.append(cell)
                 session.free.append((f"with {len(running)} running", engine.free, engine.slots - len(running)))
             _wait(engine, session, "end", running[0])
@@ -121,7 +126,21 @@ def _stopped(subject: Subject) -> Session:
         _wait(engine, session, "started", "d")
         engine.close()
         session.stops["closed"] = []
+        session.outlived = _outlives(session.jobs["d"])
     return session
+
+
+def _outlives(job: Job) -> bool:
+    """Whether a job still counts, ``OUTLIVED`` seconds after the engine was closed."""
+    until = time.monotonic() + OUTLIVED
+    seen: str | None = None
+    while time.monotonic() < until:
+        now = beat_file(job).read_text() if beat_file(job).exists() else ""
+        if now == seen:
+            return False
+        seen = now
+        time.sleep(QUIET)
+    return True
 
 
 def _ends(session: Session) -> list[str]:
@@ -227,6 +246,12 @@ def closing_twice_does_no_harm(subject: Subject) -> None:
         subject.make().close()
 
 
+def closing_ends_what_still_runs(subject: Subject) -> None:
+    session = _sound(_stopped(subject))
+    words = f"with a job that goes on until it is stopped: {OUTLIVED:g} s after close() it still runs"
+    require(not session.outlived, words)
+
+
 LAWS = (
     every_job_ends_with_exactly_one_event,
     events_of_a_job_come_in_order_and_whole,
@@ -238,4 +263,5 @@ LAWS = (
     a_job_that_is_asked_to_stop_is_interrupted,
     a_job_that_is_stopped_at_once_is_lost,
     closing_twice_does_no_harm,
+    closing_ends_what_still_runs,
 )

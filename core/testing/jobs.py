@@ -1,6 +1,7 @@
 """The work that the kit gives to an engine: a job's ``spec["do"]`` says what it does."""
 
 import time
+from pathlib import Path
 
 from taskloom.core.engine import Emit
 from taskloom.core.events import Event, Job
@@ -12,7 +13,10 @@ LONGEST = 300.0
 
 
 def work(job: Job, emit: Emit) -> None:
-    """``count`` reports steps, ``wait`` goes on until it is asked to stop, ``raise`` and ``silent`` end badly."""
+    """``count`` reports steps, ``wait`` goes on until it is asked to stop, ``raise`` and ``silent`` end badly.
+
+    One that waits counts in a file, so that it can be seen whether it is still there.
+    """
     emit(Event("started", job.cell))
     do = job.spec["do"]
     if do == "raise":
@@ -20,8 +24,10 @@ def work(job: Job, emit: Emit) -> None:
     if do == "silent":
         return
     if do == "wait":
-        until = time.monotonic() + LONGEST
+        until, beats = time.monotonic() + LONGEST, 0
         while not emit.stop_asked and time.monotonic() < until:
+            beats += 1
+            beat_file(job).write_text(str(beats))
             time.sleep(0.005)
         emit(Event("interrupted", job.cell))
         return
@@ -31,6 +37,11 @@ def work(job: Job, emit: Emit) -> None:
     if do == "talkative":
         emit(Event("log", job.cell, {"text": "after the end"}))
         emit(Event("failed", job.cell, {"reason": "a second end"}))
+
+
+def beat_file(job: Job) -> Path:
+    """Where a job that waits counts."""
+    return Path(job.folder) / f"{job.cell}.beats"
 
 
 def facts_of(step: int) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Laws of losses."""
 
 import math
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -96,6 +97,25 @@ def the_loss_of_a_batch_is_no_sum(subject: Subject) -> None:
                     f"the loss of {ROWS} examples ({whole:.6g}) is the sum of its parts' in every split, as in "
                     f"{' + '.join(f'{value:.6g}' for value in parts[0])}; take the mean over examples"
                 )
+            if not getattr(trial.loss, "separable", False) and not trial.run().drew:
+                _require_no_faster_growth(trial)
+
+
+def _require_no_faster_growth(trial: Trial) -> None:
+    """A loss that looks across the batch may grow with it, but not as the sum over examples of what each one meets.
+
+    Let Mₘ be its mean over all batches of m of the examples. More examples to be told apart make a mean over examples
+    larger by less and less (log-sum-exp, largest) or by as much each time (sum): M₆ − M₄ ≤ M₄ − M₂. A sum over examples
+    is m times that, so M₆ ≥ 3 M₂ and M₆ − M₄ > M₄ − M₂.
+    """
+    means = []
+    for size in (2, 4, 6):
+        found = [trial.run(rows=rows).value.item() for rows in combinations(range(ROWS), size)]
+        means.append(sum(found) / len(found))
+    two, four, six = means
+    grows = 0 <= two < four and six >= 3 * two * (1 - 1e-5) and six - four > (four - two) + 1e-3 * six
+    words = f"batches of 2, 4 and 6 examples have losses of {two:.6g}, {four:.6g} and {six:.6g} on average"
+    require(not grows, f"{words}: they grow faster than the batch; take the mean over examples")
 
 
 def a_separable_loss_is_the_mean_over_its_examples(subject: Subject) -> None:
