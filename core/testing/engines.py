@@ -76,8 +76,8 @@ def _wait(engine: Engine, session: Session, done: str, *cells: str) -> None:
         if time.monotonic() - last > LIMIT:
             does = ", ".join(f"{cell} does {session.jobs[cell].spec['do']!r}" for cell in cells)
             told = [f"{event.cell}: {event.what}" for event in session.events[-5:]]
-            words = f"after {LIMIT:g} s without an event, {cells} have no {done!r}; the last events are {told}"
-            raise AssertionError(f"with jobs of which {does}: {words}")
+            missing = f"after {LIMIT:g} s without an event, {cells} have no {done!r}; the last events are {told}"
+            raise AssertionError(f"with jobs of which {does}: {missing}")
 
 
 @lru_cache(maxsize=4)
