@@ -59,6 +59,7 @@ class Unshaken:
     """A listener whose stream may go away, with its terminal or its reader: the training goes on in silence."""
 
     def __init__(self, listener: Listener) -> None:
+        self.board = listener.board
         self.listener: Listener | None = listener
 
     def __call__(self, event: Event) -> None:
