@@ -14,7 +14,7 @@ from taskloom.runs.checkpoint import drop_checkpoints
 from taskloom.runs.claims import Claims
 from taskloom.runs.engines import cell_log
 from taskloom.runs.outcome import Outcome
-from taskloom.runs.schedule import Durations, longest_first, next_job
+from taskloom.runs.schedule import Durations, Order
 from taskloom.runs.signals import Stop
 from taskloom.runs.track import tell_trackers
 from taskloom.runs.verdict import ATTEMPTS, Attempt, Verdict, judge
@@ -68,12 +68,11 @@ class Loop:
         self.engine, self.ledger, self.plugins, self.claims = engine, ledger, plugins, claims
         self.outcome, self.listen, self.attempts, self.timeout = outcome, listen, attempts, timeout
         self.stop = stop or Stop()
-        self.pending = {job.cell: job for job in jobs}
         self.running: dict[str, Run] = {}
         self.past: dict[str, list[Attempt]] = {}
         self.artifacts = Artifacts(ledger.folder)
         self.durations = Durations()
-        self._order: list[Job] | None = None
+        self.order = Order(jobs, self.durations)
         self._stopping = 0
 
     def run(self) -> None:
@@ -84,7 +83,7 @@ class Loop:
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
         try:
-            while self.running or (not self._stopping and (self.pending or self.claims.waiting)):
+            while self.running or (not self._stopping and (self.order.pending or self.claims.waiting)):
                 self._heed()
                 self._submit()
                 for event in self.engine.poll(PULSE):
@@ -94,20 +93,16 @@ class Loop:
         except RegistryError:
             self._wind_down()
             raise
-        self.outcome.interrupted += len(self.pending) + len(self.claims.waiting)
+        self.outcome.interrupted += len(self.order.pending) + len(self.claims.waiting)
 
     # Cells begin
 
     def _submit(self) -> None:
-        while not self._stopping and self.pending and self.engine.free:
-            if self._order is None:
-                self._order = longest_first(self.pending.values(), self.durations)
+        while not self._stopping and self.order.pending and self.engine.free:
             busy = [*(run.job for run in self.running.values()), *self.claims.waiting.values()]
-            job = next_job(self._order, busy, self._is_done)
+            job = self.order.take(busy, self._is_done)
             if job is None:
                 return
-            del self.pending[job.cell]
-            self._order.remove(job)
             claimed = self.claims.claim(job, [key for key in job.stage_keys if not self._is_done(key)])
             if claimed is not None:
                 self.running[job.cell] = Run(claimed, time.monotonic())
@@ -171,7 +166,7 @@ class Loop:
                 follows = {"attempt": job.attempt + 1, "again": True, "next_micro_batch": verdict.micro_batch}
                 follows |= {"attempts": self.attempts} if event.what == "lost" else {}
                 self._tell(job, replace(event, facts={**facts, **follows}))
-                self.pending[cell] = replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch)
+                self.order.add(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch))
             case "again" | "interrupted":
                 self._tell(job, event)
                 self.outcome.interrupted += 1
@@ -184,8 +179,8 @@ class Loop:
                 self._tell(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
                 self.outcome.fail(cell, verdict.reason)
         del self.running[cell]
-        self._order = None
-        if cell not in self.pending:
+        self.order.learn()
+        if cell not in self.order.pending:
             self.claims.release(cell)
 
     # What comes from outside
@@ -220,8 +215,7 @@ class Loop:
             self._give_up(cell)
         for job, event in self.claims.look():
             if event is None:
-                self.pending[job.cell] = job
-                self._order = None
+                self.order.add(job)
                 continue
             if event.what == "finished":
                 self.outcome.elsewhere += 1

@@ -1,6 +1,7 @@
 """Which cell is run next: longest first once durations are known, and cells that share a stage wait for it once."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from taskloom.core.events import Job
@@ -36,6 +37,38 @@ class Durations:
         return None
 
 
+class Order:
+    """The jobs that are still to be run, the longest first.
+
+    What ends teaches how long others take, so the order changes. It is made anew after every end; with more than
+    ``MANY`` jobs after one end per ``MANY``, so that a cell does not cost more in a larger grid.
+    """
+
+    MANY = 250
+
+    def __init__(self, jobs: Iterable[Job], durations: Durations) -> None:
+        self.pending = {job.cell: job for job in jobs}
+        self._durations, self._sorted, self._ends = durations, False, 0
+
+    def add(self, job: Job) -> None:
+        """One more, or one that is to be tried again."""
+        self.pending[job.cell] = job
+        self._sorted = False
+
+    def learn(self) -> None:
+        """A cell has ended."""
+        self._ends += 1
+        self._sorted &= self._ends * self.MANY < len(self.pending)
+
+    def take(self, busy: Iterable[Job], is_done: Callable[[str], bool]) -> Job | None:
+        """The next job, which is then no longer pending; ``None`` if all wait for stages that others compute."""
+        if not self._sorted:
+            self.pending = {job.cell: job for job in longest_first(self.pending.values(), self._durations)}
+            self._sorted, self._ends = True, 0
+        job = next_job(self.pending.values(), busy, is_done)
+        return job and self.pending.pop(job.cell)
+
+
 def longest_first(jobs: Iterable[Job], durations: Durations) -> list[Job]:
     """The jobs, the longest first; those of which nothing is known count as the mean, and equals keep their order."""
     jobs = list(jobs)
@@ -56,6 +89,7 @@ def next_job(ordered: Iterable[Job], busy: Iterable[Job], is_done: Callable[[str
     ``is_done`` tells of a stage key whether its result is there. A job waits only for the first stage that it lacks:
     it could not begin anything else.
     """
+    is_done = cache(is_done)  # it may look at the disk, and a thousand jobs may share a stage
     computed = {key for job in busy for key in job.stage_keys if not is_done(key)}
     for job in ordered:
         lacking = next((key for key in job.stage_keys if not is_done(key)), None)

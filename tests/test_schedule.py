@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import Job
-from taskloom.runs.schedule import Durations, longest_first, next_job
+from taskloom.runs.schedule import Durations, Order, longest_first, next_job
 
 
 def job(cell: str, *stages: str, seed: int = 0, **spec: Any) -> Job:
@@ -73,3 +73,50 @@ def test_every_cell_runs_and_no_stage_is_computed_twice_at_once(stages: list[lis
         done |= set(ended.stage_keys)
         ran += 1
     assert ran == total
+
+
+def test_what_ends_changes_the_order_of_the_rest() -> None:
+    durations = Durations()
+    order = Order([job("a", x=1), job("b", x=2), job("c", x=3)], durations)
+    nothing: set[str] = set()
+    assert order.take([], nothing.__contains__) == job("a", x=1)
+    durations.learn({"seed": 5, "x": 2}, 1.0)
+    durations.learn({"seed": 5, "x": 3}, 9.0)
+    order.learn()
+    assert order.take([], nothing.__contains__) == job("c", x=3)
+    order.add(job("d", x=3))
+    assert list(map(str, order.pending)) == ["b", "d"]
+    assert order.take([], nothing.__contains__) == job("d", x=3)
+    assert order.take([], nothing.__contains__) == job("b", x=2)
+    assert order.take([], nothing.__contains__) is None
+
+
+def test_a_cell_of_a_large_grid_costs_no_more_than_one_of_a_small_one() -> None:
+    def looks_per_cell(count: int) -> tuple[float, float]:
+        sorts, looks, durations = 0, 0, Durations()
+
+        class Counted(Durations):
+            def expected(self, job: Job) -> float | None:
+                nonlocal sorts
+                sorts += 1
+                return durations.expected(job)
+
+        def is_done(key: str) -> bool:
+            nonlocal looks
+            looks += 1
+            return False
+
+        order = Order([job(str(place), "k", x=place % 7) for place in range(count)], Counted())
+        first = order.take([], is_done)
+        assert first is not None
+        assert order.take([first], is_done) is None, "all wait for it"
+        taken = 1
+        while order.take([], is_done):
+            order.learn()
+            taken += 1
+        assert taken == count
+        return sorts / count, looks / count
+
+    small, large = looks_per_cell(200), looks_per_cell(4000)
+    assert large[1] <= small[1] + 1, "the disk is asked again and again"
+    assert large[0] < 5 * small[0], f"{large[0]} against {small[0]} jobs are looked at for every cell"
