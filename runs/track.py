@@ -29,7 +29,7 @@ def tell_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
         "cell": event.cell,
         "label": job.label,
         "spec": job.spec,
-        "facts": event.facts,
+        "facts": {name: fact for name, fact in event.facts.items() if name != "retold"},  # late, and else the same
         "reason": event.facts.get("reason", ""),
     }
     known, said, tell = len(plugins.failed), list[str](), plugins.tell

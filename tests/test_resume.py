@@ -17,10 +17,9 @@ from safetensors.torch import load_file
 from taskloom.core import Event, Job
 from taskloom.registry.artifacts import Artifacts, claim_folder
 from taskloom.registry.catalogue import load_catalogue
-from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_errors import LostLeaseError
 from taskloom.runs.grid import load_grid
-from taskloom.runs.plan import PlannedCell, make_plan
+from taskloom.runs.plan import make_plan
 from taskloom.runs.train import train
 
 SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 30, "dev_size": 12}}
@@ -118,10 +117,6 @@ def undisturbed(jobs: dict[str, Job], tmp_path_factory: pytest.TempPathFactory) 
     return found
 
 
-def planned(job: Job) -> PlannedCell:
-    return PlannedCell(job.cell, job.label, job.seed, "new", job.spec, {}, job.stage_keys)
-
-
 def cell_of(registry: Path) -> Path:
     (cell,) = (registry / "cells").iterdir()
     return cell
@@ -159,73 +154,6 @@ def test_a_run_stopped_again_and_again_ends_where_it_would_have_ended(
     # What was written in the middle of an epoch has made way, and nothing is left half written.
     left = sorted(path.name for path in cell_of(tmp_path).iterdir() if path.is_dir())
     assert left == ["best", "checkpoint-001-00002", "checkpoint-001-00003"]
-
-
-@dataclass
-class Driver(Ear):
-    """Writes what it hears, until it has heard of ``hears`` epochs and stages; stops a cell after ``epochs``."""
-
-    ledger: Ledger | None = None
-    hears: int = sys.maxsize
-    epochs: int = sys.maxsize
-    news: list[tuple[str, int, int]] = field(default_factory=list)  # the epochs and stages that it passed on
-
-    def __call__(self, event: Event) -> None:
-        super().__call__(event)
-        what, facts = event.what, event.facts
-        self.hears -= what in ("epoch", "stage")
-        self.epochs -= what == "epoch"
-        assert self.ledger is not None
-        if self.hears >= 0 and self.ledger.write(event) and what in ("epoch", "stage"):
-            self.news.append((what, facts["stage" if what == "epoch" else "index"], facts.get("epoch", 0)))
-
-    @property
-    def stop_asked(self) -> bool:
-        return super().stop_asked or self.epochs <= 0
-
-
-def kept(ledger: Ledger, cell: str) -> list[str]:
-    """A cell's epochs and stages in the ledger, less how long they took; as text, since a margin may be unknown."""
-    return [str({**vars(one), "seconds": None}) for one in (*ledger.epochs(cell), *ledger.stages(cell))]
-
-
-@pytest.mark.parametrize(
-    ("label", "moment", "hears"),
-    [
-        *(("surgery", "in the last epoch", hears) for hears in range(5)),
-        *(("surgery", "before the last epoch", hears) for hears in (0, 3)),
-        *(("surgery", "never", hears) for hears in (0, 4)),
-        ("state in losses", "in the last epoch", 1),
-    ],
-)
-def test_what_a_deaf_driver_missed_is_told_again_and_nothing_twice(
-    undisturbed: dict[str, tuple[Path, Ear]], jobs: dict[str, Job], tmp_path: Path, label: str, moment: str, hears: int
-) -> None:
-    """Stopped at some ``moment`` and resumed: the ledger and who listens get what they would have got."""
-    job, (whole, heard) = replace(jobs[label], folder=str(tmp_path)), undisturbed[label]
-    with Ledger.open(tmp_path / "undisturbed", create=True) as ledger:
-        ledger.record_grid("grid", {}, [planned(job)])
-        for event in heard.events:
-            ledger.write(event)
-        reference = kept(ledger, job.cell)
-    assert len(reference) == 4 + 2
-    stops: dict[str, dict[str, int]] = {
-        "in the last epoch": {"patience": heard.looks - 1},
-        "before the last epoch": {"epochs": 3},
-        "never": {},
-    }
-    with Ledger.open(tmp_path, create=True) as ledger:
-        ledger.record_grid("grid", {}, [planned(job)])
-        deaf, again = Driver(ledger=ledger, hears=hears, **stops[moment]), Driver(ledger=ledger)
-        train(job, deaf)
-        assert deaf.events[-1].what == ("finished" if moment == "never" else "interrupted")
-        assert bool(list(cell_of(tmp_path).glob("checkpoint-*-*-*"))) == (moment == "in the last epoch")
-        assert len(kept(ledger, job.cell)) == hears
-        train(job, again)
-        assert kept(ledger, job.cell) == reference
-    same_result(whole, tmp_path)
-    every = [("epoch", 0, 1), ("stage", 0, 0), *(("epoch", 1, n) for n in (1, 2, 3)), ("stage", 1, 0)]
-    assert deaf.news + again.news == every, "each once, in the order of training"
 
 
 def stop_late(job: Job, folder: Path, looks: int) -> list[Path]:
