@@ -8,6 +8,10 @@ from pathlib import Path
 from taskloom.core.errors import RegistryError
 
 
+class HeldUpError(RegistryError):
+    """The ledger cannot be written just now, through no fault of the request: later the same one may succeed."""
+
+
 class LostLeaseError(RegistryError):
     """Somebody writes under a lease that another has taken over, or that was given back; nothing was written."""
 
@@ -57,7 +61,7 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
         case sqlite3.SQLITE_CORRUPT:
             return damaged(path, error)
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return RegistryError(
+            return HeldUpError(
                 f"{path} is locked: another process holds it, and did not let go in time. Try again when that is done. "
                 "If there is none, its disk may not support locks: choose a folder on another with --registry."
             )
@@ -67,7 +71,7 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
                 "Choose a folder that you may write to with --registry."
             )
         case sqlite3.SQLITE_FULL:
-            return RegistryError(
+            return HeldUpError(
                 f"{path} cannot grow: the disk is full. Make room and run again; what was written so far is kept."
             )
     return RegistryError(f"{path} cannot be used as a ledger: {error}. Move it away, or choose another --registry.")

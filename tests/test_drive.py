@@ -1,9 +1,11 @@
 """The drive loop with work that takes no time: order, shared stages, other drivers, bounds; and ``run``'s flags."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -279,6 +281,19 @@ def test_flags_that_cannot_be_are_told_before_anything_is_made(flags: list[str],
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
     assert not (tmp_path / "registry").exists()
+
+
+def test_a_ledger_that_is_held_is_no_wrong_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, registry = write_grid(tmp_path), tmp_path / "registry"
+    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "patience", 0.3)  # type: ignore[attr-defined]
+    Ledger.open(registry, create=True).close()
+    with closing(sqlite3.connect(registry / "ledger.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answer = invoke(grid, "--registry", registry, "--engine", "inline")
+    assert answer.exit_code == 1
+    assert "is locked: another process holds it" in answer.stderr
+    assert answer.stderr.rstrip().endswith(f"taskloom run {grid} --registry {registry} --engine inline")
+    assert "Traceback" not in answer.stderr
 
 
 def test_the_end_names_the_failures_and_the_command_that_tries_them_again(tmp_path: Path) -> None:

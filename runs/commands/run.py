@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskloom.core.visible import visible
 from taskloom.registry.ledger import Ledger
+from taskloom.registry.ledger_errors import HeldUpError
 from taskloom.runs.commands.common import (
     format_option,
     note,
@@ -42,6 +44,13 @@ class Remembering(click.Command):
         ctx.meta[_GIVEN] = list(args)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except HeldUpError as error:  # not the request's fault: exit code 1
+            text = f"{error}\nThis goes on, from the last checkpoints:\n  {retry_command(ctx.meta[_GIVEN])}"
+            raise click.ClickException(visible(text)) from error
+
 
 @click.command(cls=Remembering, short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
@@ -69,7 +78,8 @@ def run(
 
     GRID is the name of a packaged grid (see `taskloom grids`) or the path of a JSON file. All errors are reported
     before anything is trained. Progress goes to stderr and the table to stdout. Exits with 0 when every cell is
-    finished, 1 when some cell failed, 2 when the request was wrong, 130 when it was interrupted.
+    finished, 1 when some cell failed or the ledger could not be written, 2 when the request was wrong, 130 when it was
+    interrupted.
 
     Ctrl-C lets the running cells write a checkpoint; twice ends at once. The same command goes on from there. Several
     runs may share a registry, and a grid: each cell is run by one of them, and the others wait for it.
