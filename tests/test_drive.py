@@ -183,37 +183,6 @@ def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how:
     assert sorted(run.told("started")[1:]) == ["mine started", "too started"]
 
 
-def test_two_drivers_never_compute_a_stage_at_once(ledger: Ledger) -> None:
-    jobs_of(ledger, a="fine", b="fine", c="fine", d="fine")
-    with Ledger.open(ledger.folder, create=False) as second:
-        ours, theirs = Leases(ledger), Leases(second)
-        assert ours.claim("a", ["k", "l"])
-        assert theirs.claim("b", ["k", "m"]) is None
-        assert theirs.claim("b", ["l"]) is None
-        assert set(theirs.holders()) == {"a"}, "what waits for a stage holds nothing"
-        assert theirs.claim("b", ["m", "l"]), "only the first that it lacks is waited for"
-        assert ours.claim("c", ["m"]) is None
-        assert ours.claim("c", ["l"]), "whoever holds a stage may give it to another cell of its own"
-        ours.release("a")
-        assert theirs.claim("d", ["l"]) is None
-        assert theirs.claim("d", ["k"]), "the stages of a cell are given back with it"
-        ours.close()
-        theirs.release("d")
-        assert theirs.claim("d", ["l"])
-        theirs.close()
-        with ledger.snapshot() as db:
-            assert db.execute("SELECT count(*) FROM stage_leases").fetchone()[0] == 0
-
-
-def test_a_ledger_of_before_there_were_stage_leases_is_used_on(ledger: Ledger) -> None:
-    jobs_of(ledger, a="fine", b="fine")
-    with ledger.transaction() as db:
-        db.execute("DROP TABLE stage_leases")
-    with Leases(ledger) as leases, Ledger.open(ledger.folder, create=False) as second:
-        assert leases.claim("a", ["k"])
-        assert Leases(second).claim("b", ["k"]) is None
-
-
 def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
     run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), attempts=3, timeout=0.3)
     outcome = run()

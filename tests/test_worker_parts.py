@@ -1,0 +1,58 @@
+"""What workers are made of: the log of a cell, deaths in words, a process that trains."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taskloom.runs.engines import cell_log
+from taskloom.runs.engines.deaths import describe_death, kernel_kills, memory_limit, ran_out_of_memory
+
+
+def test_a_log_does_not_grow_without_bound(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cells" / "c"
+    folder.mkdir(parents=True)
+    with cell_log.Redirected(folder, limit=10_000) as log:
+        for line in range(100):
+            os.write(1, b"%03d" % line + b"x" * 996 + b"\n")
+            log.rotate()
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert sizes.keys() == {"log.txt", "log-old.txt"}
+    assert max(sizes.values()) <= 11_000
+    lines = (folder / "log-old.txt").read_text().split() + (folder / "log.txt").read_text().split()
+    assert [int(line[:3]) for line in lines] == list(range(100 - len(lines), 100)), "the newest lines are kept in order"
+    with cell_log.Redirected(folder, limit=10_000) as log:
+        for line in range(90):  # between two events
+            os.write(1, b"%03d" % line + b"y" * 996 + b"\n")
+        log.rotate()
+    kept = (folder / "log-old.txt").read_text()
+    assert 9_000 <= len(kept) <= 10_000
+    assert [int(line[:3]) for line in kept.split()] == list(range(90 - len(kept) // 1000, 90))
+    os.write(1, b"outside\n")
+    assert capfd.readouterr().out == "outside\n"
+
+
+def test_a_kill_by_the_system_for_want_of_memory_is_told_from_others() -> None:
+    kills = kernel_kills()
+    assert ran_out_of_memory(-9, int(0.9 * memory_limit()), kills)
+    assert ran_out_of_memory(-9, 0, kills - 1), "the system killed something since"
+    assert not ran_out_of_memory(-9, int(0.1 * memory_limit()), kernel_kills())
+    assert not ran_out_of_memory(-11, int(0.9 * memory_limit()), kills - 1), "a crash is a crash"
+    assert describe_death(None, 5) == "worker process 5 is gone"
+    assert describe_death(-64, 5) == "worker process 5 crashed (SIGRTMAX)"
+
+
+def test_a_process_that_trains_is_spared_the_compiler() -> None:
+    script = (
+        "import sys, torch; from taskloom.runs.machine import skip_compiler; skip_compiler()\n"
+        "weight = torch.nn.Parameter(torch.ones(3)); optimizer = torch.optim.AdamW([weight], lr=0.1)\n"
+        "(weight * torch.tensor([1.0, 0.0, -1.0])).sum().backward()\n"
+        "optimizer.step(); optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict())\n"
+        "print('torch._dynamo' in sys.modules, torch.is_grad_enabled(), weight.grad_fn, end=' ')\n"
+        "print((weight * 1000).round().tolist())"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    # By hand: each weight decays by lr · 0.01, then moves by lr against the sign of its gradient.
+    assert told.stdout == "False True None [899.0, 999.0, 1099.0]\n", told.stderr
