@@ -82,19 +82,27 @@ def resolved() -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds a process's memory")
-def test_a_batch_that_does_not_fit_is_worked_off_in_parts(tmp_path: Path) -> None:
-    spec = resolved()
+def in_bounds(spec: dict[str, Any], folder: Path, allowance: int) -> tuple[list[Any], int]:
+    """The events of each attempt with so many MiB to spare, and how often the last one halved its dev batch."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(spec), str(tmp_path / "bounded"), "80"],
+        [sys.executable, "-c", SCRIPT, json.dumps(spec), str(folder), str(allowance)],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},  # arenas reserve what nobody uses
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
     said_by = [json.loads(line) for line in done.stdout.splitlines()]
-    attempts, halved = [events for events, _ in said_by], said_by[-1][1]
+    return [events for events, _ in said_by], said_by[-1][1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds a process's memory")
+def test_a_batch_that_does_not_fit_is_worked_off_in_parts(tmp_path: Path) -> None:
+    spec = resolved()
+    for allowance in (80, 110, 140):  # MiB; how much of it is lost to gaps differs from one run to the next
+        attempts, halved = in_bounds(spec, tmp_path / f"bounded-{allowance}", allowance)
+        if attempts[-1][-1][0] == "finished":
+            break
     assert halved >= 1  # and the dev set is scored in smaller batches
     *tries, (whats, facts) = [([what for what, _ in one], one[-1][1]) for one in attempts]
     assert len(tries) >= 1
