@@ -229,7 +229,7 @@ breaks("plugin", "no two components of a kind have one name")(plugin(taskloom_lo
 @pytest.mark.parametrize(("mutant", "kind", "law"), MUTANTS, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_mutant_is_caught(mutant: Any, kind: str, law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "LIMIT", 2.0)
-    monkeypatch.setattr(engines, "OUTLIVED", 1.0)
+    monkeypatch.setattr(engines, "OUTLIVED", 2 * engines.QUIET)
     target = mutant(tmp_path) if kind == "grid" else mutant
     with pytest.raises(AssertionError, match=re.escape(f"breaks the law {law!r}: ")):
         LAWS[kind, law](target)
