@@ -1,4 +1,4 @@
-"""What ``taskloom run`` shows while it runs: a live display on a terminal, lines with the time in a log.
+"""What ``taskloom run`` shows while it runs: a live display on a terminal, elsewhere lines with the time.
 
 Both go to stderr, so that stdout holds nothing but the table.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from taskloom.core.events import ENDS, Event
 from taskloom.core.visible import visible
 from taskloom.runs.board import Board
+from taskloom.runs.terminal import redraws
 
 if TYPE_CHECKING:
     from taskloom.registry.ledger import Ledger
@@ -46,7 +47,7 @@ def show_progress(
     for record in ledger.cells() if ledger is not None else ():
         if record.status == "finished":
             board.durations.learn(record.spec, record.seconds)
-    if stream.isatty():
+    if redraws(stream):
         from taskloom.runs.live import Live
 
         with Live(board, stream) as live:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from datetime import datetime
 
 from taskloom.runs.cell_states import STATES, CellState, counted
+from taskloom.runs.terminal import redraws
 
 #: Seconds between two looks, and after which watching ends if nobody is at work.
 LOOK, IDLE = 1.0, 30.0
@@ -22,7 +23,7 @@ def watch_cells(look: Look, write: Write, say: Say, *, plain: bool = False, ever
     On a terminal the listing is renewed in place and stays at the end. Anywhere else, and if ``plain`` (one JSON
     value per look), it is said whenever something has changed.
     """
-    terminal = sys.stdout.isatty() and not plain
+    terminal = redraws(sys.stdout) and not plain
     states: list[CellState] = []
     shown: object = None
     busy = time.monotonic()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 # Before anything imports torch: one thread per test process, as many processes as cores; and nothing is downloaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +21,14 @@ os.environ.setdefault("TASKLOOM_ENGINE", "inline")
 
 import pytest
 from hypothesis import settings
+
+# What a shell starts in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# What a terminal can do and how wide it is, tests say themselves.
+os.environ["TERM"] = "xterm"
+for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
 
 # The first example pays for torch's warm-up, and a law that holds today should not fail by chance tomorrow.
 settings.register_profile("taskloom", deadline=None, derandomize=True)
@@ -150,3 +160,23 @@ def new_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
     return Environment(folder)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The loss ``faulty``, in this process and in those that it starts, for the tests of one file."""
+    from faults import plugin
+
+    with plugin(tmp_path_factory.mktemp("faulty") / "site"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def undisturbed(faulty: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The grid of the fault tests, and what comes out when nothing disturbs its run."""
+    from faults import result_of, run_here, write_grid
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    grid = write_grid(folder)
+    assert run_here(grid, folder / "registry").finished == 3
+    return grid, result_of(folder / "registry")

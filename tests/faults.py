@@ -29,7 +29,10 @@ GRID: dict[str, Any] = {
     "base": {
         "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 128},
         "tasks": {
-            "sst": {"data": {"name": "generated", "task": "sentiment", "size": 96, "dev_size": 16}},
+            "sst": {
+                "data": {"name": "generated", "task": "sentiment", "size": 96, "dev_size": 16},
+                "loss": {"name": "faulty"},
+            },
             "sts": {
                 "data": {"name": "generated", "task": "similarity", "size": 96, "dev_size": 16},
                 "head": "cosine",
@@ -95,17 +98,45 @@ def moments(seed: int, count: int, last: int) -> list[int]:
     return chosen
 
 
+class Hold:
+    """Training that stands still: each process that trains waits in its step ``at`` until it is let go.
+
+    So something can be done to a run at a moment that is known, however slow or fast the machine is. The loss
+    ``faulty`` holds a process whose environment says so (:data:`variables`); the results do not depend on it.
+    """
+
+    def __init__(self, folder: Path, at: int) -> None:
+        self.folder, self.at = folder, at
+        folder.mkdir()
+        self.variables = {"FAULTY_HOLD": str(folder), "FAULTY_AT": str(at)}
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that stand still or stood still."""
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name != "open")
+
+    def let_go(self) -> None:
+        (self.folder / "open").touch()
+
+
 class Driver:
     """``taskloom run`` in a process of its own; its lines on stderr are read as they come."""
 
-    def __init__(self, grid: Path, registry: Path, *options: str, **variables: str) -> None:
+    def __init__(self, grid: Path, registry: Path, *options: str, hold: "Hold | None" = None, **variables: str) -> None:
         self.lines: list[str] = []
+        self.held = hold
         self.process = subprocess.Popen(
             [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(registry), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TASKLOOM_ENGINE": "inline", **variables},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "TASKLOOM_ENGINE": "inline",
+                **variables,
+                **(hold.variables if hold else {}),
+            },
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -138,6 +169,13 @@ class Driver:
     def wait_for_line(self, words: str) -> None:
         assert self.wait_for(lambda: any(words in line for line in self.lines)), "\n".join([words, *self.lines])
 
+    def wait_until_held(self, processes: int = 1) -> None:
+        """Wait until that many processes stand still in their training."""
+        hold = self.held
+        assert hold is not None
+        assert self.wait_for(lambda: len(hold.pids) >= processes), "\n".join(["nobody was held", *self.lines])
+        print(f"held in step {hold.at}: {hold.pids}")
+
     def signal(self, number: int) -> None:
         print(f"sent {signal.Signals(number).name} to the driver after {len(self.epochs)} epochs")
         self.process.send_signal(number)
@@ -158,19 +196,29 @@ class Driver:
         return code, out, text
 
 
+#: Training steps of ``faulty`` in one epoch, one cell and all three cells of the grid.
+EPOCH, CELL, ALL = 12, 48, 144
+
 PLUGIN = """
 import os, signal, time
+from pathlib import Path
 from torch.nn.functional import cross_entropy
 from taskloom.core import Loss, hookimpl
 
 class Faulty(Loss):
     \"\"\"Cross-entropy that does something else at one of its steps.\"\"\"
     name, expects, separable = 'faulty', 'classes', True
+    steps = 0  # of this process
     def __init__(self, *, do: str = 'nothing', at: int = 3) -> None:
         super().__init__()
         self.do, self.at, self.step = do, at, 0
     def forward(self, prediction, target):
         self.step += self.training
+        Faulty.steps += self.training
+        if (folder := os.environ.get('FAULTY_HOLD')) and Faulty.steps == int(os.environ['FAULTY_AT']):
+            Path(folder, str(os.getpid())).touch()
+            while not Path(folder, 'open').exists():
+                time.sleep(0.01)
         loss = cross_entropy(prediction.score, target)
         if self.do == 'memory' and len(target) > self.at:
             raise MemoryError(f'{len(target)} examples are too many')
@@ -224,9 +272,9 @@ def faulty_rows(**rows: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def driving(grid: Path, registry: Path, *options: str, **variables: str) -> Iterator[Driver]:
+def driving(grid: Path, registry: Path, *options: str, hold: Hold | None = None, **variables: str) -> Iterator[Driver]:
     """A driver that does not outlive the block."""
-    driver = Driver(grid, registry, *options, **variables)
+    driver = Driver(grid, registry, *options, hold=hold, **variables)
     try:
         yield driver
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from faults import faulty_rows, plugin, write_grid
+from faults import faulty_rows, write_grid
 
 from taskloom.core import Engine, Event, Job
 from taskloom.registry.catalogue import load_catalogue
@@ -252,7 +252,9 @@ def test_flags_that_cannot_be_are_told_before_anything_is_made(flags: list[str],
     assert not (tmp_path / "registry").exists()
 
 
-def test_a_ledger_that_is_held_is_no_wrong_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_is_held_is_no_wrong_request(
+    faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid, registry = write_grid(tmp_path), tmp_path / "registry"
     monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "patience", 0.3)  # type: ignore[attr-defined]
     Ledger.open(registry, create=True).close()
@@ -265,11 +267,10 @@ def test_a_ledger_that_is_held_is_no_wrong_request(tmp_path: Path, monkeypatch: 
     assert "Traceback" not in answer.stderr
 
 
-def test_the_end_names_the_failures_and_the_command_that_tries_them_again(tmp_path: Path) -> None:
-    with plugin(tmp_path / "site"):
-        grid = write_grid(tmp_path, **faulty_rows(raises={"do": "raise"}))
-        options = ["--registry", tmp_path / "registry", "--engine", "inline", "--format", "json"]
-        answer = invoke(grid, *options)
+def test_the_end_names_the_failures_and_the_command_that_tries_them_again(faulty: None, tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, **faulty_rows(raises={"do": "raise"}))
+    options = ["--registry", tmp_path / "registry", "--engine", "inline", "--format", "json"]
+    answer = invoke(grid, *options)
     assert answer.exit_code == 1
     assert [row["n"] for row in json.loads(answer.stdout)] == [1, 0]
     assert "1 of 2 cells did not succeed" in answer.stderr

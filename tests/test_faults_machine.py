@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from faults import assert_same, driving, faulty_rows, moments, plugin, result_of, run_here, write_grid
+from faults import assert_same, driving, faulty_rows, moments, run_here, write_grid
 
 from taskloom.core import Event
 from taskloom.registry.ledger import Ledger
 from taskloom.runs.cli import cli
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    grid = write_grid(folder)
-    assert run_here(grid, folder / "registry").finished == 3
-    return grid, result_of(folder / "registry")
 
 
 @pytest.fixture
@@ -145,7 +137,7 @@ def test_a_clock_that_jumps_changes_nothing(undisturbed: tuple[Path, dict[str, A
             assert 0 < cell.seconds < 3600
 
 
-def test_out_of_memory_halves_the_micro_batch_until_it_fits(tmp_path: Path) -> None:
+def test_out_of_memory_halves_the_micro_batch_until_it_fits(faulty: None, tmp_path: Path) -> None:
     rows = {"fits by threes": {"do": "memory", "at": 3}, "never fits": {"do": "memory", "at": 0}}
     events: list[Event] = []
 
@@ -154,15 +146,14 @@ def test_out_of_memory_halves_the_micro_batch_until_it_fits(tmp_path: Path) -> N
         if event.what == "oom":
             raise RuntimeError("the driver dies")
 
-    with plugin(tmp_path / "site"):
-        grid = write_grid(tmp_path, **faulty_rows(**rows))
-        with pytest.raises(RuntimeError, match="the driver dies"):
-            run_here(grid, tmp_path / "registry", listen=die_of_the_first)
-        outcome = run_here(grid, tmp_path / "registry", listen=events.append)
-        with Ledger.open(tmp_path / "registry", create=False) as ledger:
-            cells = {place.label: place.cell for place in ledger.grid("grid").cells}
-            attempts = {label: ledger.attempts(cell.id) for label, cell in cells.items()}
-        again = run_here(grid, tmp_path / "registry", retry_failed=False)
+    grid = write_grid(tmp_path, **faulty_rows(**rows))
+    with pytest.raises(RuntimeError, match="the driver dies"):
+        run_here(grid, tmp_path / "registry", listen=die_of_the_first)
+    outcome = run_here(grid, tmp_path / "registry", listen=events.append)
+    with Ledger.open(tmp_path / "registry", create=False) as ledger:
+        cells = {place.label: place.cell for place in ledger.grid("grid").cells}
+        attempts = {label: ledger.attempts(cell.id) for label, cell in cells.items()}
+    again = run_here(grid, tmp_path / "registry", retry_failed=False)
     assert (outcome.finished + outcome.cached, outcome.failed) == (2, 1)
     assert {label: cell.status for label, cell in cells.items()} == {
         "fine": "finished",

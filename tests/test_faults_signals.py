@@ -2,73 +2,87 @@
 
 import os
 import pty
+import re
+import select
 import shlex
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import assert_same, driving, faulty_rows, no_workers_left, result_of, run_here, write_grid, write_plugin
+from faults import (
+    CELL,
+    EPOCH,
+    PATIENCE,
+    Hold,
+    assert_same,
+    driving,
+    faulty_rows,
+    no_workers_left,
+    run_here,
+    write_grid,
+)
 
 from taskloom.registry.ledger import Ledger
 
 LOCAL = ("--engine", "local", "--devices", "cpu", "--threads", "1")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    grid = write_grid(folder)
-    assert run_here(grid, folder / "registry").finished == 3
-    return grid, result_of(folder / "registry")
-
-
 @pytest.mark.parametrize(
-    ("options", "number", "moment"),
-    [((*LOCAL, "--workers", "2"), signal.SIGINT, 3), (("--engine", "inline"), signal.SIGTERM, 6)],
-    ids=["Ctrl-C, worker processes", "SIGTERM, this process"],
+    ("options", "number", "step", "processes"),
+    [
+        ((*LOCAL, "--workers", "2"), signal.SIGINT, 2 * EPOCH + 5, 2),
+        (("--engine", "inline"), signal.SIGTERM, CELL + EPOCH + 5, 1),
+        (("--engine", "inline"), signal.SIGINT, 5, 1),
+    ],
+    ids=["Ctrl-C, worker processes", "SIGTERM, this process", "Ctrl-C, first epoch"],
 )
 def test_once_is_a_checkpoint_and_a_way_to_go_on(
-    undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path, options: tuple[str, ...], number: int, moment: int
+    undisturbed: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    number: int,
+    step: int,
+    processes: int,
 ) -> None:
     grid, reference = undisturbed
-    with driving(grid, tmp_path, *options) as driver:
-        assert driver.wait_for(lambda: len(driver.epochs) >= moment)
+    registry, hold = tmp_path / "registry", Hold(tmp_path / "hold", step)
+    with driving(grid, registry, *options, hold=hold) as driver:
+        driver.wait_until_held(processes)
         driver.signal(number)
+        driver.wait_for_line("Stopping: the running cells write a checkpoint. Once more ends them at once.")
+        hold.let_go()
         code, out, text = driver.finish()
         assert no_workers_left(driver.pid)
     assert code == 130, text
     assert out == "", "a table of an interrupted run"
-    assert "Stopping: the running cells write a checkpoint. Once more ends them at once." in text
     *_, last = text.splitlines()
-    assert last.strip() == shlex.join(["taskloom", "run", str(grid), "--registry", str(tmp_path), *options])
+    assert last.strip() == shlex.join(["taskloom", "run", str(grid), "--registry", str(registry), *options])
     assert "Interrupted. " in text
-    with Ledger.open(tmp_path, create=False) as ledger:
-        states = [cell.status for cell in ledger.cells()]
-        assert set(states) <= {"finished", "interrupted", "planned"}
-        assert "interrupted" in states
-        kept = []
+    begun = {"finished": step // CELL, "interrupted": processes, "planned": 3 - step // CELL - processes}
+    with Ledger.open(registry, create=False) as ledger:
+        assert Counter(cell.status for cell in ledger.cells()) == +Counter(begun)
         for cell in ledger.cells():
             if cell.status == "interrupted":
                 assert [attempt.how for attempt in ledger.attempts(cell.id)] == ["interrupted"]
-                found = list((tmp_path / "cells" / cell.id).glob("checkpoint-*"))
-                assert found or not cell.epochs, "nothing to go on from"
-                kept += found
+                assert list((registry / "cells" / cell.id).glob("checkpoint-*")), "nothing to go on from"
     resumed: list[str] = []
-    outcome = run_here(grid, tmp_path, listen=lambda event: resumed.append(event.what))
+    outcome = run_here(grid, registry, listen=lambda event: resumed.append(event.what))
     assert outcome.finished + outcome.cached == 3
-    assert ("resumed" in resumed) == bool(kept)  # one that was still reading its data begins anew
-    assert_same(tmp_path, reference)
+    assert resumed.count("resumed") == processes
+    assert_same(registry, reference)
 
 
-def test_twice_is_at_once(tmp_path: Path) -> None:
-    write_plugin(tmp_path / "site")
+def test_twice_is_at_once(faulty: None, tmp_path: Path) -> None:
     grid = write_grid(tmp_path, **faulty_rows(hangs={"do": "hang"}))
-    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
     options = (*LOCAL, "--workers", "1", "--only", "hangs")
-    with driving(grid, tmp_path / "registry", *options, PYTHONPATH=path) as driver:
+    with driving(grid, tmp_path / "registry", *options) as driver:
         driver.wait_for_line("hangs, seed 5: started")
         driver.signal(signal.SIGINT)
         driver.wait_for_line("Stopping: ")
@@ -99,24 +113,71 @@ def test_a_reader_that_goes_away_changes_nothing(undisturbed: tuple[Path, dict[s
     assert_same(tmp_path, reference)
 
 
-def test_a_terminal_that_is_closed_leaves_checkpoints(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    grid, reference = undisturbed
+#: Runs its arguments in a session of its own that has this terminal.
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@contextmanager
+def on_a_terminal(grid: Path, registry: Path, **variables: str) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """``taskloom run`` on a terminal of its own: our side of it, and the process."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(tmp_path)]
-    own_terminal = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(2, termios.TIOCSCTTY, 0); "
-    own_terminal += "os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(registry)]
     process = subprocess.Popen(
-        [sys.executable, "-c", own_terminal, *command, "--engine", "inline"], stdout=theirs, stderr=theirs, stdin=theirs
+        [sys.executable, "-c", OWN_TERMINAL, *command, "--engine", "inline"],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+        env={**os.environ, "TERM": "xterm", **variables},
     )
     os.close(theirs)
-    shown = b""
-    while b"epoch 1/" not in shown:  # of a live display
-        shown += os.read(ours, 65536)
-    os.close(ours)  # its session gets SIGHUP, and what it writes from now on is an error
-    assert process.wait(timeout=300) == 130
-    with Ledger.open(tmp_path, create=False) as ledger:
-        begun = [cell for cell in ledger.cells() if cell.status == "interrupted"]
-        assert [attempt.how for attempt in ledger.attempts(begun[0].id)] == ["interrupted"]
-    assert list((tmp_path / "cells" / begun[0].id).glob("checkpoint-*"))
-    run_here(grid, tmp_path)
-    assert_same(tmp_path, reference)
+    try:
+        yield ours, process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(PATIENCE)
+        with suppress(OSError):
+            os.close(ours)
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What is shown, until these words are."""
+    shown, until = "", time.monotonic() + PATIENCE
+    while words not in shown:
+        try:
+            if select.select([terminal], [], [], until - time.monotonic())[0]:
+                shown += os.read(terminal, 65536).decode(errors="replace")
+                continue
+        except (OSError, ValueError):  # nobody has the other side; too late
+            pass
+        pytest.fail(f"{words!r} was never shown: {shown}")
+    return shown
+
+
+def test_a_terminal_that_is_closed_leaves_checkpoints(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    grid, reference = undisturbed
+    registry, hold = tmp_path / "registry", Hold(tmp_path / "hold", EPOCH + 5)
+    with on_a_terminal(grid, registry, **hold.variables) as (terminal, process):
+        read_until(terminal, "dev ")  # of a live display
+        os.close(terminal)  # its session gets SIGHUP, and what it writes from now on is an error
+        hold.let_go()
+        assert process.wait(PATIENCE) == 130
+    with Ledger.open(registry, create=False) as ledger:
+        (begun,) = [cell for cell in ledger.cells() if cell.status == "interrupted"]
+        assert [attempt.how for attempt in ledger.attempts(begun.id)] == ["interrupted"]
+    assert list((registry / "cells" / begun.id).glob("checkpoint-*"))
+    run_here(grid, registry)
+    assert_same(registry, reference)
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """The shell of an editor, or a serial console: what is drawn anew elsewhere is told line by line."""
+    grid, _ = undisturbed
+    with on_a_terminal(grid, tmp_path, TERM="dumb") as (terminal, process):
+        shown = read_until(terminal, "best of its column")  # the table's end
+        assert process.wait(PATIENCE) == 0
+    assert len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  .*: epoch \d/4  loss", shown, re.MULTILINE)) == 12
+    assert "\x1b" not in shown, "a command for a terminal that has none"
