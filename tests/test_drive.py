@@ -184,10 +184,10 @@ def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how:
 
 
 def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
-    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), attempts=3, timeout=0.3)
+    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), attempts=3, timeout=1.0)
     outcome = run()
     assert (outcome.finished, outcome.failed) == (1, 1)
-    assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 0.3 s (--timeout)"
+    assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 1 s (--timeout)"
     attempts = ledger.attempts("hangs")
     assert [attempt.how for attempt in attempts] == ["lost", "lost", "failed"]
     assert len({attempt.fence for attempt in attempts}) == 3, "an old attempt could still write"

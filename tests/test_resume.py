@@ -1,17 +1,14 @@
 """A run that was stopped or killed goes on from its checkpoint and ends, bit for bit, where it would have ended."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from faults import Hold, driving
 from safetensors.torch import load_file
 
 from taskloom.core import Event, Job
@@ -61,12 +58,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tasks.sts.loss": {"name": "total", "losses": ["mse", {"name": "mnr", "positive_from": 3}]},
     },
 }
-COMMAND = [sys.executable, "-m", "taskloom.runs.cli", "run"]
 
 
-def write_grid(folder: Path) -> Path:
+def write_grid(folder: Path, rows: dict[str, dict[str, Any]] = VARIANTS) -> Path:
     path = folder / "resume.json"
-    cells = [{"label": label, "set": changes} for label, changes in VARIANTS.items()]
+    cells = [{"label": label, "set": changes} for label, changes in rows.items()]
     path.write_text(json.dumps({"base": BASE, "cells": cells, "seeds": [3]}))
     return path
 
@@ -228,31 +224,19 @@ def test_a_cell_that_belongs_to_somebody_else_by_now_writes_nothing(jobs: dict[s
     assert sorted(folder.rglob("*")) == before
 
 
-def start(grid: Path, registry: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*COMMAND, str(grid), "--only", "surgery", "--registry", str(registry)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-
-
-def test_a_killed_run_ends_where_it_would_have_ended(
-    undisturbed: dict[str, tuple[Path, Ear]], grid: Path, tmp_path: Path
-) -> None:
-    whole, _ = undisturbed["surgery"]
-    process = start(grid, tmp_path)
-    while not list(tmp_path.glob("cells/*/checkpoint-001-*")):
-        if process.poll() is not None:
-            pytest.fail(f"ended before it could be killed: {process.communicate()[0]}")
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)  # the driver and its workers
-    process.communicate()
-    again = start(grid, tmp_path)
-    output, _ = again.communicate(timeout=300)
-    assert again.returncode == 0, output
-    assert "resumed" in output
-    same_result(whole, tmp_path)
-    assert not list(cell_of(tmp_path).glob("checkpoint-*"))
+def test_a_run_killed_in_its_second_stage_ends_where_it_would_have_ended(faulty: None, tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, {"killed": {"tasks.sst.loss": "faulty"}})
+    (cell,) = make_plan(load_grid(str(grid)), load_catalogue(), None).cells
+    whole, registry = tmp_path / "whole", tmp_path / "registry"
+    train(Job(cell.id, cell.label, 3, cell.spec, str(whole), cell.stage_keys), Ear())
+    hold = Hold(tmp_path / "hold", 4 + 4 + 2)  # four batches of sst an epoch
+    with driving(grid, registry, hold=hold) as driver:
+        driver.wait_until_held()
+        assert list(registry.glob("cells/*/checkpoint-001-*")), "not yet in its second epoch there"
+        driver.kill()
+    with driving(grid, registry) as driver:
+        code, _, text = driver.finish()
+    assert code == 0, text
+    assert "resumed" in text
+    same_result(whole, registry)
+    assert not list(cell_of(registry).glob("checkpoint-*"))
