@@ -286,6 +286,18 @@ class Unfingerprinted(Sound):
         return str(time.monotonic_ns())
 
 
+@breaks("a new process loads the same")
+class Deduplicates(Sound):
+    """Leaves out what occurs twice with a set, and keeps the set's order."""
+
+    def __init__(self, *, size: Annotated[int, Field(ge=1)] = 20) -> None:
+        super().__init__(size=size)
+
+    def load(self, split: Split) -> Examples:
+        found = super().load(split)
+        return Examples((tuple(set(found.columns[0])),), found.labels, found.ids)
+
+
 @breaks("it touches no global random state")
 class Shuffles(Sound):
     """Draws from numpy's global state."""

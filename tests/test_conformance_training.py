@@ -129,6 +129,14 @@ class Restless(RoundRobin):
         super().prepare(pools, generator=torch.Generator().manual_seed(Restless.made), epochs=epochs)
 
 
+@breaks("a new process gives the same order")
+class AsTheSetHasThem(RoundRobin):
+    """Goes through the tasks as a set gives them: in one process always the same, in another not."""
+
+    def prepare(self, pools: dict[str, Pool], **given: Any) -> None:  # type: ignore[override]
+        super().prepare({task: pools[task] for task in set(pools)}, **given)
+
+
 @breaks("it touches no global random state")
 class Global(RoundRobin):
     """Draws its seed from the global state."""

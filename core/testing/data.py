@@ -10,6 +10,7 @@ import numpy as np
 
 from taskloom.core.data import DataSet, Examples, Split
 from taskloom.core.errors import DataError
+from taskloom.core.testing.elsewhere import require_same_elsewhere
 from taskloom.core.testing.files import CHANGES, copied_options, other_options
 from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
 
@@ -87,6 +88,23 @@ def loading_is_repeatable(subject: Subject) -> None:
         ):
             for found in (other, again):
                 require(_same(one, found), f"loading again gives other examples: {_difference(one, found)}")
+
+
+def a_new_process_loads_the_same(subject: Subject) -> None:
+    require_same_elsewhere(examples_of, subject)
+
+
+def examples_of(subject: Subject) -> list[str]:
+    """Each example of each split, and the fingerprint."""
+    data: DataSet = subject.make()
+    told = [f"content() {data.content()!r}"]
+    for split in get_args(Split):
+        with _given_split(data, split) as examples:
+            if examples is not None:
+                labels = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
+                rows = zip(examples.ids, labels, *examples.columns, strict=True)
+                told += [f"{split} example {place}: {row}" for place, row in enumerate(rows)]
+    return told
 
 
 def it_touches_no_global_random_state(subject: Subject) -> None:
@@ -181,6 +199,7 @@ LAWS = (
     examples_are_whole,
     labels_are_what_it_says,
     loading_is_repeatable,
+    a_new_process_loads_the_same,
     it_touches_no_global_random_state,
     dev_is_not_train_again,
     content_follows_the_examples,

@@ -1,11 +1,14 @@
 """Laws of encoders. Give options that make a small untrained one."""
 
+from hashlib import sha256
+
 import torch
 from torch import Tensor
 
 from taskloom.core.encoder import Encoder
 from taskloom.core.errors import TaskloomError
 from taskloom.core.random import bind_generator
+from taskloom.core.testing.elsewhere import require_same_elsewhere
 from taskloom.core.testing.files import other_options
 from taskloom.core.testing.gradients import require_gradient
 from taskloom.core.testing.law import (
@@ -158,6 +161,24 @@ def one_seed_gives_one_encoder_and_one_pass(subject: Subject) -> None:
     require_equal(other, one, "the same seed gives other vectors in training")
 
 
+def a_new_process_gives_the_same_encoder(subject: Subject) -> None:
+    require_same_elsewhere(ids_and_weights_of, subject)
+
+
+def ids_and_weights_of(subject: Subject) -> list[str]:
+    """The ids of some texts, and a digest of each tensor that a seed gives."""
+    encoder = _built(subject)
+    ids = [
+        f"ids {list(map(int, found))} of {text[:40]!r}"
+        for text, found in zip(TEXTS, encoder.tokenize(TEXTS), strict=True)
+    ]
+    tensors = {name: tensor for name, tensor in encoder.state_dict().items() if isinstance(tensor, Tensor)}
+    return ids + [
+        f"{name} {sha256(tensor.detach().float().numpy().tobytes()).hexdigest()[:12]}"
+        for name, tensor in tensors.items()
+    ]
+
+
 def it_touches_no_global_random_state(subject: Subject) -> None:
     with untouched_randomness():
         _trained(subject)
@@ -247,6 +268,7 @@ LAWS = (
     tokenizing_is_stable,
     the_vocabulary_key_follows_the_ids,
     one_seed_gives_one_encoder_and_one_pass,
+    a_new_process_gives_the_same_encoder,
     it_touches_no_global_random_state,
     gradients_reach_its_embeddings_and_parameters,
     its_gradients_are_those_of_finite_differences,

@@ -8,7 +8,8 @@ import numpy as np
 
 from taskloom.core.errors import TaskloomError
 from taskloom.core.sampler import Group, Pool, Sampler
-from taskloom.core.testing.law import Subject, at_edges, generator, given, require, untouched_randomness
+from taskloom.core.testing.elsewhere import require_same_elsewhere
+from taskloom.core.testing.law import REFUSALS, Subject, at_edges, generator, given, require, untouched_randomness
 from taskloom.core.testing.states import through_json
 
 #: Data sets of very different sizes, one of them a single row.
@@ -107,6 +108,18 @@ def one_seed_gives_one_order(subject: Subject) -> None:
             if place is not None:
                 one, other = runs[0][place], runs[1][place]
                 raise AssertionError(f"the same seed gives other groups: number {place} is {one}, then {other}")
+
+
+def a_new_process_gives_the_same_order(subject: Subject) -> None:
+    require_same_elsewhere(order_of, subject)
+
+
+def order_of(subject: Subject) -> list[str]:
+    """The groups of two epochs; of many tasks, if the options take them, since few may come in order by chance."""
+    try:
+        return [str(group) for group in _groups(subject, {f"task {place}": 5 + place for place in range(8)})]
+    except REFUSALS:
+        return [str(group) for sizes in _sizes(subject) for group in _groups(subject, sizes)]
 
 
 def it_touches_no_global_random_state(subject: Subject) -> None:
@@ -213,6 +226,7 @@ LAWS = (
     groups_hold_rows_of_the_tasks,
     it_uses_the_rows_that_it_says,
     one_seed_gives_one_order,
+    a_new_process_gives_the_same_order,
     it_touches_no_global_random_state,
     it_leaves_the_pools_as_they_are,
     its_state_is_json,
