@@ -98,7 +98,7 @@ class Contents:
 
 
 def check_examples(data: DataSet, split: str, examples: Examples) -> None:
-    """Refuse a split that training could not use, whoever wrote the data set."""
+    """Refuse a split that cannot be used, whoever wrote the data set. Only one to predict may lack labels."""
     where = f"data set {data.name!r}, split {split!r}"
     if not isinstance(examples, Examples):
         raise DataError(f"{where}: load() should return Examples. Found {type(examples).__name__}.")
@@ -111,7 +111,7 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
             f"Found {len(examples.columns)} of {', '.join(str(len(column)) for column in examples.columns)}."
         )
     _check_texts(where, examples)
-    if data.labels is None:
+    if data.labels is None or (split == "test" and examples.labels is None):
         return
     labels: Any = examples.labels  # what a third party put there
     if labels is None:

@@ -11,6 +11,7 @@ from taskloom.core.errors import RegistryError
 from taskloom.registry.artifacts import is_name, write_text
 from taskloom.runs import checkpoint as saved
 from taskloom.runs.build import make, make_task
+from taskloom.runs.contents import check_examples
 from taskloom.runs.evaluate import predictions
 from taskloom.runs.feed import Feed
 from taskloom.runs.model import Model, device_for_this_process
@@ -132,9 +133,13 @@ def read_split(catalogue: "Catalogue", spec: Mapping[str, Any], split: Split, fo
     problem: DataError | None = None
     for each in _candidates(catalogue, spec, folder):
         try:
-            return make(catalogue, DataSet, each).load(split)
+            data = make(catalogue, DataSet, each)
+            examples = data.load(split)
+            check_examples(data, split, examples)
         except DataError as error:
             problem = problem or error
+        else:
+            return examples
     assert problem is not None  # there is at least one candidate
     raise problem
 

@@ -41,6 +41,8 @@ class Bug(DataSet):
         match self.bug:
             case "load exit": sys.exit(0)
             case "test exit" if split == "test": sys.exit(0)
+            case "test number" if split == "test": texts = ("a", "b", "c", 4)
+            case "test labels" if split == "test": y = None
             case "two lines": raise ZeroDivisionError("oops\\nline2")
             case "no words": raise MemoryError
             case "none": return None
@@ -164,6 +166,17 @@ def test_sys_exit_while_predicting_is_no_success(install: Install, tmp_path: Pat
     result = taskloom("predict", path, "--registry", registry, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "a plugin called sys.exit(0)" in result.stderr
+
+
+def test_a_test_split_is_looked_at_before_it_is_predicted_and_may_lack_labels(install: Install, tmp_path: Path) -> None:
+    install("bug", DATA)
+    message = "sst: data set 'bug', split 'test': text 3 should be a text. Found int 4."
+    for bug, code in (("test number", 2), ("test labels", 0)):
+        registry, path = tmp_path / bug, grid(tmp_path, data={"name": "bug", "bug": bug})
+        assert taskloom("run", path, "--registry", registry, "--engine", "inline").exit_code == 0
+        result = taskloom("predict", path, "--registry", registry, "--out", tmp_path / "out", "--format", "jsonl")
+        assert result.exit_code == code, result.stderr
+        assert (message in result.stderr) == bool(code)
 
 
 def test_sys_exit_in_a_check_is_a_problem_of_the_grid(install: Install, tmp_path: Path) -> None:
