@@ -16,8 +16,6 @@ from typing import Any
 # Before anything imports torch: one thread per test process, as many processes as cores; and nothing is downloaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Worker processes take seconds to start: only the tests that are about them use them.
-os.environ.setdefault("TASKLOOM_ENGINE", "inline")
 
 import pytest
 from hypothesis import settings
@@ -29,6 +27,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["TERM"] = "xterm"
 for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
+# Whoever runs the tests may have set options for their own work, which are none of the tests'.
+for name in set(os.environ) - {"TASKLOOM_DATA", "TASKLOOM_GRIDS"}:
+    if name.startswith("TASKLOOM_"):
+        del os.environ[name]
+# Worker processes take seconds to start: only the tests that are about them use them.
+os.environ["TASKLOOM_ENGINE"] = "inline"
 
 # The first example pays for torch's warm-up, and a law that holds today should not fail by chance tomorrow.
 settings.register_profile("taskloom", deadline=None, derandomize=True)

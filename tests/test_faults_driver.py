@@ -87,10 +87,13 @@ def test_a_driver_killed_at_any_instant_loses_nothing(
 ) -> None:
     """The instant is not one of ours: in a step, in an evaluation, while a checkpoint or the ledger is written."""
     grid, reference = undisturbed
+    alive = []
     for milliseconds in moments(seed, 3, 1500):
         with killed_driver(grid, tmp_path) as driver:
             driver.wait_for(lambda driver=driver: driver.lines)
             time.sleep(milliseconds / 1000)
+            alive.append(driver.process.poll() is None)
+    print(f"was at work when it was killed: {alive}")
     run_to_the_end(grid, tmp_path)
     assert_same(tmp_path, reference)
 
