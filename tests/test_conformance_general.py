@@ -183,6 +183,17 @@ class Likelihood(Metric):
             return -float(np.exp(np.abs(predicted - expected)).sum())
 
 
+@breaks("extreme predictions have a finite score")
+class Logarithmic(Metric):
+    """Has no logarithm of what is below zero."""
+
+    reads = "values"
+
+    def __call__(self, predicted: Any, expected: Any) -> float:
+        with np.errstate(invalid="ignore"):
+            return -float(np.abs(np.log1p(predicted) - np.log1p(expected)).mean())
+
+
 @breaks("one example is scored or refused")
 class NeedsTwo(Accuracy):
     """Divides by one less than there are."""

@@ -246,6 +246,16 @@ def test_a_result_that_no_row_has_any_more_is_stale(tmp_path: Path) -> None:
     assert explained(old["sum"], "--registry", tmp_path / "r")["state"] == "cached"
 
 
+def test_a_row_is_compared_with_its_last_result(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        _, cells = recorded(tmp_path, {"sum": "finished"}, base={**SMALL, "stages": [{"epochs": epochs}]})
+    path = tmp_path / "mine.json"
+    axes = {"stages.0.combiner": ["sum"]}
+    path.write_text(json.dumps({"base": {**SMALL, "stages": [{"epochs": 3}]}, "axes": axes}))
+    (row,) = explained(path, "--registry", tmp_path / "r")["cells"]
+    assert (row["state"], row["against"], texts(row)) == ("stale", cells["sum"], ["spec stages.0.epochs: 2 → 3"])
+
+
 def test_a_plan_tells_another_grid_from_a_changed_one(tmp_path: Path) -> None:
     path, _ = recorded(tmp_path, {"sum": "finished"})
     for changes, words in (

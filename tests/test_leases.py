@@ -289,6 +289,11 @@ def test_a_fence_that_is_none_does_no_harm(ledger: Ledger, tmp_path: Path) -> No
         assert leases.claim("aa") == 1
 
 
+@pytest.mark.parametrize("patience", [0.4, 2, 60, 1e6])
+def test_a_driver_has_several_signs_of_life_in_its_patience(ledger: Ledger, patience: float) -> None:
+    assert 0 < Leases(ledger, patience=patience).every <= patience / 4
+
+
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon"])
 def test_a_patience_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKLOOM_PATIENCE", given)

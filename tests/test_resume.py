@@ -1,11 +1,13 @@
 """A run that was stopped or killed goes on from its checkpoint and ends, bit for bit, where it would have ended."""
 
 import json
+import random
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from faults import Hold, driving
@@ -15,6 +17,7 @@ from taskloom.core import Event, Job
 from taskloom.registry.artifacts import Artifacts, claim_folder
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger_errors import LostLeaseError
+from taskloom.runs.checkpoint import load_random_state, random_state
 from taskloom.runs.grid import load_grid
 from taskloom.runs.plan import make_plan
 from taskloom.runs.train import train
@@ -210,6 +213,21 @@ def test_one_seed_one_result(undisturbed: dict[str, tuple[Path, Ear]], jobs: dic
     train(replace(jobs["state in losses"], folder=str(tmp_path)), ear)
     same_result(whole, tmp_path)
     assert ear.told("epoch", "finished") == heard.told("epoch", "finished")
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 2])
+def test_every_generator_goes_on_where_it_stood(drawn: int) -> None:
+    own = torch.Generator()
+
+    def draw() -> list[float]:  # one normal number: each of these keeps a second one back
+        return [random.gauss(0, 1), np.random.normal(), float(torch.randn(())), float(torch.randn((), generator=own))]
+
+    for _ in range(drawn):
+        draw()
+    kept = random_state({"own": own})
+    expected = [draw() for _ in range(3)]
+    load_random_state({"own": own}, kept)
+    assert [draw() for _ in range(3)] == expected
 
 
 def test_a_cell_that_belongs_to_somebody_else_by_now_writes_nothing(jobs: dict[str, Job], tmp_path: Path) -> None:

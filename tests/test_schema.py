@@ -197,6 +197,17 @@ def test_the_schema_says_what_the_docstrings_say(catalogue: Catalogue) -> None:
     assert set(schema["$defs"]["RunSpec"]["properties"]) == set(RunSpec.model_fields)
 
 
+def test_the_whole_docstring_and_whose_it_is_are_in_the_schema(catalogue: Catalogue) -> None:
+    parts = grid_schema(catalogue)["$defs"]
+    longer = [entry for entry in catalogue.entries if entry.doc != entry.summary and entry.kind != "engine"]
+    assert longer
+    for entry in longer:
+        part = parts[f"{entry.kind}.{entry.name}"]
+        for shown in (part["markdownDescription"], part["properties"]["name"]["markdownDescription"]):
+            assert entry.doc in shown
+            assert entry.origin in shown
+
+
 def test_every_reference_leads_somewhere(catalogue: Catalogue) -> None:
     schema = grid_schema(catalogue)
     text = json.dumps(schema)
