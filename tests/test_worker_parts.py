@@ -1,6 +1,7 @@
 """What workers are made of: the log of a cell, deaths in words, a process that trains."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,46 @@ def test_a_log_does_not_grow_without_bound(tmp_path: Path, capfd: pytest.Capture
     assert [int(line[:3]) for line in kept.split()] == list(range(90 - len(kept) // 1000, 90))
     os.write(1, b"outside\n")
     assert capfd.readouterr().out == "outside\n"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_is_bounded_and_its_end_kept_whoever_writes_to_it(tmp_path: Path, seed: int) -> None:
+    """A worker prints, the driver appends, an attempt that was given up still prints; each makes room when it does."""
+    generator, limit, written = random.Random(seed), 5_000, []
+
+    def line() -> bytes:
+        written.append(b"%05d" % len(written) + b"x" * generator.choice((0, 90, 900)) + b"\n")
+        return written[-1]
+
+    def kept() -> bytes:
+        return b"".join(path.read_bytes() for path in (tmp_path / "log-old.txt", tmp_path / "log.txt") if path.exists())
+
+    (tmp_path / "log.txt").touch()
+    given_up = os.open(tmp_path / "log.txt", os.O_WRONLY | os.O_APPEND)
+    worker = os.open(tmp_path / "log.txt", os.O_WRONLY | os.O_APPEND)
+    for _ in range(300):
+        match generator.choice(("worker", "worker", "event", "driver", "given up")):
+            case "driver":
+                cell_log.append(tmp_path, line().decode(), limit=limit)
+            case "event":
+                cell_log.rotate(tmp_path, limit)
+            case who:
+                os.write(worker if who == "worker" else given_up, line())
+                assert (tmp_path / "log.txt").read_bytes().endswith(written[-1]), "the newest lines are in log.txt"
+                continue
+        assert len(kept()) <= 2 * limit
+        assert b"".join(written).endswith(kept())
+    assert len(b"".join(written)) > 4 * limit, "the bound was put to the test"
+    assert len(kept()) > limit / 2, "not more than needed is lost"
+    os.close(given_up)
+    os.close(worker)
+
+
+def test_a_line_larger_than_a_log_is_cut(tmp_path: Path) -> None:
+    cell_log.append(tmp_path, "x" * 9_999 + "end", limit=1_000)
+    cell_log.append(tmp_path, "after", limit=1_000)
+    assert (tmp_path / "log-old.txt").read_text() == "x" * 996 + "end\n"
+    assert (tmp_path / "log.txt").read_text() == "after\n"
 
 
 def test_a_kill_by_the_system_for_want_of_memory_is_told_from_others() -> None:

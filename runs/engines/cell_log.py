@@ -2,45 +2,60 @@
 
 import os
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
-#: Bytes after which a log is put aside; the one put aside before goes. So a cell's logs take twice this at most, and
+#: Bytes after which a log is put aside; what was put aside before goes. So a cell's logs take twice this at most, and
 #: until the next event what is printed meanwhile: of that the end is kept.
 LIMIT = 4 << 20
 NAME, OLD = "log.txt", "log-old.txt"
 
 
-def append(folder: Path, text: str) -> None:
+def append(folder: Path, text: str, *, limit: int = LIMIT) -> None:
     """Add text to a cell's log. A full disk or a missing right must not hide what went wrong: then nothing is added."""
+    line = (text if text.endswith("\n") else text + "\n").encode(errors="replace")[-limit:]
+    rotate(folder, limit, room=len(line))
+    with suppress(OSError), (folder / NAME).open("ab") as file:
+        file.write(line)
+
+
+def rotate(folder: Path, limit: int = LIMIT, *, room: int = 0) -> None:
+    """Put aside what a log holds if there is no ``room`` for so many bytes more.
+
+    The file is emptied, never renamed: whoever has it open, in this process or another, goes on in the same log.
+    """
     with suppress(OSError):
-        rotate(folder)
-        with (folder / NAME).open("a", encoding="utf-8", errors="replace") as file:
-            file.write(text if text.endswith("\n") else text + "\n")
+        if (folder / NAME).stat().st_size + room > limit:
+            with FileIO(folder / NAME, "r+") as log:
+                _lock(log)
+                if os.fstat(log.fileno()).st_size + room > limit:  # nobody else was quicker
+                    _put_aside(folder / OLD, _emptied(log, limit))
 
 
-def rotate(folder: Path, limit: int = LIMIT) -> bool:
-    """Put a log that has grown too large aside; says whether it did."""
-    path = folder / NAME
-    try:
-        size = path.stat().st_size
-        if size <= limit:
-            return False
-        path.replace(folder / OLD)
-        if size > 2 * limit:
-            _keep_end(folder / OLD, limit)
-    except OSError:
-        return False
-    return True
+def _lock(log: FileIO) -> None:
+    """Wait for one's turn. (Windows has no such locks, nor do some disks of other machines.)"""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(log, fcntl.LOCK_EX)
 
 
-def _keep_end(path: Path, limit: int) -> None:
-    """Cut a file down to its last bytes, from the beginning of a line if there is one."""
-    with path.open("r+b") as file:
-        file.seek(-limit, os.SEEK_END)
-        end = file.read(limit)
-        file.seek(0)
-        file.write(end[end.find(b"\n") + 1 :] or end)
-        file.truncate()
+def _emptied(log: FileIO, limit: int) -> bytes:
+    """Empty a file; gives its last bytes, from the beginning of a line if there is one."""
+    before = max(0, log.seek(0, os.SEEK_END) - limit)
+    log.seek(before)
+    end = log.readall()
+    log.truncate(0)  # at once: what somebody prints between these two is lost
+    if not before and len(end) <= limit:
+        return end
+    end = end[-limit:]
+    return end[end.find(b"\n") + 1 :] or end
+
+
+def _put_aside(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)  # nothing is written through a link that somebody put there
+    with path.open("xb") as file:
+        file.write(content)
 
 
 class Redirected:
@@ -57,8 +72,14 @@ class Redirected:
 
     def __enter__(self) -> "Redirected":
         self._saved = [os.dup(1), os.dup(2)]
-        rotate(self.folder, self.limit)
-        self._open()
+        self.rotate()
+        try:
+            file = os.open(self.folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError:  # a full disk, say: then what is printed is lost, not the cell
+            file = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,15 +88,5 @@ class Redirected:
             os.close(saved)
 
     def rotate(self) -> None:
-        """Begin a new file if this one has grown too large."""
-        if rotate(self.folder, self.limit):
-            self._open()
-
-    def _open(self) -> None:
-        try:
-            file = os.open(self.folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError:  # a full disk, say: then what is printed is lost, not the cell
-            file = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os.close(file)
+        """Make room if the log has grown too large."""
+        rotate(self.folder, self.limit)
