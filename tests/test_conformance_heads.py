@@ -157,6 +157,54 @@ class Unsaved(Linear):
         return Prediction(super().forward(vectors).score + self.extra, vectors)
 
 
+@breaks("its state survives saving")
+class CountsItsSteps(Linear):
+    """Keeps the number of its steps where no checkpoint finds it."""
+
+    steps = 0
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        self.steps += self.training
+        return super().forward(vectors * (1 + 0.1 * self.steps))
+
+
+@breaks("its state survives saving")
+class WarmsUp(Linear):
+    """Is another one in its first steps, which it counts where no checkpoint finds them."""
+
+    steps = 0
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        self.steps += self.training
+        return super().forward(vectors / 2 if self.training and self.steps < 3 else vectors)
+
+
+class Centred(Linear):
+    """Takes away the mean of what it saw in training."""
+
+    name = "centred"
+
+    def build(self, **given: Any) -> None:
+        super().build(**given)
+        self.register_buffer("mean", torch.zeros(given["width"]))
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * self.seen(vectors).mean((0, 1))
+        return super().forward(vectors - self.mean)
+
+    def seen(self, vectors: Tensor) -> Tensor:
+        return vectors.detach()
+
+
+@breaks("one step of training follows another")
+class KeepsTheGraph(Centred):
+    """Keeps with the mean how it came about."""
+
+    def seen(self, vectors: Tensor) -> Tensor:
+        return vectors
+
+
 class _Extra:
     """Saves an object."""
 
@@ -181,3 +229,8 @@ def test_a_mutant_is_caught(mutant: type[Component], law: str) -> None:
 def test_every_law_has_a_mutant() -> None:
     own = {name for name, law in LAWS.items() if law.holds not in general.LAWS}
     assert own == {law for _, law in MUTANTS}
+
+
+def test_a_head_that_keeps_a_mean_as_it_should_passes() -> None:
+    for name in ("one step of training follows another", "its state survives saving"):
+        LAWS[name](Centred)

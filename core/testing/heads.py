@@ -215,19 +215,49 @@ def it_touches_no_global_random_state(subject: Subject) -> None:
 
 def _trained(subject: Subject, case: Case) -> Tensor:
     with _built(subject, case, seed=3) as (head, shared):
-        bind_generator(head.train(), generator(4))
-        bind_generator(shared.train(), generator(5))
-        score: Tensor = head(_vectors(head)).score
+        score: Tensor = _in_mode(head, shared, training=True)(_vectors(head)).score
     return score.detach()
 
 
+def one_step_of_training_follows_another(subject: Subject) -> None:
+    for case in _cases(subject):
+        with _built(subject, case) as (head, shared):
+            x, steps = _vectors(head), 3
+            for step in range(steps):
+                with given(f"step {step + 1} of {steps}"):
+                    _in_mode(head, shared, training=True)
+                    seen = _seen(head, (x * (step + 1)).requires_grad_())
+                    require_finite(seen.detach(), "the score")
+                    torch.autograd.backward(seen.square().mean())
+                    with torch.no_grad():
+                        for parameter in [*head.parameters(), *shared.parameters()]:
+                            if parameter.grad is not None:
+                                parameter -= 1e-3 * parameter.grad
+                                parameter.grad = None
+
+
+@torch.no_grad()
 def its_state_survives_saving(subject: Subject) -> None:
+    """After some steps of training: what counts them, say, is part of the state."""
     for case in _cases(subject):
         with _built(subject, case, 0) as (first, ours), _built(subject, case, 1) as (second, theirs):
+            x = _vectors(first)
+            for factor in (1, 2, 3):
+                _in_mode(first, ours, training=True)(factor * x)
             second.load_state_dict(written(first))
             theirs.load_state_dict(written(ours))
-            x = _vectors(first)
-            require_equal(second(x).score, first(x).score, "a head that loaded the state gives another score")
+            for words, training in (("evaluation", False), ("training", True)):
+                with given(f"3 passes in training before it was saved, and one in {words} after"):
+                    found = _seen(_in_mode(second, theirs, training=training), x)
+                    expected = _seen(_in_mode(first, ours, training=training), x)
+                    require_equal(found, expected, "a head that loaded the state gives another score")
+
+
+def _in_mode(head: Head, shared: SharedModules, *, training: bool) -> Head:
+    """The head ready for a pass, whose random numbers are always the same."""
+    for module, seed in ((head, 4), (shared, 5)):
+        bind_generator(module.train(training), generator(seed))
+    return head
 
 
 def its_state_is_tensors(subject: Subject) -> None:
@@ -249,6 +279,7 @@ LAWS = (
     it_works_in_bfloat16,
     one_seed_gives_one_head_and_one_pass,
     it_touches_no_global_random_state,
+    one_step_of_training_follows_another,
     its_state_survives_saving,
     its_state_is_tensors,
 )
