@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -85,11 +86,14 @@ def test_its_page_tells_the_three_commands(packages: Path, kind: str, tmp_path: 
     (block,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     install, test, run = block.splitlines()
     assert (install, test) == ("pip install -e '.[test]'", "python -m pytest")
-    done = new_plugin("other", "--kind", kind, "--into", tmp_path)
-    steps = [line.strip() for line in done.output.splitlines() if line.startswith("  ")]
-    folder = tmp_path / "taskloom-other"
-    assert steps[:2] == [f"pip install -e {folder}", f"python -m pytest {folder}"]
-    assert steps[2] == run.replace(f"first_{kind}.json", f"{folder}/other.json").replace(f"first_{kind}", "other")
+    place = tmp_path / "a $name"  # which a shell would read as two words and a variable
+    place.mkdir()
+    done = new_plugin("other", "--kind", kind, "--into", place)
+    steps = [shlex.split(line) for line in done.output.splitlines() if line.startswith("  ")]
+    folder = str(place / "taskloom-other")
+    assert steps[:2] == [["pip", "install", "-e", folder], ["python", "-m", "pytest", folder]]
+    words = run.replace(f"first_{kind}", "other").split()
+    assert steps[2] == [f"{folder}/other.json" if word == "other.json" else word for word in words]
 
 
 def test_code_is_formatted_and_clean(packages: Path) -> None:
@@ -169,6 +173,15 @@ def test_names_of_installed_plugins_are_taken_and_broken_ones_stop_nobody(instal
         done = new_plugin(name, "--kind", "loss", "--into", tmp_path)
         assert (done.exit_code, message in done.output) == (2, True), done.output
     assert new_plugin("hinge", "--kind", "head", "--into", tmp_path).exit_code == 0
+
+
+def test_a_distribution_is_the_same_however_its_name_is_written(install: Any, tmp_path: Path) -> None:
+    install("hard_focal", package_files(Names("hinge"), "loss")["taskloom_hinge/__init__.py"])
+    (metadata,) = (tmp_path / "site").glob("*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text().replace("taskloom-hard_focal", "Taskloom_Hard.Focal"))
+    load_catalogue.cache_clear()
+    done = new_plugin("hard-focal", "--kind", "head", "--into", tmp_path)
+    assert (done.exit_code, "taskloom-hard-focal 1.2 is installed already" in done.output) == (2, True), done.output
 
 
 @given(given_name=st.text(st.sampled_from("abtx19-_ Aé/."), max_size=12) | st.sampled_from(["loss", "tensor", "emit"]))

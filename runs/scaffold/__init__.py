@@ -69,13 +69,12 @@ def package_files(names: Names, kind: str) -> dict[str, str]:
 
 def next_steps(names: Names, kind: str, folder: Path) -> list[str]:
     """The three commands that install a new plugin, test it and run its grid."""
-    grid = KINDS[kind].command
-    if not KINDS[kind].packaged:
-        grid = grid.replace("$name.json", quote(str(folder / f"{names.name}.json")))
+    run = KINDS[kind].command.replace("$name.json", "$file")
     if kind == "engine":
-        grid += " --engine $name"
-    place = quote(str(folder))
-    return [f"pip install -e {place}", f"python -m pytest {place}", grid.replace("$name", names.name)]
+        run += " --engine $name"
+    place, file = quote(str(folder)), quote(str(folder / f"{names.name}.json"))
+    run = Template(run).substitute(name=names.name, file=file)
+    return [f"pip install -e {place}", f"python -m pytest {place}", run]
 
 
 def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[str, str]:
