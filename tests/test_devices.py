@@ -1,6 +1,7 @@
 """Where workers are placed: made-up machines in, slots out. The machine that runs this is only looked at once."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import RequestError
-from taskloom.runs.engines.devices import Inventory, Slot, inventory, place
-from taskloom.runs.engines.local import Local, named
+from taskloom.runs.engines import devices
+from taskloom.runs.engines.devices import Inventory, Slot, inventory, named, place
+from taskloom.runs.engines.local import Local
 
 TWO = Inventory(cores=8, cuda=("0", "1"))
 BARE = Inventory(cores=6)
@@ -41,7 +43,8 @@ def visible(slots: tuple[Slot, ...]) -> list[str]:
 def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str]) -> None:
     slots = place(machine, **asked)
     assert visible(slots) == expected
-    assert all(slot.environment["OMP_NUM_THREADS"] == str(slot.threads) for slot in slots)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        assert all(slot.environment[name] == str(slot.threads) for slot in slots)
     assert all(slot.device.startswith("cuda:") == bool(seen) for slot, seen in zip(slots, expected, strict=True))
 
 
@@ -57,6 +60,8 @@ def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str
         (TWO, {"devices": "cpu:0"}, "Found 'cpu:0'"),
         (TWO, {"devices": "cuda:-1"}, "Found 'cuda:-1'"),
         (TWO, {"devices": ""}, "Found ''"),
+        (BARE, {"devices": "cpu:2,cpu"}, "the CPU stands twice; cpu:N is N cells at once. Found 'cpu:2,cpu'"),
+        (BARE, {"devices": "cpu,cpu"}, "stands twice"),
         (TWO, {"workers": 3}, "3 workers need more than 2 GPUs with 1 cell each; --cells-per-gpu"),
         (TWO, {"workers": 0}, "should be at least 1. Found 0."),
         (TWO, {"threads": 0}, "should be at least 1. Found 0."),
@@ -94,7 +99,47 @@ def test_threads_are_divided_and_depend_on_nothing_else(
     assert not counts or max(counts) - min(counts) <= 1, "a GPU has two cells more than another"
 
 
-def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("inherited", "count", "expected"),
+    [
+        (None, 2, ["0", "1"]),
+        ("2,3", 2, ["2", "3"]),
+        (" 3 , 1 ", 2, ["3", "1"]),
+        ("GPU-8f2,GPU-1c0", 2, ["GPU-8f2", "GPU-1c0"]),
+        ("2,3,7", 2, ["2", "3"]),  # CUDA stops at the first that is not there
+        ("2", 2, ["0", "1"]),  # whatever counted them did not read the variable
+        ("", 0, []),
+    ],
+)
+def test_devices_keep_the_names_that_this_process_was_given(
+    inherited: str | None, count: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+    found = inventory()
+    assert list(found.cuda) == expected
+    if count:
+        assert visible(place(found, devices="cuda")) == expected, "a worker would use a GPU that is another's"
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 8), ("300000 100000", 3), ("50000 100000", 1), ("9900000 100000", 8), (None, 8), ("nonsense", 8)],
+)
+def test_a_container_has_the_cores_that_it_may_use(
+    quota: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(f"{quota}\n")
+    monkeypatch.setattr(devices, "QUOTA", file)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert inventory().cores == expected
+
+
+def test_this_machine() -> None:
     found = inventory()
     assert 1 <= found.cores <= (os.cpu_count() or 1)
     engine = Local(devices="cpu:2", threads=3)

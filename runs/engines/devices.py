@@ -1,6 +1,7 @@
 """Where the local engine's workers are placed: what the machine has, and what was asked for."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from taskloom.core.errors import Problem, RequestError
 MOST_CPU = 8
 #: Workers on the CPU, whatever was asked for: by core, or this many if that is more; and everywhere.
 MOST_BY_CORE, FEW, MOST = 4, 32, 512
+#: Where a container says how much of the cores' time it is given, as "quota period".
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def _cores() -> int:
     except AttributeError:  # not on Linux
         cores = os.cpu_count() or 1
     try:  # a container may be given the time of fewer cores than it sees
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = QUOTA.read_text().split()
         cores = min(cores, max(1, int(quota) // int(period)))
     except (OSError, ValueError):
         pass
@@ -99,6 +102,21 @@ def place(
     return tuple(Slot(f"cuda:{gpu}", each, _environment(each, machine.cuda[gpu])) for gpu in chosen)
 
 
+def named(slots: Sequence[Slot]) -> list[tuple[Slot, str]]:
+    """The slots with names of their own: ``cpu:0``, ``cpu:1``; ``cuda:0``, or ``cuda:0/0`` where cells share it.
+
+    >>> [name for _, name in named([Slot("cuda:0", 1), Slot("cuda:1", 1), Slot("cuda:0", 1)])]
+    ['cuda:0/0', 'cuda:1', 'cuda:0/1']
+    """
+    devices = [slot.device for slot in slots]
+    names = []
+    for index, device in enumerate(devices):
+        number = devices[:index].count(device)
+        shared = f"{device}/{number}" if devices.count(device) > 1 else device
+        names.append(f"cpu:{number}" if device == "cpu" else shared)
+    return list(zip(slots, names, strict=True))
+
+
 def _read(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
     """The number of CPU slots (0: as many as fit) or the GPUs."""
     here = ", ".join(f"cuda:{place}" for place in range(len(machine.cuda))) or "no GPU"
@@ -112,7 +130,9 @@ def _read(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
             text = "should be auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
             raise _refused("devices", f"{text}. Found {devices!r}.")
         if kind == "cpu":
-            cpu = (cpu or 0) + int(number or 0)
+            if cpu is not None:
+                raise _refused("devices", f"the CPU stands twice; cpu:N is N cells at once. Found {devices!r}.")
+            cpu = int(number or 0)
             continue
         asked = [int(number)] if colon else list(range(len(machine.cuda)))
         if not asked or any(place >= len(machine.cuda) for place in asked):
