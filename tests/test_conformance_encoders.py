@@ -68,6 +68,23 @@ class OfOneLength(MinBert):
         return super().embed(tokens) + 0.1 * (tokens.longest > 40)
 
 
+@breaks("a long text is cut at longest alone")
+class Cuts(MinBert):
+    """Cuts a text to what it has places for."""
+
+    def tokenize(self, texts: Any) -> Any:
+        return [ids[:510] for ids in super().tokenize(texts)]
+
+
+@breaks("a long text is cut at longest alone")
+class NoRoom(MinBert):
+    """Has room for its special tokens, and for no text."""
+
+    def build(self, **given: Any) -> None:
+        super().build(**given)
+        self.longest = 3
+
+
 @breaks("a sequence does not depend on its batch")
 class Crosstalk(MinBert):
     """Lets a sequence's vector depend on its batch."""
@@ -175,6 +192,17 @@ class Keeps(MinBert):
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         return super().vectors(embedded, tokens) + self.shift
+
+
+@breaks("its state survives saving")
+class CountsPasses(MinBert):
+    """Keeps the number of its steps where no checkpoint finds it."""
+
+    steps = 0
+
+    def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        self.steps += self.training
+        return super().vectors(embedded, tokens) * (1 + 0.1 * self.steps)
 
 
 @breaks("its state is tensors")

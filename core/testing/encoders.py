@@ -89,6 +89,17 @@ def very_different_lengths_go_into_one_batch(subject: Subject) -> None:
             )
 
 
+def a_long_text_is_cut_at_longest_alone(subject: Subject) -> None:
+    """Who lays a batch out does that, with room for the frame and a token; ``tokenize`` gives every id of a text."""
+    encoder = _built(subject)
+    texts = [" ".join(f"word{n}" for n in range(count)) for count in (1500, 3000)]
+    half, whole = (len(ids) for ids in encoder.tokenize(texts))
+    require(half < whole, f"tokenize should not cut: texts of 1500 and 3000 words have {half} and {whole} ids")
+    least = len(encoder.frame.start + encoder.frame.middle + encoder.frame.end) + 1
+    words = f"longest should be at least {least}, for {least - 1} special tokens and one of a text"
+    require(encoder.longest >= least, f"{words}. Found {encoder.longest}.")
+
+
 def _require_shapes(encoder: Encoder, tokens: Tokens, count: int) -> None:
     with torch.no_grad():
         embedded = encoder.embed(tokens)
@@ -185,9 +196,14 @@ def it_touches_no_global_random_state(subject: Subject) -> None:
 
 
 def _trained(subject: Subject) -> tuple[Encoder, Tensor]:
-    encoder = _built(subject, seed=3).train()
-    bind_generator(encoder, generator(4))
-    return encoder, _vectors(encoder, _tokens(encoder)).detach()
+    encoder = _built(subject, seed=3)
+    return encoder, _pass(encoder, training=True)
+
+
+def _pass(encoder: Encoder, *, training: bool) -> Tensor:
+    """The vectors of a pass, whose random numbers are always the same."""
+    bind_generator(encoder.train(training), generator(4))
+    return _vectors(encoder, _tokens(encoder)).detach()
 
 
 def gradients_reach_its_embeddings_and_parameters(subject: Subject) -> None:
@@ -247,12 +263,16 @@ def it_works_in_bfloat16(subject: Subject) -> None:
         require_close(found.float(), expected, "it gives other vectors", within=0.1, least=1e-3)
 
 
+@torch.no_grad()
 def its_state_survives_saving(subject: Subject) -> None:
     first, second = _built(subject, 0), _built(subject, 1)
+    for _ in range(2):
+        _pass(first, training=True)
     second.load_state_dict(written(first))
-    with torch.no_grad():
-        found, expected = _vectors(second, _tokens(second)), _vectors(first, _tokens(first))
-    require_equal(found, expected, "an encoder that loaded the state gives other vectors")
+    for words, training in (("evaluation", False), ("training", True)):
+        with given(f"2 passes in training before it was saved, and one in {words} after"):
+            found, expected = _pass(second, training=training), _pass(first, training=training)
+            require_equal(found, expected, "an encoder that loaded the state gives other vectors")
 
 
 def its_state_is_tensors(subject: Subject) -> None:
@@ -263,6 +283,7 @@ LAWS = (
     tokens_become_one_vector_per_sequence,
     it_works_on_a_packed_batch_of_one,
     very_different_lengths_go_into_one_batch,
+    a_long_text_is_cut_at_longest_alone,
     a_sequence_does_not_depend_on_its_batch,
     the_order_of_sequences_is_that_of_their_vectors,
     tokenizing_is_stable,

@@ -232,7 +232,7 @@ def one_step_of_training_follows_another(subject: Subject) -> None:
                     with torch.no_grad():
                         for parameter in [*head.parameters(), *shared.parameters()]:
                             if parameter.grad is not None:
-                                parameter -= 1e-3 * parameter.grad
+                                parameter.sub_(1e-3 * parameter.grad)
                                 parameter.grad = None
 
 
