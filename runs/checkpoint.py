@@ -7,6 +7,7 @@ The last two are kept, so that a damaged one can be passed over. One that was wr
 way for the epoch's. Nothing is ever unpickled.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -36,25 +37,25 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
         save_file(tensors, partial / "tensors.safetensors")
-        facts = json.loads(json.dumps({**state, "sha256": _sha256(partial / "tensors.safetensors")}, allow_nan=False))
+        facts = json.loads(json.dumps({**state, "sha256": sha256_of(partial / "tensors.safetensors")}, allow_nan=False))
         facts["check"] = _check_of(facts)
         (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
         for path in (partial / "tensors.safetensors", partial / "state.json", partial):
             sync(path)
-        _put(partial, folder)
+        put_folder(partial, folder)
         sync(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _put(partial: Path, folder: Path) -> None:
+def put_folder(partial: Path, folder: Path) -> None:
     """Give a folder its name. What has it already is moved aside first, so that nobody sees it half removed."""
     while True:
         try:
             partial.rename(folder)
             return
-        except OSError:
-            if not folder.is_dir():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         aside = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
         with suppress(FileNotFoundError):  # another process was quicker
@@ -66,7 +67,7 @@ def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        found = _sha256(folder / "tensors.safetensors")
+        found = sha256_of(folder / "tensors.safetensors")
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
     whole = isinstance(state, dict) and found == state.get("sha256")
@@ -124,7 +125,8 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*"))
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

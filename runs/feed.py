@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Task, Tokens, arrange
-from taskloom.registry.artifacts import partial_prefix
+from taskloom.registry.artifacts import partial_prefix, sync
+from taskloom.runs.checkpoint import put_folder, sha256_of
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column of tokenized texts: all ids in one memory-mapped row, and where each text begins."""
+    """A column of tokenized texts: all ids in one row (memory-mapped if it was read), and where each text begins."""
 
     ids: NDArray[np.int32]  # [tokens]
     starts: NDArray[np.int64]  # [texts + 1]
@@ -33,6 +34,8 @@ class Column:
 
 #: Texts that are tokenized between two signs of life.
 SOME = 4096
+#: What the cache keeps of a column: its two arrays, and their checksums.
+IDS, STARTS, CHECK = "ids.npy", "starts.npy", "sha256"
 
 
 def tokenized(
@@ -47,42 +50,53 @@ def tokenized(
     folder = cache / "tokens" / key.hexdigest()[:32]
     column = _read(folder)
     if column is None or len(column.starts) != len(texts) + 1:
-        shutil.rmtree(folder, ignore_errors=True)  # half a file, say after a full disk
         sequences: list[Ids] = []
         for start in range(0, len(texts), SOME):
             sequences += encoder.tokenize(texts[start : start + SOME])
             alive()
-        _write(folder, sequences)
-        column = _read(folder)
-        assert column is not None  # just written
+        column = _joined(sequences)
+        _write(folder, column)
     return column
 
 
+def _joined(sequences: list[Ids]) -> Column:
+    lengths = np.fromiter((len(ids) for ids in sequences), np.int64, len(sequences))
+    ids = np.concatenate([np.empty(0, np.int32), *sequences]).astype(np.int32)
+    return Column(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
 def _read(folder: Path) -> Column | None:
-    """What the cache holds, or nothing if that is not whole."""
+    """What the cache holds, or nothing if that is not what was written."""
     try:
-        path = folder / "ids.npy"
+        if _checksums(folder) != (folder / CHECK).read_text(encoding="ascii"):
+            return None
+        path = folder / IDS
         few = path.stat().st_size < 4096  # no more than a page, and an empty file cannot be mapped
         ids = np.load(path, mmap_mode=None if few else "r", allow_pickle=False)
-        starts = np.load(folder / "starts.npy", allow_pickle=False)
+        return Column(ids, np.load(folder / STARTS, allow_pickle=False))
     except (OSError, ValueError, EOFError):
         return None
-    return Column(ids, starts) if len(starts) and starts[-1] == len(ids) else None
 
 
-def _write(folder: Path, sequences: list[Ids]) -> None:
-    """Write the arrays into a folder that appears whole or not at all, whoever else writes the same."""
+def _write(folder: Path, column: Column) -> None:
+    """Write the arrays into a folder that appears whole or not at all, whoever else writes the same; replaces a damaged one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
-        lengths = np.fromiter((len(ids) for ids in sequences), np.int64, len(sequences))
-        np.save(partial / "starts.npy", np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-        np.save(partial / "ids.npy", np.concatenate([np.empty(0, np.int32), *sequences]).astype(np.int32))
-        partial.rename(folder)
-    except OSError:
+        np.save(partial / STARTS, column.starts)
+        np.save(partial / IDS, column.ids)
+        (partial / CHECK).write_text(_checksums(partial), encoding="ascii")
+        for path in (partial / STARTS, partial / IDS, partial / CHECK, partial):
+            sync(path)
+        if _read(folder) is None:  # else another process was quicker
+            put_folder(partial, folder)
+            sync(folder.parent)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        if not folder.is_dir():  # not beaten by another process, so something is really wrong
-            raise
+
+
+def _checksums(folder: Path) -> str:
+    return f"{sha256_of(folder / STARTS)} {sha256_of(folder / IDS)}\n"
 
 
 @dataclass(frozen=True, eq=False)
