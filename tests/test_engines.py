@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from taskloom.core import ENDS, Engine, Event, Job, perform
+from taskloom.runs.engines import deaths
 from taskloom.runs.engines.inline import Inline
 from taskloom.runs.engines.local import Local
 
@@ -211,6 +212,42 @@ def test_a_worker_whose_memory_ran_out_is_replaced(local: Watched, tmp_path: Pat
     local.engine.submit(job("next", "fine", tmp_path))
     assert local.end("next").what == "finished"
     assert local.until("started", "next").facts["pid"] != pid
+
+
+@pytest.mark.parametrize("counter", [0, 1])
+def test_a_worker_that_the_system_killed_for_want_of_memory_ran_out_of_it(
+    counter: int, local: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "vmstat", tmp_path / "memory.events"]
+    monkeypatch.setattr(deaths, "COUNTERS", files)
+    monkeypatch.setattr(deaths, "LARGE", 2.0)
+
+    def count(kills: int) -> None:
+        files[counter].write_text(f"oom 7\noom_kill {kills}\n")
+
+    def killed(cell: str, kills: int) -> Event:
+        pid = local.until("started", cell).facts["pid"]
+        count(kills)
+        os.kill(pid, signal.SIGKILL)
+        return local.end(cell)
+
+    count(1)
+    local.engine.submit(job("large", "hang", tmp_path, fence=5, micro_batch=4))
+    end = killed("large", 2)
+    assert (end.what, end.fence, end.facts["micro_batch"], end.facts["task"]) == ("oom", 5, 4, None)
+    assert "was killed (SIGKILL): the system ran out of memory (it held " in end.facts["reason"]
+
+    local.engine.submit(job("small", "hang", tmp_path, fence=6))
+    count(3)  # another process, before this one had begun
+    end = killed("small", 3)
+    assert (end.what, end.fence) == ("lost", 6)
+
+    local.engine.submit(job("told", "hang", tmp_path, fence=7))
+    local.until("started", "told")
+    count(4)
+    local.engine.stop("told", at_once=True)
+    end = local.end("told")
+    assert (end.what, end.fence, end.facts["reason"]) == ("lost", 7, "stopped at once")
 
 
 def test_workers_end_with_their_driver(tmp_path: Path) -> None:

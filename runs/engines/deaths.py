@@ -7,6 +7,8 @@ from pathlib import Path
 
 #: Of the machine's memory: a process that held more when it was killed was killed for it.
 LARGE = 0.8
+#: Where the system and the container count the processes that they killed for want of memory.
+COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
 
 
 def describe_death(code: int | None, pid: int) -> str:
@@ -30,7 +32,7 @@ def describe_death(code: int | None, pid: int) -> str:
 def kernel_kills() -> int:
     """How many processes the system has killed for want of memory since it was started, as far as it tells."""
     count = 0
-    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+    for path in COUNTERS:
         try:
             lines = Path(path).read_text().splitlines()
         except OSError:
