@@ -79,7 +79,7 @@ def _read(folder: Path) -> Column | None:
 
 
 def _write(folder: Path, column: Column) -> None:
-    """Write the arrays into a folder that appears whole or not at all, whoever else writes the same; replaces a damaged one."""
+    """Write the arrays into a folder that appears whole or not at all; a damaged one makes way for it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
