@@ -1,11 +1,15 @@
 """The worker's part of an engine: find the work, do it, and end with exactly one ending event."""
 
 import errno
+import os
 import signal
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from taskloom.core.engine import Emit, Work
@@ -32,11 +36,13 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
 
     Every event gets the job's fence. Nothing is passed on after the end. An exception becomes ``oom`` if memory ran
     out and ``failed`` otherwise, with the reason and the traceback; ``disk_full`` says that there was no room on the
-    disk. ``SystemExit`` is a failure like any other. Raises only what ``emit`` itself raises, and Ctrl-C.
+    disk. ``SystemExit`` is a failure like any other. A component that changes the current folder does so for its own
+    job. Raises only what ``emit`` itself raises, and Ctrl-C.
     """
     told = _Told(job, emit)
     try:
-        work(job, told)
+        with coming_back():
+            work(job, told)
     except BaseException as error:  # SystemExit too: a component may end its cell, and nothing else
         if told.broken is error or is_ctrl_c(error):  # nobody hears us any more
             raise
@@ -44,6 +50,19 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
     else:
         if not told.ended:
             told(Event("failed", job.cell, {"reason": "the work returned without saying how it ended"}))
+
+
+@contextmanager
+def coming_back() -> Iterator[None]:
+    """Return to the current folder at the end, so that relative paths mean to the next what they meant to the first."""
+    here = Path()
+    with suppress(OSError):  # it was removed
+        here = Path.cwd()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(here)
 
 
 class _Told:
@@ -75,10 +94,14 @@ def _ending(job: Job, error: BaseException) -> Event:
     if is_out_of_memory(error):
         tried = getattr(error, "micro_batch", None) or job.micro_batch
         return Event("oom", job.cell, {**facts, "task": getattr(error, "task", None), "micro_batch": tried})
-    no_room = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if no_room or "No space left" in facts["reason"]:
+    if lacks_room(error) or lacks_room(error.__cause__) or "No space left" in facts["reason"]:
         facts |= {"disk_full": True, "reason": f"the disk is full: {facts['reason']}"}
     return Event("failed", job.cell, facts)
+
+
+def lacks_room(error: BaseException | None) -> bool:
+    """Whether the system says that a disk is full, or a quota used up."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 #: torch has no type for the memory of the CPU or of a library: its allocator's words, oneDNN's and cuBLAS's.

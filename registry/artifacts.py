@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from taskloom.core.errors import RegistryError
-from taskloom.registry.ledger_errors import LostLeaseError
+from taskloom.core.work import lacks_room
+from taskloom.registry.ledger_errors import HeldUpError, LostLeaseError
 from taskloom.registry.presence import Machine
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # nothing is written through a link that somebody put there
@@ -43,7 +44,7 @@ class Artifacts:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # a plugin may leave the current folder
 
     def cell(self, id: str) -> Path:
         """The folder of one cell."""
@@ -73,7 +74,7 @@ class Artifacts:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RegistryError(f"{path} cannot be made: {error.strerror}. Is the registry writable?") from error
+            raise _refusal(f"{path} cannot be made", error, "Is the registry writable?") from error
         return path
 
 
@@ -86,10 +87,15 @@ def claim_folder(folder: Path, fence: int) -> None:
             length = os.write(file, f"{fence:020}\n".encode())  # always as long: nobody reads half of it
             os.ftruncate(file, length)  # need not outlive a power cut: nobody else does either
     except OSError as error:
-        raise RegistryError(
-            f"{folder / 'fence'} cannot be written: {error.strerror}. It says which run uses the folder; is it a plain "
-            "file, in a folder that you may write to, on a disk with room?"
-        ) from error
+        what = "It says which run uses the folder; is it a plain file, in a folder that you may write to?"
+        raise _refusal(f"{folder / 'fence'} cannot be written", error, what) from error
+
+
+def _refusal(what: str, error: OSError, question: str) -> RegistryError:
+    """What cannot be done and why; for a full disk with what to do, for all else with what may be amiss."""
+    if lacks_room(error):
+        return HeldUpError.full(f"{what} ({error.strerror})")
+    return RegistryError(f"{what}: {error.strerror}. {question}")
 
 
 def refuse_late(folder: Path, fence: int) -> None:

@@ -48,6 +48,7 @@ class Leases:
         self.patience = patience_of_environment() if patience is None else patience
         self.every = min(BEAT, self.patience / 4)  # seconds after which `beat` is due
         self._ledger = ledger
+        self._cells = ledger.folder.absolute() / "cells"  # a plugin may leave the current folder
         self._machine = machine or Machine()
         self.driver = f"{self._machine.host}-{self._machine.pid}-{secrets.token_hex(3)}"
         self._began = now()
@@ -214,7 +215,7 @@ class Leases:
 
     def _new_lease(self, db: sqlite3.Connection, cell: str) -> int:
         # A ledger that was put back from a copy may have forgotten fences that stand in folders.
-        last = max(db.execute("SELECT last FROM fences").fetchone()[0], fence_of(self._ledger.folder / "cells" / cell))
+        last = max(db.execute("SELECT last FROM fences").fetchone()[0], fence_of(self._cells / cell))
         db.execute("UPDATE fences SET last = ?", [last + 1])
         db.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", [cell, self.driver, last + 1])
         return int(last + 1)

@@ -3,13 +3,22 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import W_OK, access
 from pathlib import Path
+from shutil import disk_usage
 
 from taskloom.core.errors import RegistryError
 
+_ROOM = 2**16  # bytes that SQLite needs beside a ledger before anybody can write to it
+
 
 class HeldUpError(RegistryError):
-    """The ledger cannot be written just now, through no fault of the request: later the same one may succeed."""
+    """The registry cannot be written just now, through no fault of the request: later the same one may succeed."""
+
+    @classmethod
+    def full(cls, what: str) -> "HeldUpError":
+        """The error for what cannot be done for want of room."""
+        return cls(f"{what}: the disk is full. Make room and run again; what was written so far is kept.")
 
 
 class LostLeaseError(RegistryError):
@@ -66,12 +75,29 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
                 "If there is none, its disk may not support locks: choose a folder on another with --registry."
             )
         case sqlite3.SQLITE_READONLY:
+            if code == sqlite3.SQLITE_READONLY and may_write(path):  # opened only to be read, as the disk was full
+                return _held_up(path, error)
             return RegistryError(
                 f"{path} can be read and not written: you lack the right, or its disk is read-only. "
                 "Choose a folder that you may write to with --registry."
             )
         case sqlite3.SQLITE_FULL:
-            return HeldUpError(
-                f"{path} cannot grow: the disk is full. Make room and run again; what was written so far is kept."
-            )
+            return HeldUpError.full(f"{path} cannot grow")
+        case sqlite3.SQLITE_IOERR:
+            return _held_up(path, error)
     return RegistryError(f"{path} cannot be used as a ledger: {error}. Move it away, or choose another --registry.")
+
+
+def _held_up(path: Path, error: sqlite3.DatabaseError) -> HeldUpError:
+    """The disk did not do what SQLite asked of it: most often it is full."""
+    if disk_usage(path.parent).free < _ROOM:
+        return HeldUpError.full(f"{path} cannot be written")
+    return HeldUpError(
+        f"{path} cannot be used just now: {error}. Is its disk there and sound, and your quota not used up? See to "
+        "that and run again; what was written so far is kept."
+    )
+
+
+def may_write(path: Path) -> bool:
+    """Whether one has the right to write a ledger, and the files beside it."""
+    return access(path, W_OK) and access(path.parent, W_OK)

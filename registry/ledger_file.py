@@ -3,18 +3,20 @@
 import sqlite3
 import time
 from contextlib import closing, suppress
-from os import W_OK, access
 from pathlib import Path
 from urllib.parse import quote
 
 from taskloom.core.errors import RegistryError
-from taskloom.registry.ledger_errors import explained
+from taskloom.core.work import lacks_room
+from taskloom.registry.ledger_errors import HeldUpError, explained, may_write
 from taskloom.registry.ledger_lock import begin, is_busy, roll_back
 from taskloom.registry.ledger_tables import APPLICATION, SCHEMA, TABLES, statements
 from taskloom.registry.ledger_upgrade import read_as_it_is, version_of
 
 FILE = "ledger.sqlite"
 PATIENCE = 30.0  # seconds that a writer waits for another
+# What SQLite says where it cannot make or use the files beside a ledger: no right, a read-only disk, no room.
+_HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
 
 class MissingRegistryError(RegistryError):
@@ -28,23 +30,35 @@ def connect(folder: Path, *, create: bool, patience: float = PATIENCE) -> sqlite
     """
     path = folder / FILE
     _check_place(folder, path, create=create)
-    readonly = path.exists() and not (access(path, W_OK) and access(folder, W_OK))
     with explained(path):
-        database = _open_to_read(path, patience) if readonly else _open(path, "mode=rwc", patience)
-        try:
-            database.execute("PRAGMA foreign_keys = ON")
-            _check_version(database, path)
-            if _is_empty(database) and not create:
-                raise _missing(folder)
-            if not readonly:
-                _use_wal(database, patience)
-            if _is_empty(database):
-                _make(database, patience)
-            elif version_of(database) < SCHEMA:
-                read_as_it_is(database)
-        except BaseException:
-            database.close()
-            raise
+        if not path.exists() or may_write(path):
+            try:
+                return _prepared(_open(path, "mode=rwc", patience), path, create, patience, readonly=False)
+            except sqlite3.OperationalError as error:
+                if create or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
+                    raise
+            # The disk is full, say: then the ledger can still be read.
+        return _prepared(_open_to_read(path, patience), path, create, patience, readonly=True)
+
+
+def _prepared(
+    database: sqlite3.Connection, path: Path, create: bool, patience: float, *, readonly: bool
+) -> sqlite3.Connection:
+    """The ledger of a connection, looked at and ready to be used; closed if it cannot be."""
+    try:
+        database.execute("PRAGMA foreign_keys = ON")
+        _check_version(database, path)
+        if _is_empty(database) and not create:
+            raise _missing(path.parent)
+        if not readonly:
+            _use_wal(database, patience)
+        if _is_empty(database):
+            _make(database, patience)
+        elif version_of(database) < SCHEMA:
+            read_as_it_is(database)
+    except BaseException:
+        database.close()
+        raise
     return database
 
 
@@ -54,19 +68,22 @@ def _open(path: Path, how: str, patience: float) -> sqlite3.Connection:
 
 
 def _open_to_read(path: Path, patience: float) -> sqlite3.Connection:
-    """Open a ledger that may not be written to; somebody else may be writing to it."""
+    """Open a ledger that may not or cannot be written to; somebody else may be writing to it."""
     database = _open(path, "mode=ro", patience)
     try:
         _is_empty(database)  # nothing is opened before the first question
         return database
     except sqlite3.OperationalError as error:
         database.close()
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        if error.sqlite_errorcode & 0xFF not in _HINDERED:
             raise
+        why = error
     # SQLite wants to make the files beside the ledger in which writers and readers meet. Where there are none, nobody
     # writes and they can be done without; where there are, the ledger alone is not the whole story.
     beside = path.with_name(f"{path.name}-wal")
     if beside.exists() and beside.stat().st_size:
+        if may_write(path):  # only room is lacking
+            raise why
         raise RegistryError(
             f"{beside} holds what was written last, and only who may write to {path.parent} can read it. "
             "Copy the whole folder to a place of your own and name that with --registry."
@@ -87,6 +104,8 @@ def _check_place(folder: Path, path: Path, *, create: bool) -> None:
         if not path.exists() and not create:
             raise _missing(folder)
     except OSError as error:
+        if lacks_room(error):
+            raise HeldUpError.full(f"registry {folder} cannot be made ({error.strerror})") from error
         raise RegistryError(
             f"registry {folder} cannot be {'made' if create else 'read'}: {error.strerror}. "
             "Choose a folder that you may write to with --registry."

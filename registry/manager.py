@@ -20,7 +20,7 @@ from typing import Any
 import pluggy
 
 from taskloom.core import hookspecs
-from taskloom.core.work import is_ctrl_c
+from taskloom.core.work import coming_back, is_ctrl_c
 from taskloom.registry.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, cut, last_line, taken
 from taskloom.registry.installed import choose, describe, installed
 from taskloom.registry.quiet import Tell, to_stderr
@@ -114,7 +114,8 @@ class Plugins:
         plugin = describe(entry, group)
         start = perf_counter()
         with self._isolated(plugin):
-            module = entry.load()
+            with coming_back():
+                module = entry.load()
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 
     def add(self, module: object, plugin: Plugin) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taskloom.core.errors import RegistryError
 from taskloom.core.events import Event, Job
 from taskloom.registry.artifacts import Artifacts, claim_folder
 from taskloom.registry.leases import Leases
@@ -46,12 +45,7 @@ class Claims:
             self._leases.release(job.cell)
             self.waiting[job.cell] = job
             return None
-        folder = self._artifacts.cell(job.cell)
-        try:
-            claim_folder(folder, fence)
-        except OSError as error:
-            text = f"{folder} cannot be written: {error.strerror}. Make room, or see to your rights, and run again."
-            raise RegistryError(text) from None
+        claim_folder(self._artifacts.cell(job.cell), fence)
         return replace(job, fence=fence)
 
     def give_up(self, job: Job) -> None:

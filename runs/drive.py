@@ -103,7 +103,7 @@ def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:
         cell.label,
         cell.seed,
         cell.spec,
-        str(ledger.folder),
+        str(ledger.folder.absolute()),  # a plugin may leave the current folder
         cell.stage_keys,
         cell.versions,
         micro_batch=go_on_with(past, cell.spec),
