@@ -29,6 +29,15 @@ def test_longest_first_once_durations_are_known() -> None:
     assert durations.expected(jobs[1]) == 9.0
 
 
+def test_of_which_nothing_is_known_counts_as_the_mean() -> None:
+    durations = Durations()
+    jobs = [job("a", encoder="small"), job("b", encoder="unknown"), job("c", encoder="large")]
+    durations.learn(jobs[0].spec, 1.0)
+    durations.learn(jobs[2].spec, 9.0)
+    assert durations.expected(jobs[1]) is None
+    assert names(longest_first(jobs, durations)) == "cba"
+
+
 def test_cells_of_one_size_inform_each_other() -> None:
     stage = {"tasks": ["sst"], "epochs": 3, "frozen": False}
     base = {"encoder": {"name": "minbert"}, "tasks": {"sst": {"data": "generated"}}, "stages": [stage]}
