@@ -52,7 +52,9 @@ class Catalogue:
         for key, claims in self._claims.items():
             if len(claims) > 1:
                 reason = self._absent(*key)
-                self.failed += [Failure(one.plugin, one.distribution, one.version, reason) for one in claims]
+                for one in claims:
+                    rivals = tuple(other.distribution for other in claims if other is not one)
+                    self.failed.append(Failure(one.plugin, one.distribution, one.version, reason, rivals))
         self.failed = [*plugins.failed, *self.failed]
 
     @property

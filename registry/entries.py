@@ -3,8 +3,9 @@
 import inspect
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from taskloom.core import (
     Component,
@@ -131,4 +132,20 @@ def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> En
         raise PluginError(f"places should name options. Found {', '.join(stray)}.")
     if isinstance(cls.relies_on, str) or not all(isinstance(name, str) and name for name in cls.relies_on):
         raise PluginError(f"relies_on should be names of distributions. Found {cut(repr(cls.relies_on))}.")
+    _check_choices(INTERFACES[kind], cls)
     return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)
+
+
+def _check_choices(interface: type[Component], cls: type[Component]) -> None:
+    """``PluginError`` if an attribute that an interface declares as a choice of texts is none of them."""
+    for attribute, annotation in interface.__annotations__.items():
+        choice = get_args(annotation)[0] if get_origin(annotation) is ClassVar else annotation
+        found = inspect.getattr_static(cls, attribute, None)
+        if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # a property is known of an object alone
+            continue
+        allowed = get_args(choice)
+        if not isinstance(found, str) or found not in allowed:
+            near = get_close_matches(str(found), allowed, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            words = f"{attribute} should be one of {', '.join(allowed)}"
+            raise PluginError(f"{words}. Found {cut(repr(found))}{hint}")

@@ -37,12 +37,13 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plugin, or a part of one, that cannot be used, and why."""
+    """A plugin, or a part of one, that cannot be used, and why; ``rivals`` are distributions that claim its name."""
 
     plugin: str
     distribution: str
     version: str
     reason: str
+    rivals: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plugin: Plugin, reason: str) -> "Failure":

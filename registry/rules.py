@@ -92,6 +92,10 @@ def _check_hook(name: str, function: Callable[..., Any], group: str, broken: lis
         broken.append(f"{hook}() should be marked with @hookimpl")
     elif options and (options.get("wrapper") or options.get("hookwrapper")):
         broken.append(f"{hook}() should not be a wrapper: a plugin may not change what others return")
+    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        broken.append(f"{hook}() should be a plain function, as nobody awaits it. Found 'async def'.")
+    elif inspect.isgeneratorfunction(function):
+        broken.append(f"{hook}() should be a plain function, as nobody iterates over it. Found a 'yield' in it.")
     elif _GROUP_OF[hook] != group:
         home = f"belongs in a module of the entry-point group {_GROUP_OF[hook]!r}. Found it in {group!r}."
         broken.append(f"{hook}() {home}")

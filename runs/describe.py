@@ -163,7 +163,8 @@ def failure_lines(failures: Iterable["Failure"], others: Iterable[str]) -> Itera
         mine = [failure for failure in failures if failure.distribution == name]
         yield from (f"  {failure}" for failure in mine)
         yield f"    to remove it: {mine[0].removal}"
-        if without := mine[0].without(others):
+        rivals = {one for failure in mine for one in failure.rivals}  # without this one they have the name
+        if without := mine[0].without({*others, *rivals}):
             yield f"    to leave it out: {without}"
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from taskloom.core import INTERFACE, hookimpl
+from taskloom.core import INTERFACE, Head, hookimpl
+from taskloom.registry.entries import make_entry
 from taskloom.registry.failures import Plugin
 from taskloom.registry.installed import installed
 from taskloom.registry.manager import Plugins, packaged_grids
@@ -207,6 +208,22 @@ BROKEN: Mapping[str, tuple[str, str]] = {
         ),
         "loss 'needy': relies_on should be names of distributions. Found 'scipy'.",
     ),
+    "misspeltchoice": (
+        LOSS.format(cls="Spelt", name="spelt", options="*, a: int = 1").replace("name =", "expects = 'class'; name ="),
+        "loss 'spelt': expects should be one of classes, score, vectors. Found 'class'; did you mean 'classes'?",
+    ),
+    "nochoice": (
+        OTHER.replace("accuracy", "nochoice").replace("name =", "reads = ['classes']; name ="),
+        "metric 'nochoice': reads should be one of classes, values, either. Found ['classes']; did you mean 'classes'?",
+    ),
+    "coroutine": (
+        "from taskloom.core import hookimpl\n@hookimpl\nasync def taskloom_losses(): return []",
+        "taskloom_losses() should be a plain function, as nobody awaits it. Found 'async def'.",
+    ),
+    "generator": (
+        "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_run_failed(cell): yield cell",
+        "taskloom_run_failed() should be a plain function, as nobody iterates over it. Found a 'yield' in it.",
+    ),
     "hookraises": (
         "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_losses(): return 1 / 0",
         "taskloom_losses() raised ZeroDivisionError: division by zero",
@@ -267,7 +284,7 @@ def broken_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     install(site, "two", LOSS.format(cls="Two", name="twice", options="*, b: int = 1"), version="4.0")
     install(site, "three", LOSS.format(cls="Three", name="twice", options="*, c: int = 1"), version="5.0")
     install(site, "mse", LOSS.format(cls="Mse", name="mse", options="broken"))
-    return report(site, "focal", "twice", "untyped", "fokal", "mse", "os:system")
+    return report(site, "focal", "twice", "untyped", "spelt", "fokal", "mse", "os:system")
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -314,6 +331,7 @@ def test_two_components_of_one_name_are_an_error_that_names_both(broken_world: A
 
 def test_a_component_whose_plugin_failed_says_so(broken_world: Any) -> None:
     assert "option 'gamma' should be annotated" in broken_world["asked"]["untyped"][0]
+    assert "Found 'class'; did you mean 'classes'?" in broken_world["asked"]["spelt"][0]
     message = broken_world["asked"]["fokal"][0]
     assert "no loss 'fokal'; did you mean 'focal'?" in message
     assert "not loaded: plugin 'noimport' of taskloom-noimport 1.2: ModuleNotFoundError" in message
@@ -364,7 +382,19 @@ def test_plugins_lists_other_packages_and_what_cannot_be_used(broken_world: Any)
     assert re.search(r"^tracker +tracking +1\.2 +taskloom-tracking +\d+ +Listens\.", others, re.MULTILINE)
     assert "plugin 'noimport' of taskloom-noimport 1.2: ModuleNotFoundError" in broken
     assert broken.count("to remove it: pip uninstall taskloom-several") == 1
-    assert "to leave it out: TASKLOOM_PLUGINS=taskloom-fits,taskloom-focal,taskloom-tracking" in broken
+    assert "to leave it out: TASKLOOM_PLUGINS=taskloom-fits,taskloom-focal,taskloom-tracking\n" in broken
+    claimants = {"one", "two", "three"}
+    for left in claimants:  # the others keep the name
+        kept = ",".join(sorted(f"taskloom-{name}" for name in {"fits", "focal", "tracking"} | claimants - {left}))
+        assert f"pip uninstall taskloom-{left}\n    to leave it out: TASKLOOM_PLUGINS={kept}\n" in broken
+
+
+def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
+    class Chooses(Head):
+        name = "chooses"
+        reads = property(lambda self: "single")  # type: ignore[assignment]
+
+    assert make_entry("head", "chooses", Chooses, Plugin("mine", "taskloom", "mine", "1")).name == "chooses"
 
 
 def test_plugins_in_json_has_import_times_and_removal(broken_world: Any) -> None:
