@@ -11,13 +11,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Any
+from typing import IO, Any
 
 from taskloom.core.visible import visible
 
 Tell = Callable[[str], None]
 SHOWN = 3  # lines of what a plugin prints that are passed on
 _LONGEST = 200
+_BYTES = 4 * (_LONGEST + 1)  # in which a line that is too long can be told from one that is not
 
 
 def to_stderr(text: str) -> None:
@@ -41,10 +42,10 @@ def quiet(who: str, tell: Tell = to_stderr) -> Iterator[None]:
         return
     aside = _Aside()
     try:
-        with _descriptor(aside.collected), redirect_stdout(_writer(aside)):
+        with _descriptor(aside.heard), redirect_stdout(_writer(aside)):
             yield
     finally:
-        for line in _told(who, b"".join(aside.collected)):
+        for line in aside.heard.told(who):
             tell(line)
         aside.done = True
 
@@ -69,13 +70,41 @@ def aside() -> Iterator[None]:
             os.close(kept)
 
 
+class _Heard:
+    """What was printed, as far as it is told: the first lines, cut, and the number of all but blank ones."""
+
+    def __init__(self) -> None:
+        self._first: list[bytes] = []
+        self._count = 0
+        self._line, self._blank = b"", True  # the line that has not ended yet
+
+    def add(self, data: bytes) -> None:
+        for piece in data.splitlines(keepends=True):
+            self._line += piece[: max(0, _BYTES - len(self._line))]
+            self._blank = self._blank and not piece.strip()
+            if piece.endswith((b"\n", b"\r")):
+                self._end_line()
+
+    def _end_line(self) -> None:
+        if not self._blank:
+            self._count += 1
+            self._first += [self._line] if len(self._first) < SHOWN else []
+        self._line, self._blank = b"", True
+
+    def told(self, who: str) -> list[str]:
+        self._end_line()
+        lines = [line.decode(errors="replace").rstrip("\r\n") for line in self._first]
+        told = [f"{who} printed: {line if len(line) <= _LONGEST else f'{line[:_LONGEST]}…'}" for line in lines]
+        return told + ([f"{who} printed {self._count - SHOWN} lines more"] if self._count > SHOWN else [])
+
+
 class _Aside(io.RawIOBase):
     """Stands in for stdout: collects while it does, and passes on to stderr what is written to it later."""
 
     name = "<stdout>"
 
     def __init__(self) -> None:
-        self.collected: list[bytes] = []
+        self.heard = _Heard()
         self.done = False
 
     def writable(self) -> bool:
@@ -87,7 +116,7 @@ class _Aside(io.RawIOBase):
             with suppress(OSError, ValueError, AttributeError):
                 sys.stderr.write(held.decode(errors="replace"))
         else:
-            self.collected.append(held)
+            self.heard.add(held)
         return len(held)
 
     def fileno(self) -> int:
@@ -102,25 +131,41 @@ def _writer(aside: _Aside) -> io.TextIOWrapper:
 
 
 @contextmanager
-def _descriptor(collected: list[bytes]) -> Iterator[None]:
-    """Descriptor 1 leads into a file of nobody's, which is read at the end; where there is none, nothing happens."""
+def _descriptor(heard: _Heard) -> Iterator[None]:
+    """Descriptor 1 leads into a file of nobody's, which is read at the end; where there is none, nothing happens.
+
+    Where no such file can be made (a full disk, no folder for temporary files), it leads to stderr.
+    """
     _flush()
     kept = _copy_of_stdout()
     if kept is None:
         yield
         return
+    file = _temporary()
     try:
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 1)
-            try:
-                yield
-            finally:
-                _flush()
-                os.dup2(kept, 1)
-                file.seek(0)
-                collected.append(file.read())
+        with suppress(OSError):  # a closed stderr
+            os.dup2(2 if file is None else file.fileno(), 1)
+        yield
     finally:
+        _flush()
+        os.dup2(kept, 1)
         os.close(kept)
+        if file is not None:
+            _hear(file, heard)
+
+
+def _temporary() -> IO[bytes] | None:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return None
+
+
+def _hear(file: IO[bytes], heard: _Heard) -> None:
+    with file, suppress(OSError):
+        file.seek(0)
+        while some := file.read(1 << 16):
+            heard.add(some)
 
 
 def _copy_of_stdout() -> int | None:
@@ -138,10 +183,3 @@ def _flush() -> None:
         import ctypes
 
         ctypes.CDLL(None).fflush(None)
-
-
-def _told(who: str, output: bytes) -> list[str]:
-    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-    shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines[:SHOWN]]
-    told = [f"{who} printed: {line}" for line in shown]
-    return told + ([f"{who} printed {len(lines) - SHOWN} lines more"] if len(lines) > SHOWN else [])
