@@ -139,7 +139,8 @@ def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> En
 def _check_choices(interface: type[Component], cls: type[Component]) -> None:
     """``PluginError`` if an attribute that an interface declares as a choice of texts is none of them."""
     for attribute, annotation in interface.__annotations__.items():
-        choice = get_args(annotation)[0] if get_origin(annotation) is ClassVar else annotation
+        home: Any = get_origin(annotation)
+        choice = get_args(annotation)[0] if home is ClassVar else annotation
         found = inspect.getattr_static(cls, attribute, None)
         if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # a property is known of an object alone
             continue

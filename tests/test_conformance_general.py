@@ -114,6 +114,31 @@ class NoDefault(MSE):
         super().__init__()
 
 
+@breaks("making one leaves its defaults as they are")
+class Grows(MSE):
+    """Adds to its own default.
+
+    Options:
+        shares: how much of each
+    """
+
+    def __init__(self, *, shares: list[float] = []) -> None:  # noqa: B006
+        super().__init__()
+        shares.append(1.0)
+
+
+@breaks("making one leaves its defaults as they are")
+class GrowsBelow(Grows):
+    """Takes another option, and leaves the one it inherits to its base.
+
+    Options:
+        factor: how often
+    """
+
+    def __init__(self, *, factor: float = 1.0) -> None:
+        super().__init__()
+
+
 @breaks("making one is quick and prints nothing")
 class Chatty(MSE):
     """Prints in its constructor."""

@@ -95,6 +95,17 @@ def _comparable(value: Any) -> bool:
     return alike(copy.deepcopy(value), value)
 
 
+def making_one_leaves_its_defaults_as_they_are(subject: Subject) -> None:
+    """Python keeps one default for all that are ever made."""
+    constructors = [vars(base)["__init__"] for base in subject.component.__mro__ if "__init__" in vars(base)]
+    for defaults in [found for one in constructors if (found := getattr(one, "__kwdefaults__", None))]:
+        before = {name: copy.deepcopy(value) for name, value in defaults.items() if _comparable(value)}
+        subject.make()
+        for name, value in before.items():
+            words = f"the constructor changes it, for the next one that is made too: {value!r} → {defaults[name]!r}"
+            require(alike(defaults[name], value), f"with option {name!r}: {words}")
+
+
 def its_defaults_can_be_written_in_a_grid(subject: Subject) -> None:
     """A default goes through JSON and comes back as itself, and the constructor takes it."""
     for option in options_of(subject.component).values():
@@ -151,6 +162,7 @@ LAWS = (
     its_options_are_in_the_schema_with_their_text,
     a_wrong_value_of_an_option_is_refused,
     a_value_of_an_option_means_the_same_each_time,
+    making_one_leaves_its_defaults_as_they_are,
     its_defaults_can_be_written_in_a_grid,
     making_one_is_quick_and_prints_nothing,
     making_one_draws_no_random_numbers,
