@@ -4,7 +4,6 @@ import ctypes
 import functools
 import platform
 import random
-import resource
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from taskloom.core import derive_seed
+from taskloom.runs.units import largest_size
 
 
 def keep_freed_memory() -> None:
@@ -74,7 +74,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Bytes: the GPU's peak where there is one, else the largest resident size of this process."""
+    """Bytes: the GPU's peak where there is one, else the largest resident size of this process; 0 if nobody tells."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     try:
@@ -83,7 +83,11 @@ def peak_memory() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return largest_size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def machine_versions() -> dict[str, str]:
