@@ -21,6 +21,9 @@ class Loss(nn.Module, Component, ABC):
     worked off in parts that are forgotten one after another. Any other loss sees the whole batch at once, however few
     examples are in memory at a time.
 
+    ``stops_gradient`` says that a part of the loss is detached on purpose (the target branch of SimSiam, a running mean
+    that it is divided by), so that its gradient is not that of its value, which ``check`` would hold it to otherwise.
+
     A loss that changes over time keeps its state in buffers: they are saved with every checkpoint and restored.
 
     What ``taskloom.core.testing.check`` asks: one finite number, for extreme scores and a batch of one too; the
@@ -34,6 +37,8 @@ class Loss(nn.Module, Component, ABC):
     vectors: tuple[int, ...] | None = None
     #: Whether the loss of a batch is the mean of the losses of its examples; to be on the safe side, not.
     separable: bool = False
+    #: Whether the gradient is meant to differ from that of the value, as something in it is detached.
+    stops_gradient: bool = False
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         """Called once before training with the meaning of the labels and the number of training examples.

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -188,13 +189,48 @@ def test_a_component_that_raises_breaks_the_law_it_was_held_to() -> None:
     assert broken_laws(Raises) == ["a batch of one has a finite loss and gradient", "the loss of a batch is no sum"]
 
 
-@pytest.mark.parametrize("draw", [lambda: torch.rand(1), lambda: np.random.rand(), lambda: nn.Linear(2, 2)])
-def test_global_draws_are_noticed(draw: Callable[[], Any]) -> None:
-    with (
-        pytest.raises(AssertionError, match=r"global random state of (torch|numpy) was touched"),
-        untouched_randomness(),
-    ):
-        draw()
+@pytest.mark.parametrize(
+    ("draw", "of"),
+    [
+        (lambda: torch.rand(1), "torch"),
+        (lambda: nn.Linear(2, 2), "torch"),
+        (lambda: (torch.manual_seed(0), torch.rand(1)), "torch"),
+        (lambda: np.random.rand(), "numpy"),
+        (lambda: np.random.seed(0), "numpy"),
+        (lambda: random.seed(0), "Python"),
+    ],
+)
+def test_global_draws_are_noticed(draw: Callable[[], Any], of: str) -> None:
+    for _ in range(2):  # the second time, a seed that is set leaves the state as the first time left it
+        with pytest.raises(AssertionError, match=f"global random state of {of} was touched"), untouched_randomness():
+            draw()
+
+
+def test_what_is_looked_after_leaves_the_global_random_states_as_they_were() -> None:
+    def drawn() -> tuple[float, ...]:
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    def seed() -> None:
+        torch.manual_seed(7)
+        np.random.seed(7)
+        random.seed(7)
+
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        seed()
+        expected = drawn()
+        seed()
+        with untouched_randomness():
+            pass
+        assert drawn() == expected
+        seed()
+        with pytest.raises(ZeroDivisionError), untouched_randomness():
+            raise ZeroDivisionError(drawn())
+        assert drawn() == expected
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
 
 
 def test_an_unknown_kind_is_named() -> None:

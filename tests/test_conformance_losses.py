@@ -1,11 +1,13 @@
 """For every law of losses, a loss that breaks it and is caught."""
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from pydantic import Field
@@ -29,6 +31,13 @@ def breaks(*names: str) -> Callable[[type[Loss]], type[Loss]]:
 
 
 _COUNT = count()
+
+
+@breaks("it says what it expects")
+class Misspelt(CrossEntropy):
+    """Says that it expects what nobody knows."""
+
+    expects = "class"  # type: ignore[assignment]
 
 
 @breaks("it is one finite number")
@@ -76,6 +85,19 @@ class Root(MSE):
         return prediction.score.abs().sqrt().mean()
 
 
+@breaks("extreme scores have a finite loss and gradient")
+class Power(CrossEntropy):
+    """Weighs an example by a power of what is missed, which has no slope at zero where the power is below 1."""
+
+    def __init__(self, *, gamma: Annotated[float, Field(ge=0)] = 2.0) -> None:
+        super().__init__()
+        self.gamma = gamma
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        nll = cross_entropy(prediction.score, target, reduction="none")
+        return ((1 - torch.exp(-nll)) ** self.gamma * nll).mean()
+
+
 @breaks("its gradient is that of finite differences")
 class WrongGradient(MSE):
     """Its gradient is not that of its value."""
@@ -96,6 +118,15 @@ class Halved(MSE):
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         value = super().forward(prediction, target)
         return value if self.way == "whole" else (value + value.detach()) / 2
+
+
+@breaks("its gradient is that of finite differences")
+class ShortInFloat32(CrossEntropy):
+    """Nine tenths of the gradient, computed in float32."""
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        value = cross_entropy(prediction.score.float(), target)
+        return 0.9 * value + 0.1 * value.detach()
 
 
 @breaks("the order of examples does not matter")
@@ -140,6 +171,29 @@ class Summed(MSE):
 
 
 @breaks("a separable loss is the mean over its examples")
+class CountsParts(MSE):
+    """Counts the parts of a batch where it should count batches, which changes nothing else yet."""
+
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        self.steps += 1
+        return super().forward(prediction, target)
+
+
+@breaks("a separable loss is the mean over its examples")
+class WarmsUpByParts(CountsParts):
+    """Grows from part to part."""
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        return super().forward(prediction, target) * (1 - 0.5**self.steps)
+
+
+@breaks("a separable loss is the mean over its examples")
 class SaysSeparable(MNR):
     """Looks across the batch, and says that it does not."""
 
@@ -179,6 +233,32 @@ class GlobalNoise(MSE):
         return super().forward(prediction, target)
 
 
+@breaks("it touches no global random state")
+class Seeds(MSE):
+    """Sets torch's global state to the same number each time, and draws from it."""
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return super().forward(prediction, target) + 0 * torch.randn(())
+
+
+@breaks("it touches no global random state")
+class SeedsBefore(MSE):
+    """Sets Python's global state before training."""
+
+    def prepare(self, *, labels: Any, rows: int) -> None:
+        random.seed(rows)
+        super().prepare(labels=labels, rows=rows)
+
+
+@breaks("it touches no global random state")
+class DrawsBetween(MSE):
+    """Draws from numpy's global state after an epoch."""
+
+    def epoch_ended(self, *, epoch: int, score: float) -> None:
+        np.random.rand()
+
+
 @breaks("it leaves prediction and target as they are")
 class InPlace(MSE):
     """Smooths the target where it is."""
@@ -186,6 +266,35 @@ class InPlace(MSE):
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         target.mul_(2)
         return super().forward(prediction, target)
+
+
+@breaks("one step of training follows another")
+class KeepsTheGraph(MSE):
+    """Follows the mean of its own losses, with all steps that led there."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        self.mean = (self.mean + super().forward(prediction, target)) / 2
+        return self.mean
+
+
+@breaks("one step of training follows another")
+class KeepsThePrediction(MSE):
+    """Pulls the scores to those of the step before, which it keeps with their graph."""
+
+    before: Tensor | None = None
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        value = super().forward(prediction, target)
+        if self.before is not None:
+            value = value + (prediction.score - self.before).square().mean()
+        self.before = prediction.score
+        return value
 
 
 @breaks("its state survives saving")

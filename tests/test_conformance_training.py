@@ -343,6 +343,20 @@ class Pickled(PCGrad):
         self.reduction = state
 
 
+@breaks("its state is tensors")
+class KeepsTheGraph(PCGrad):
+    """Learns a factor, and keeps in a buffer how it came about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(()))
+        self.register_buffer("mean", torch.ones(()))
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        self.mean = (self.mean + self.factor) / 2
+        return super().weights(gramian) * self.mean.detach()
+
+
 @pytest.mark.parametrize(("mutant", "law"), MUTANTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_mutant_is_caught(mutant: type[Component], law: str) -> None:
     with pytest.raises(AssertionError, match=re.escape(f"breaks the law {law!r}: ")):

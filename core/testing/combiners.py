@@ -21,7 +21,7 @@ from taskloom.core.testing.law import (
     require_finite,
     untouched_randomness,
 )
-from taskloom.core.testing.states import written
+from taskloom.core.testing.states import require_no_graph, written
 from taskloom.core.testing.steps import SmallStep
 
 COUNTS = (1, 2, 3, 4)
@@ -222,6 +222,7 @@ def its_state_is_tensors(subject: Subject) -> None:
         combiner = _prepared(subject, step.tasks, 3)
         with given(f"{count} tasks, after an epoch"):
             _train_epochs(combiner, step, 1)
+            require_no_graph(combiner)
             written(combiner)
 
 

@@ -1,4 +1,4 @@
-"""The edges of what an option allows: its bounds, every choice, both answers, nothing."""
+"""The edges of what an option allows: its bounds, what is just inside, every choice, both answers, nothing."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from taskloom.core.options import Nested, Option, options_of
 from taskloom.core.testing.law import RAISED, Subject
 from taskloom.core.words import bare
 
-_NUDGE = 0.01  # how far inside an open bound, as a share of the range (or of 1)
+_NUDGE = 0.01  # how far inside a bound, as a share of the range (or of 1): a power near 0 is not like 0
 
 
 def known_options(component: type[Component]) -> dict[str, Option]:
@@ -57,7 +57,7 @@ def edge_values(option: Option) -> list[Any]:
     >>> def values(annotation):
     ...     return edge_values(Option("x", annotation, TypeAdapter(annotation), True, None, ""))
     >>> values(Annotated[float, Field(ge=0, lt=1)] | None)
-    [0.0, 0.99, None]
+    [0.0, 0.01, 0.99, None]
     >>> values(Annotated[int, Field(gt=0)]), values(bool), values(Literal["sum", "mean"]), values(str)
     ([1], [False, True], ['sum', 'mean'], [])
     """
@@ -108,6 +108,6 @@ def _bounds(kind: type[int] | type[float], metadata: Iterable[Any]) -> Iterator[
         return
     nudge = _NUDGE * (high - low if low is not None and high is not None else 1)
     if low is not None:
-        yield float(low) if "ge" in said else low + nudge
+        yield from (float(low), low + nudge) if "ge" in said else (low + nudge,)
     if high is not None:
-        yield float(high) if "le" in said else high - nudge
+        yield from (high - nudge, float(high)) if "le" in said else (high - nudge,)

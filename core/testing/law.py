@@ -2,6 +2,7 @@
 
 import copy
 import random
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -140,10 +141,23 @@ def given(text: str) -> Iterator[None]:
 
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
-    """Raise if the block draws from (or seeds) a global random state of torch, numpy or Python."""
-    before = _global_states()
-    yield
-    after = _global_states()
+    """Raise if the block draws from (or seeds) a global random state of torch, numpy or Python.
+
+    The block starts from states that nobody can foresee, so that a seed set there is noticed whatever was set before;
+    afterwards the states are the caller's again.
+    """
+    ours = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        torch.default_generator.manual_seed(secrets.randbits(63))
+        np.random.seed(secrets.randbits(32))
+        random.seed(secrets.randbits(63))
+        before = _global_states()
+        yield
+        after = _global_states()
+    finally:
+        torch.set_rng_state(ours[0])
+        np.random.set_state(ours[1])
+        random.setstate(ours[2])
     touched = [name for name in before if before[name] != after[name]]
     require(not touched, f"the global random state of {', '.join(touched)} was touched; use the generator passed in")
 

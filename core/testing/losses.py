@@ -2,10 +2,12 @@
 
 import math
 from itertools import combinations
+from typing import get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
+from taskloom.core.loss import Loss
 from taskloom.core.testing.gradients import require_gradient
 from taskloom.core.testing.law import (
     Subject,
@@ -18,10 +20,18 @@ from taskloom.core.testing.law import (
     untouched_randomness,
 )
 from taskloom.core.testing.passes import ROWS, Ran, Trial, trials
-from taskloom.core.testing.states import written
+from taskloom.core.testing.states import require_no_graph, written
 
+EXPECTS = get_args(get_type_hints(Loss)["expects"])
 _ORDER = (3, 0, 5, 1, 4, 2)
+_ONCE = "state that moves once per batch should move where prediction.part is 0"
+_MEANT = "; if a part of it is detached on purpose, say stops_gradient = True"
 _SPLITS: tuple[tuple[int, ...], ...] = ((1, 5), (3, 3), (2, 2, 2), (1,) * ROWS)
+
+
+def it_says_what_it_expects(subject: Subject) -> None:
+    expects = subject.make().expects
+    require(expects in EXPECTS, f"expects should be one of {', '.join(EXPECTS)}. Found {expects!r}.")
 
 
 @at_edges
@@ -39,6 +49,7 @@ def a_batch_of_one_has_a_finite_loss_and_gradient(subject: Subject) -> None:
             _require_finite_with_gradient(trial, trial.case.embedded(torch.float32)[::ROWS], (0,))
 
 
+@at_edges
 def extreme_scores_have_a_finite_loss_and_gradient(subject: Subject) -> None:
     for trial in trials(subject):
         for words, factor in (("embeddings times 1e4", 1e4), ("embeddings of zero", 0.0)):
@@ -58,16 +69,22 @@ def _require_finite_with_gradient(trial: Trial, start: Tensor, rows: tuple[int, 
 
 @at_edges
 def its_gradient_is_that_of_finite_differences(subject: Subject) -> None:
-    """What the loss itself adds to the embeddings before a replay counts as a constant, as in adversarial training."""
+    """What the loss itself adds to the embeddings before a replay counts as a constant, as in adversarial training.
+
+    A loss that says ``stops_gradient`` has a gradient that is not that of its value, and need only have one.
+    """
     for trial in trials(subject, torch.float64):
         with given(f"{trial.case}, in float64"):
             x = trial.case.embedded(trial.dtype).requires_grad_()
             first = trial.run(x)
+            if getattr(trial.loss, "stops_gradient", False):
+                require(first.value.requires_grad, "no gradient flows back")
+                continue
 
             def value(trial: Trial = trial, x: Tensor = x, first: Ran = first) -> Tensor:
                 return trial.run(x, changes=first.changes).value
 
-            require_gradient(value, {"embeddings": x}, directions=1 if subject.quick else 3)
+            require_gradient(value, {"embeddings": x}, directions=1 if subject.quick else 3, hint=_MEANT)
 
 
 def the_order_of_examples_does_not_matter(subject: Subject) -> None:
@@ -106,7 +123,8 @@ def _require_no_faster_growth(trial: Trial) -> None:
 
     Let Mₘ be its mean over all batches of m of the examples. More examples to be told apart make a mean over examples
     larger by less and less (log-sum-exp, largest) or by as much each time (sum): M₆ − M₄ ≤ M₄ − M₂. A sum over examples
-    is m times that, so M₆ ≥ 3 M₂ and M₆ − M₄ > M₄ − M₂.
+    is m times that, so M₆ ≥ 3 M₂ and M₆ − M₄ > M₄ − M₂. Where examples look for the hardest of a kind, which a small
+    batch does not have, a mean may grow as fast; but it does not when the batch is only repeated, as a sum does.
     """
     means = []
     for size in (2, 4, 6):
@@ -114,21 +132,30 @@ def _require_no_faster_growth(trial: Trial) -> None:
         means.append(sum(found) / len(found))
     two, four, six = means
     grows = 0 <= two < four and six >= 3 * two * (1 - 1e-5) and six - four > (four - two) + 1e-3 * six
+    once, twice = (trial.run(rows=times * list(range(ROWS))).value.item() for times in (1, 2))
+    grows = grows and twice > 1.5 * once
     words = f"batches of 2, 4 and 6 examples have losses of {two:.6g}, {four:.6g} and {six:.6g} on average"
     require(not grows, f"{words}: they grow faster than the batch; take the mean over examples")
 
 
 def a_separable_loss_is_the_mean_over_its_examples(subject: Subject) -> None:
-    """``separable`` promises that micro-batches can be summed: each example's loss does not hang on the others."""
+    """``separable`` promises that micro-batches can be summed: each example's loss does not hang on the others.
+
+    Nor does its state: what moves once per batch moves with the first part.
+    """
     for trial in trials(subject):
         first = trial.run()
         alone = first.drew and not first.changes  # numbers that are drawn for a part are not those of the whole
         if alone or not getattr(trial.loss, "separable", False):
             continue
         with given(str(trial.case)):
-            whole, parts = _in_parts(trial)
-            for sizes, values in zip(_SPLITS, parts, strict=True):
-                mean = sum(size * value for size, value in zip(sizes, values, strict=True)) / ROWS
+            whole = first.value.item()
+            for sizes in _SPLITS:
+                parts = trial.run_parts(sizes, changes=first.changes)
+                for name, state in parts[-1].state.items():
+                    words = f"{_ONCE}; after parts of {list(sizes)} examples {name!r} is not as after the whole batch"
+                    require_close(state.double().nan_to_num(), first.state[name].double().nan_to_num(), words)
+                mean = sum(size * part.value.item() for size, part in zip(sizes, parts, strict=True)) / ROWS
                 words = f"the loss is {whole:.7g}, the mean over parts of {list(sizes)} examples {mean:.7g}"
                 require(_near(mean, whole), words)
 
@@ -174,7 +201,10 @@ def one_seed_gives_one_loss(subject: Subject) -> None:
 def it_touches_no_global_random_state(subject: Subject) -> None:
     for trial in trials(subject):
         with given(str(trial.case)), untouched_randomness():
-            trial.run()
+            trial.train_on()
+            trial.loss.epoch_ended(epoch=1, score=0.5)
+    with given("a loss that is made and prepared"), untouched_randomness():
+        trials(subject)
 
 
 def it_leaves_prediction_and_target_as_they_are(subject: Subject) -> None:
@@ -183,6 +213,16 @@ def it_leaves_prediction_and_target_as_they_are(subject: Subject) -> None:
             ran = trial.run()
             for name, now, before in ran.inputs:
                 require_equal(now, before, f"the {name} of the prediction was written to")
+
+
+def one_step_of_training_follows_another(subject: Subject) -> None:
+    for trial in trials(subject):
+        for step in (1, 2, 3):
+            with given(f"{trial.case}, step {step} of 3"):
+                value = trial.train_on(step)
+                if value.requires_grad:
+                    torch.autograd.backward(value)
+                require_no_graph(trial.loss)
 
 
 def its_state_survives_saving(subject: Subject) -> None:
@@ -221,6 +261,7 @@ def its_figures_are_finite_numbers(subject: Subject) -> None:
 
 
 LAWS = (
+    it_says_what_it_expects,
     it_is_one_finite_number,
     a_batch_of_one_has_a_finite_loss_and_gradient,
     extreme_scores_have_a_finite_loss_and_gradient,
@@ -232,6 +273,7 @@ LAWS = (
     one_seed_gives_one_loss,
     it_touches_no_global_random_state,
     it_leaves_prediction_and_target_as_they_are,
+    one_step_of_training_follows_another,
     its_state_survives_saving,
     its_state_is_tensors,
     its_figures_are_finite_numbers,

@@ -57,9 +57,11 @@ class Pass(nn.Module):
     is added now (its gradient still flows), so that two passes differ in nothing but what the law changed.
     """
 
-    def __init__(self, case: Case, embedded: Tensor, rows: Tensor, changes: Sequence[Tensor] | None) -> None:
+    def __init__(
+        self, case: Case, embedded: Tensor, rows: Tensor, changes: Sequence[Tensor] | None, part: int = 0
+    ) -> None:
         super().__init__()
-        self.case = case
+        self.case, self.part = case, part
         self.embedded = embedded
         self.rows = rows
         self.layer = nn.Parameter(case.layer.to(embedded.dtype))
@@ -71,7 +73,7 @@ class Pass(nn.Module):
         vectors = start.view(self.case.sequences, -1, WIDTH)  # [S, B, d]
         score = torch.cat(tuple(vectors), -1) @ self.layer  # [B, outputs]
         score = score if self.case.expects == "classes" else score[:, 0]
-        return Prediction(score, vectors, self.rows, Replay(start, self))
+        return Prediction(score, vectors, self.rows, Replay(start, self), self.part)
 
     def _held(self, start: Tensor) -> Tensor:
         self.made.append((start - self.embedded).detach().double())
@@ -83,12 +85,16 @@ class Pass(nn.Module):
 
 @dataclass(frozen=True)
 class Ran:
-    """What a pass gave: the loss, what it added to embeddings, whether it drew numbers, its inputs and their copies."""
+    """What a pass gave: the loss, what it added to embeddings, whether it drew numbers, its inputs and their copies.
+
+    ``state`` are the buffers of the loss after the pass.
+    """
 
     value: Tensor
     changes: list[Tensor]
     drew: bool
     inputs: list[tuple[str, Tensor, Tensor]]
+    state: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -112,15 +118,21 @@ class Trial:
         seed: int = 4,
     ) -> Ran:
         """The loss of the examples named by ``rows`` (in this order); ``changes`` are those of all examples."""
+        return self._ran(self._copied(), embedded, rows, changes, seed)
+
+    def run_parts(self, sizes: Sequence[int], *, changes: Sequence[Tensor] | None = None) -> list[Ran]:
+        """The batch in parts of these sizes, one after another through one and the same copy."""
+        loss, parts = self._copied(), torch.split(torch.arange(ROWS), list(sizes))
+        return [self._ran(loss, None, rows.tolist(), changes, 4, part) for part, rows in enumerate(parts)]
+
+    def _copied(self) -> Loss:
         loss = copy.deepcopy(self.loss)
-        if self.dtype is torch.float64:
-            loss = loss.double()
-        return self._ran(loss, embedded, rows, changes, seed)
+        return loss.double() if self.dtype is torch.float64 else loss
 
     def train_on(self, step: int = 0) -> Tensor:
         """The loss of a step of training, which may change the state; each step has embeddings of its own."""
         start = self.case.embedded(self.dtype) * (1 + 0.3 * step)
-        return self._ran(self.loss, start, None, None, 4 + step).value.detach()
+        return self._ran(self.loss, start, None, None, 4 + step).value
 
     def _ran(
         self,
@@ -129,6 +141,7 @@ class Trial:
         rows: Sequence[int] | None,
         changes: Sequence[Tensor] | None,
         seed: int,
+        part: int = 0,
     ) -> Ran:
         index = torch.arange(ROWS) if rows is None else torch.tensor(rows)
         whole = self.case.embedded(self.dtype)
@@ -137,20 +150,21 @@ class Trial:
         source = generator(seed)
         bind_generator(loss, source)
         before = source.get_state()
-        model = Pass(self.case, start, index.clone(), held)
+        model = Pass(self.case, start, index.clone(), held, part)
         prediction, target = model(None), self.case.target[index]
-        parts = {
+        shown = {
             "score": prediction.score,
             "vectors": prediction.vectors,
             "rows": index.clone() if prediction.rows is None else prediction.rows,
             "target": target,
         }
-        copies = {name: part.detach().clone() for name, part in parts.items()}
+        copies = {name: tensor.detach().clone() for name, tensor in shown.items()}
         value: Tensor = loss(prediction, target)
         require(isinstance(value, Tensor), f"the loss should be a tensor. Found {type(value).__name__}.")
-        inputs = [(name, part.detach(), copies[name]) for name, part in parts.items()]
+        inputs = [(name, tensor.detach(), copies[name]) for name, tensor in shown.items()]
         bind_generator(loss, None)
-        return Ran(value, model.made, not source.get_state().equal(before), inputs)
+        state = {name: buffer.detach().clone() for name, buffer in loss.named_buffers()}
+        return Ran(value, model.made, not source.get_state().equal(before), inputs, state)
 
     def _taken(self, every: Tensor, index: Tensor) -> Tensor:
         return every.view(self.case.sequences, ROWS, WIDTH)[:, index].flatten(0, 1)

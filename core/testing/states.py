@@ -18,6 +18,13 @@ def written(module: nn.Module) -> dict[str, Tensor]:
     return load(save({name: value.detach().clone().contiguous() for name, value in state.items()}))
 
 
+def require_no_graph(module: nn.Module) -> None:
+    """No buffer keeps the way back through the step that changed it: there is none from the next step."""
+    kept = [name for name, buffer in module.named_buffers() if buffer.requires_grad]
+    words = f"after a step buffer {', '.join(map(repr, kept))} still has the graph of it"
+    require(not kept, f"{words}, and the next step cannot go back through it; detach what goes into a buffer")
+
+
 def through_json(state: Any) -> Any:
     """A state after it was written as JSON."""
     try:

@@ -77,6 +77,7 @@ class Smart(Loss):
         self.loss = loss
         self.expects, self.vectors = loss.expects, loss.vectors
         self.separable = loss.separable  # δ and D of an example do not depend on the others
+        self.stops_gradient = loss.stops_gradient
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
         self.steps = steps
         self.bound = bound

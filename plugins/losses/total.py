@@ -52,6 +52,7 @@ class Total(Loss):
         counts = [set(loss.vectors) for loss in losses if loss.vectors is not None]
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
         self.separable = all(loss.separable for loss in losses)
+        self.stops_gradient = any(loss.stops_gradient for loss in losses)
         self.losses = nn.ModuleList(losses)
         self.weights = weights or [1.0] * len(losses)
 
