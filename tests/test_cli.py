@@ -101,7 +101,7 @@ assert not heavy, heavy
 @pytest.mark.parametrize("arguments", [["--help"], ["table", "mine"], ["cells"], ["cells", "mine"], ["grids"]])
 def test_commands_that_only_read_are_light(registry: Path, arguments: list[str]) -> None:
     options = [] if "--help" in arguments else ["--registry", str(registry)]
-    done = subprocess.run([sys.executable, "-c", LIGHT, *arguments, *options], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", LIGHT, *arguments, *options], capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
 
 
@@ -190,7 +190,7 @@ def test_a_reader_that_goes_away_is_no_error(registry: Path) -> None:
         ledger.record_grid("long", {}, [planned(f"c{i}", f"row {i}") for i in range(3000)])
     command = [sys.executable, "-c", "from taskloom.runs.cli import main; main()", "table", "long"]
     with subprocess.Popen(
-        [*command, "--registry", str(registry)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--registry", str(registry)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -357,7 +357,7 @@ def test_a_newer_registry_is_refused_by_every_command_that_reads_it(
 def interrupt_at(words: str, *arguments: object) -> tuple[int, str, str]:
     """Press Ctrl-C when a line of progress holds the words; exit code, that line, and what came after it."""
     command = [sys.executable, "-c", "from taskloom.runs.cli import main; main()", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if words in line)
         process.send_signal(signal.SIGINT)

@@ -215,9 +215,11 @@ def test_one_seed_one_result(undisturbed: dict[str, tuple[Path, Ear]], jobs: dic
     assert ear.told("epoch", "finished") == heard.told("epoch", "finished")
 
 
-@pytest.mark.parametrize("drawn", [0, 1, 2])
+@pytest.mark.parametrize("drawn", [0, 1])
 def test_every_generator_goes_on_where_it_stood(drawn: int) -> None:
     own = torch.Generator()
+    random.seed(0)
+    np.random.seed(0)
 
     def draw() -> list[float]:  # one normal number: each of these keeps a second one back
         return [random.gauss(0, 1), np.random.normal(), float(torch.randn(())), float(torch.randn((), generator=own))]
