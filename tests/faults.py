@@ -129,7 +129,7 @@ class Driver:
             [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(registry), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",

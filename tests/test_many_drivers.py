@@ -32,7 +32,7 @@ def drivers(folder: Path, count: int, *how: str) -> Iterator[list["subprocess.Po
     """Drivers that are ready, and wait for the word to go."""
     command = [sys.executable, str(SCRIPT), str(folder), "grid", *how]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    started = [subprocess.Popen(command, text=True, **pipes) for _ in range(count)]
+    started = [subprocess.Popen(command, encoding="utf-8", **pipes) for _ in range(count)]
     try:
         for process in started:
             assert process.stdout is not None

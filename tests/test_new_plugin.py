@@ -99,7 +99,10 @@ def test_its_page_tells_the_three_commands(packages: Path, kind: str, tmp_path: 
 def test_code_is_formatted_and_clean(packages: Path) -> None:
     for command in (["format", "--check"], ["check", "--select", "E,F,W,I,B,UP,SIM,N"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--no-cache", "."], cwd=packages, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
+            cwd=packages,
+            capture_output=True,
+            encoding="utf-8",
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -216,7 +219,7 @@ def test_the_command_imports_no_torch(tmp_path: Path) -> None:
         "try: cli(['new-plugin', 'focal', '--kind', 'loss'])\n"
         "finally: assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "taskloom-focal" / "focal.json").is_file()
 

@@ -87,7 +87,7 @@ def in_bounds(spec: dict[str, Any], folder: Path, allowance: int) -> tuple[list[
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(spec), str(folder), str(allowance)],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},  # arenas reserve what nobody uses
         timeout=300,
     )

@@ -120,7 +120,7 @@ def run_python(code: str, *arguments: str, site: Path, **environment: str) -> st
         env={**kept, "PYTHONPATH": str(site), **environment},
         cwd=site,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=120,
     )

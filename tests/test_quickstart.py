@@ -13,7 +13,7 @@ CHANCE = {"sst": (0.2, 0.5), "para": (0.5, 0.62), "sts": (0.0, 0.3)}
 
 
 def taskloom(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=540)
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, encoding="utf-8", timeout=540)
 
 
 @pytest.fixture(scope="module")

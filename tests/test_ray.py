@@ -163,7 +163,7 @@ def test_the_command_runs_a_grid_on_a_cluster(cluster: Any, tmp_path: Path) -> N
         [*command, "--address", cluster.address, "--format", "csv"],
         cwd=tmp_path,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

@@ -224,7 +224,9 @@ assert not {"torch", "numpy", "scipy"} & sys.modules.keys()
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_command_needs_no_run_no_registry_and_no_torch(name: str, tmp_path: Path) -> None:
     arguments = ["table", name, "--reported", "--registry", str(tmp_path / "none")]
-    done = subprocess.run([sys.executable, "-c", NO_TORCH, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH, *arguments], capture_output=True, encoding="utf-8", timeout=60
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(packaged_grids()[name].path.read_text())["cells"]
     assert all(any(line.startswith(row["label"]) for line in done.stdout.splitlines()) for row in rows)

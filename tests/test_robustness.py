@@ -29,7 +29,7 @@ def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedP
     text = command.replace("taskloom", f"{sys.executable} -m taskloom.runs.cli", 1)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
-        ["bash", "-c", text], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+        ["bash", "-c", text], cwd=folder, capture_output=True, encoding="utf-8", timeout=300, env=environment
     )
 
 
