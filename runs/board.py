@@ -167,16 +167,28 @@ class Board:
                 return f"{event.what} on {facts.get('device', 'an unknown device')}{again}"
             case "epoch" | "progress":
                 return running.line() if running else None
-            case "stage" if facts.get("shared"):
-                return f"stage {facts['index'] + 1} taken over from another cell"
-            case "log":
-                return str(facts["message"])
-            case "finished":
-                took = f" in {duration(facts['seconds'])}" if facts.get("seconds") is not None else ""
-                return f"finished{took}, dev {figures(facts.get('scores', {}))}"
-            case "failed" | "oom" | "lost" | "interrupted":
-                return told_end(event, running)
-        return None
+        return told_news(event, running)
+
+
+def told_news(event: Event, running: Running | None = None, *, best: bool = False) -> str | None:
+    """A stage taken over, a plugin's word or an end, as a line; ``None`` for other events.
+
+    >>> told_news(Event("finished", "c0", {"seconds": 3, "scores": {"sst": 0.5}, "best_epoch": 2}), best=True)
+    'finished in 3.0 s, best epoch 2, dev sst 0.500'
+    """
+    facts = event.facts
+    match event.what:
+        case "stage" if facts.get("shared"):
+            return f"stage {facts['index'] + 1} taken over from another cell"
+        case "log":
+            return str(facts["message"])
+        case "finished":
+            took = f" in {duration(facts['seconds'])}" if facts.get("seconds") is not None else ""
+            epoch = f", best epoch {facts.get('best_epoch')}" if best else ""
+            return f"finished{took}{epoch}, dev {figures(facts.get('scores', {}))}"
+        case "failed" | "oom" | "lost" | "interrupted":
+            return told_end(event, running)
+    return None
 
 
 def told_end(event: Event, running: Running | None = None) -> str:

@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from taskloom.core.events import Event
-from taskloom.runs.board import told_end
-from taskloom.runs.units import duration, figures, memory
+from taskloom.runs.board import told_news
+from taskloom.runs.units import figures, memory
 
 
 def story_line(event: Event, moment: datetime | None = None) -> str | None:
@@ -32,13 +32,4 @@ def _text(event: Event) -> str | None:
             parts += [f"dev {figures(facts['scores'])}"] if facts.get("scores") else []
             parts += [memory(facts["memory"])] if facts.get("memory") else []
             return "  ".join(parts)
-        case "stage" if facts.get("shared"):
-            return f"stage {facts['index'] + 1} taken over from another cell"
-        case "log":
-            return str(facts["message"])
-        case "finished":
-            took = f" in {duration(facts['seconds'])}" if facts.get("seconds") is not None else ""
-            return f"finished{took}, best epoch {facts.get('best_epoch')}, dev {figures(facts.get('scores', {}))}"
-        case "failed" | "oom" | "lost" | "interrupted":
-            return told_end(event)
-    return None
+    return told_news(event, best=True)

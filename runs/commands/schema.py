@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from taskloom.core.errors import TaskloomError
+from taskloom.registry.artifacts import write_text
 from taskloom.runs.commands.common import note, note_left_out, say, strict_check, strict_option
 
 
@@ -53,13 +54,10 @@ def schema(grid: str | None, out: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; `~` is the user's folder."""
     path = Path(os.path.expanduser(path))  # noqa: PTH111 - the other raises
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_text(path, text)
     except (OSError, ValueError) as error:
-        part.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else error
         raise TaskloomError(f"the schema cannot be written to {path}: {reason}") from None
