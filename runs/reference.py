@@ -59,17 +59,6 @@ def reference() -> str:
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items())]) + "\n"
 
 
-def public_items() -> dict[str, Item]:
-    """Every public name of ``taskloom.core``, as it stands in the source."""
-    homes = core._HOMES
-    return {
-        name: items[name]
-        for home, names in homes.items()
-        for items in [read_module(CORE / f"{home}.py")[1]]
-        for name in names.split()
-    }
-
-
 def hooks() -> dict[str, Item]:
     """Every hook."""
     items = read_module(CORE / "hookspecs.py")[1]
