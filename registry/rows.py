@@ -40,9 +40,18 @@ def history_of(ledger: "Ledger", grid: str) -> dict[tuple[str, int], list[str]]:
     return rows
 
 
+def places_of(ledger: "Ledger", cell: str) -> list[tuple[str, str, int]]:
+    """Grid, label and seed of every row that a cell is now."""
+    with ledger.snapshot() as db:
+        rows = db.execute("SELECT grid, label, seed FROM grid_cells WHERE cell = ? ORDER BY grid, position", [cell])
+        return [(row["grid"], row["label"], row["seed"]) for row in rows]
+
+
 def any_begins(ledger: "Ledger", prefix: str) -> bool:
     """Whether a cell's identity begins so."""
-    with ledger.snapshot() as db:
-        return (
-            db.execute("SELECT 1 FROM cells WHERE substr(id, 1, ?) = ?", [len(prefix), prefix]).fetchone() is not None
-        )
+    try:
+        with ledger.snapshot() as db:
+            found = db.execute("SELECT 1 FROM cells WHERE substr(id, 1, ?) = ?", [len(prefix), prefix]).fetchone()
+    except UnicodeEncodeError:  # no text at all
+        return False
+    return found is not None

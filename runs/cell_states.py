@@ -11,6 +11,7 @@ from taskloom.registry.leases import Leases
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.presence import Driver, Machine
 from taskloom.registry.records import AttemptRecord, CellRecord, GridRecord
+from taskloom.registry.rows import places_of
 
 #: Every state that a cell can be in, the most urgent first.
 STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
@@ -85,6 +86,13 @@ def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellR
     places = [(grid.name, place.label, place.seed, place.cell) for grid in grids for place in grid.cells]
     places += [("", "", cell.spec.get("seed", 0), cell) for cell in loose]
     return [look.state(*place) for place in places]
+
+
+def states_of_cell(ledger: Ledger, id: str) -> list[CellState]:
+    """The state of one cell, in each of its places; one that is in no grid any more has a place without a name."""
+    look, cell = _Look(ledger), ledger.cell(id)
+    places = places_of(ledger, cell.id) or [("", "", cell.spec.get("seed", 0))]
+    return [look.state(*place, cell) for place in places]
 
 
 class _Look:

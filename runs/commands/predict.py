@@ -11,6 +11,7 @@ from taskloom.core.errors import RegistryError, unknown
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.quiet import aside
 from taskloom.registry.records import CellRecord, GridCell
+from taskloom.registry.rows import any_begins
 from taskloom.runs.commands.common import (
     NotRunError,
     listing,
@@ -130,7 +131,7 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
     except RegistryError as error:
         if row is not None or seed is not None:
             raise
-        if not any(cell.id.startswith(source) for cell in ledger.cells()):
+        if not any_begins(ledger, source):
             raise RegistryError(f"{error}; and no cell begins so (`taskloom cells` lists them)") from None
         return ledger.cell(source)
     places = list(grid.cells)
