@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from taskloom.core.engine import Engine as Engine
     from taskloom.core.engine import Work as Work
     from taskloom.core.errors import DataError as DataError
+    from taskloom.core.errors import EngineError as EngineError
     from taskloom.core.errors import OutOfMemory as OutOfMemory
     from taskloom.core.errors import PluginError as PluginError
     from taskloom.core.errors import Problem as Problem
@@ -87,8 +88,8 @@ _HOMES = {
     "data": "DataSet Examples Labels Split",
     "encoder": "Encoder",
     "engine": "Emit Engine Work",
-    "errors": "DataError OutOfMemory PluginError Problem RegistryError RequestError TaskloomError TrainingError "
-    "WeightsError unknown",
+    "errors": "DataError EngineError OutOfMemory PluginError Problem RegistryError RequestError TaskloomError "
+    "TrainingError WeightsError unknown",
     "events": "ENDS Event Job",
     "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
     "head": "Head SharedModules",

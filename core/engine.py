@@ -52,6 +52,10 @@ class Engine(Component, ABC):
     def free(self) -> int:
         """How many jobs may be submitted now."""
 
+    def queued(self, cell: str) -> bool:
+        """Whether a submitted job waits for its turn somewhere: until it begins, no ``--timeout`` ends it."""
+        return False
+
     @abstractmethod
     def submit(self, job: Job) -> None:
         """Begin a job. Only while something is free."""

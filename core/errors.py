@@ -59,6 +59,13 @@ class RegistryError(TaskloomError):
     """The registry's folder or ledger cannot be used."""
 
 
+class EngineError(TaskloomError):
+    """The place where cells run is gone, through no fault of the request: later the same one may succeed.
+
+    Example: ``raise EngineError("the cluster at 10.0.0.1:6379 has not answered for 60 s")``
+    """
+
+
 class PluginError(TaskloomError):
     """An installed plugin breaks the rules; the message names it."""
 

@@ -8,27 +8,25 @@ would go on under the fence of the attempt that was given up. A task that is los
 here, and the driver begins another attempt from the last checkpoint under a new fence.
 """
 
-import logging
-import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
-from taskloom.core import ENDS, Engine, Event, Job, TaskloomError
+from taskloom.core import ENDS, Engine, EngineError, Event, Job, TaskloomError
 from taskloom.registry.artifacts import Artifacts
-from taskloom.runs.engines.ray_task import STOP, run_cell
+from taskloom.runs.engines.ray_task import STOP
+from taskloom.runs.engines.ray_thread import RayThread, Sent
 
-#: Seconds for which what a cluster said it has is believed.
-FRESH = 2.0
-#: Seconds that a cluster has to answer.
+#: Seconds that a cluster's address has to answer, and that the beginning waits for the cluster.
 ANSWER = 10.0
-#: Seconds that a cluster may be without any node before the run ends.
-PATIENCE = 300.0
+#: Seconds that a cluster may take to be joined, be silent, or have no room for any cell before the run ends.
+JOIN, SILENCE, PATIENCE = 120.0, 60.0, 300.0
+#: Seconds that the end waits for the cluster.
+GRACE = 10.0
 
 
 class Ray(Engine):
@@ -53,11 +51,11 @@ class Ray(Engine):
 
     def __init__(self, *, address: str | None = None) -> None:
         self.address = address
-        self._cells: dict[str, _Cell] = {}
+        self._cells: dict[str, Sent] = {}
         self._told: list[Event] = []  # what this engine itself has to say
-        self._nodes: list[dict[str, float]] = []  # what each living node has
-        self._counted = self._seen = float("-inf")
-        self._open = self._ours = False
+        self._thread: RayThread | None = None
+        self._least: dict[str, float] = {}  # that a cell asked for so far
+        self._roomy = time.monotonic()  # when there last was room for a cell
 
     def check(self) -> None:
         if find_spec("ray") is None:
@@ -66,141 +64,119 @@ class Ray(Engine):
             _reach(self.address)
 
     def open(self, work: str, folder: Path) -> None:
-        import ray
-
-        self._work = work
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            new: dict[str, Any] = {} if self.address else {"include_dashboard": False}
-            try:
-                with _our_signals():
-                    # What a cell prints is in its log.
-                    ray.init(self.address or "local", logging_level=logging.ERROR, log_to_driver=False, **new)
-            except (Exception, SystemExit) as error:  # Ray gives up in many ways
-                where = f"the Ray cluster at {self.address!r}" if self.address else "a Ray cluster on this machine"
-                raise TaskloomError(f"{where} cannot be used: {' '.join(str(error).split())}") from None
-        self._open = True
+        self._thread = RayThread(self.address, work)
+        self._thread.start()
+        if self._thread.joined.wait(ANSWER):  # later is soon enough, but not for Ctrl-C
+            self._heed_cluster(self._thread)
 
     @property
     def slots(self) -> int:
-        """The GPUs of the nodes that are alive, or their CPUs if they have none; 1 before they are known."""
-        return max(1, self._room())
+        """How many of the smallest cells that were submitted so far fit at once; 1 before the cluster is known."""
+        return max(1, self._fitting(self._totals()))
 
     @property
     def free(self) -> int:
-        return max(0, int(self._room() - sum(cell.weight for cell in self._cells.values())))
+        """How many more of the smallest cells fit; none while Ray keeps one waiting."""
+        left = self._totals()
+        for cell in self._cells.values():
+            left = {what: much - cell.wants[what] for what, much in left.items()}
+        return self._fitting(left) if min(left.values()) >= 0 else 0
+
+    def queued(self, cell: str) -> bool:
+        return cell in self._cells and not self._cells[cell].begun
 
     def submit(self, job: Job) -> None:
-        import ray
-
+        assert self._thread is not None, "the engine is open"
         wants = self._wants(job.spec)
-        if not any(all(node.get(what, 0) >= much for what, much in wants.items()) for node in self._nodes):
-            asked = " and ".join(f"{much:g} {what}" for what, much in wants.items() if much)
-            reason = f"asks for {asked}; no node of the Ray cluster has that much. Its resources say so."
+        if not any(all(node.get(what, 0) >= much for what, much in wants.items()) for node in self._thread.nodes):
+            reason = f"asks for {_amount(wants)}; no node of the Ray cluster has that much. Its resources say so."
             self._told.append(Event("failed", job.cell, {"reason": reason}, job.fence))
             return
-        task = ray.remote(run_cell).options(
-            num_cpus=wants["CPU"],
-            num_gpus=wants["GPU"],
-            max_retries=0,
-            num_returns="streaming",
-            name=f"taskloom {job.cell[:12]}",
-        )
+        self._least = {what: min(much, self._least.get(what, much)) for what, much in wants.items()}
         _stop_file(job).unlink(missing_ok=True)
-        stream = task.remote(self._work, job.as_json(), max(1, int(wants["CPU"])))
-        self._cells[job.cell] = _Cell(job, stream, wants["GPU"] or wants["CPU"])
+        self._cells[job.cell] = Sent(job, wants)
+        self._thread.submit(self._cells[job.cell])
 
     def poll(self, seconds: float) -> list[Event]:
-        import ray
-
+        assert self._thread is not None, "the engine is open"
         events, self._told = self._told, []
-        streams = {cell.stream: cell for cell in self._cells.values()}
         wait = 0.0 if events else seconds
-        if not streams:
-            time.sleep(wait)
-        while streams:
-            ready, _ = ray.wait(list(streams), num_returns=1, timeout=wait)
-            if not ready:
-                break
-            cell = streams[ready[0]]
-            event = _next_event(cell)
-            events.append(event)
-            if event.what in ENDS:
-                del streams[cell.stream], self._cells[cell.job.cell]
-                _stop_file(cell.job).unlink(missing_ok=True)
-            wait = 0.0  # what else is there, but no longer
+        try:
+            while True:
+                sent, event = self._thread.heard.get(timeout=wait)
+                wait = 0.0  # what else is there, but no longer
+                if self._cells.get(event.cell) is not sent:
+                    continue  # it was stopped at once
+                events.append(event)
+                if event.what in ENDS:
+                    del self._cells[event.cell]
+                    _stop_file(sent.job).unlink(missing_ok=True)
+        except Empty:
+            pass
+        if not events:
+            self._heed_cluster(self._thread)
         return events
 
     def stop(self, cell: str | None = None, *, at_once: bool = False) -> None:
-        import ray
-
-        for each in [one for one in self._cells.values() if cell in (None, one.job.cell)]:
-            if at_once:  # Ray ends it when it gets to it; what it says until then is heard by nobody
-                ray.cancel(each.stream, force=True)
-                del self._cells[each.job.cell]
-                self._told.append(Event("lost", each.job.cell, {"reason": "stopped at once"}, each.job.fence))
-            else:
-                _stop_file(each.job).touch()
+        assert self._thread is not None, "the engine is open"
+        for sent in [one for one in self._cells.values() if cell in (None, one.job.cell)]:
+            job = sent.job
+            if sent.begun and not at_once:
+                _stop_file(job).touch()
+                continue
+            self._thread.cancel(sent)
+            del self._cells[job.cell]
+            how, why = ("lost", {"reason": "stopped at once"}) if at_once else ("interrupted", {})
+            self._told.append(Event(how, job.cell, why, job.fence))
 
     def close(self) -> None:
-        if not self._open:
+        if self._thread is None:
             return
-        import ray
-
-        self._open = False
         self.stop(at_once=True)
-        self._cells.clear()
-        if self._ours:
-            ray.shutdown()
+        self._thread.end(GRACE)
+        self._thread = None
 
     def describe(self) -> str:
         where = f"the Ray cluster at {self.address}" if self.address else "a Ray cluster of this machine"
-        return f"{where}, {self.slots} cells at once" if self._open else where
+        return f"{where}, {self.slots} cells at once" if self._thread else where
 
-    def _look(self) -> None:
-        """Ask the cluster what it has, unless that was just done."""
-        import ray
+    def _heed_cluster(self, thread: RayThread) -> None:
+        """Give up a cluster that is gone: nothing that it was asked to do would ever come to an end."""
+        now, name = time.monotonic(), f"the Ray cluster at {self.address}" if self.address else "the Ray cluster"
+        joined = thread.joined.is_set()
+        if joined and not thread.is_alive():
+            raise TaskloomError(f"{name} cannot be used: {thread.trouble}")
+        if thread.silent > (limit := SILENCE if joined else JOIN):
+            said = f" ({thread.trouble})" if thread.trouble else ""
+            raise EngineError(f"{name} has not answered for {limit:g} s{said}; its head may be gone")
+        if not joined or self._fitting(self._totals()):
+            self._roomy = now
+        elif now - self._roomy > PATIENCE:
+            raise EngineError(f"{name} has had no node for a cell ({_amount(self._smallest)}) for {PATIENCE:g} s")
 
-        now = time.monotonic()
-        if now - self._counted < FRESH:
-            return
-        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        self._counted = now
-        if self._nodes or self._seen < 0:
-            self._seen = now
-        elif now - self._seen > PATIENCE:
-            raise TaskloomError(
-                f"the Ray cluster has been without a node for {PATIENCE:.0f} s; what was done is kept, and the same "
-                "command goes on from there"
-            )
+    @property
+    def _smallest(self) -> dict[str, float]:
+        """What the smallest cell asks for: one that says nothing, or less if less was asked for so far."""
+        return {what: min(much, self._least.get(what, much)) for what, much in self._wants({}).items()}
 
-    def _room(self) -> int:
-        if self._open:
-            self._look()
-        return int(self._total("GPU") or self._total("CPU"))
+    def _totals(self) -> dict[str, float]:
+        nodes = self._thread.nodes if self._thread else []
+        return {what: sum(node.get(what, 0.0) for node in nodes) for what in ("CPU", "GPU")}
 
-    def _total(self, what: str) -> float:
-        return sum(node.get(what, 0) for node in self._nodes)
+    def _fitting(self, room: Mapping[str, float]) -> int:
+        """How many of the smallest cells fit into so much."""
+        return int(min((room[what] / much for what, much in self._smallest.items() if much), default=0))
 
     def _wants(self, spec: Mapping[str, Any]) -> dict[str, float]:
-        """What a cell asks for."""
+        """What a cell asks for. One that does not say gets a GPU if the cluster had any when it was joined.
+
+        Whatever nodes die later: results differ between CPU and GPU in the last digits.
+        """
         resources = spec.get("resources") or {}
         gpus = resources.get("gpus")
-        return {
-            "CPU": float(resources.get("cpus") or 1),
-            "GPU": float(self._total("GPU") > 0 if gpus is None else gpus),
-        }
-
-
-@contextmanager
-def _our_signals() -> Iterator[None]:
-    """Put the handlers of Ctrl-C and SIGTERM back that Ray replaces by its own."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    if threading.current_thread() is threading.main_thread():
-        for number, handler in kept.items():
-            if handler is not None:
-                signal.signal(number, handler)
+        if gpus is None:
+            gpus = self._thread is not None and self._thread.has_gpus
+        return {"CPU": float(resources.get("cpus") or 1), "GPU": float(gpus)}
 
 
 def _reach(address: str) -> None:
@@ -216,39 +192,8 @@ def _reach(address: str) -> None:
         ) from None
 
 
-class _Cell:
-    """A submitted job: the stream of its events, and how many slots it takes."""
-
-    def __init__(self, job: Job, stream: Any, weight: float) -> None:
-        self.job, self.stream, self.weight = job, stream, weight
-
-
-def _next_event(cell: _Cell) -> Event:
-    """The next event of a stream that has one, or has broken off."""
-    import ray
-
-    job = cell.job
-    try:
-        return Event.of_json(ray.get(next(cell.stream)))
-    except StopIteration:
-        reason = "its task ended without saying how"
-    except ray.exceptions.RayError as error:
-        reason = _why(error)
-    return Event("lost", job.cell, {"reason": reason}, job.fence)
-
-
-def _why(error: Exception) -> str:
-    """What Ray says, in a line."""
-    kind = type(error).__name__
-    known = {
-        "NodeDiedError": "its Ray node died",
-        "WorkerCrashedError": "its Ray worker died",
-        "LocalRayletDiedError": "the Ray node of the driver died",
-        "OutOfMemoryError": "Ray ended its worker for want of memory",
-        "TaskUnschedulableError": "no node of the Ray cluster has what it needs",
-    }
-    first = str(error).strip().split("\n")[0]
-    return known.get(kind, f"{kind}: {first[:300]}")
+def _amount(wants: Mapping[str, float]) -> str:
+    return " and ".join(f"{much:g} {what}" for what, much in wants.items() if much)
 
 
 def _stop_file(job: Job) -> Path:

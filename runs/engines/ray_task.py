@@ -16,10 +16,13 @@ from taskloom.runs.engines.cell_log import Redirected
 STOP = "stop-{fence}"
 #: Seconds between two looks for that file: the disk may be on another machine.
 LOOK = 0.5
+#: What a task yields first: it no longer waits for its turn.
+BEGUN: dict[str, Any] = {}
 
 
 def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str, Any]]:
-    """Run ``work`` for a job, both as JSON, with so many threads; yields each event as JSON."""
+    """Run ``work`` for a job, both as JSON, with so many threads; yields ``BEGUN``, then each event as JSON."""
+    yield BEGUN
     import ray
     import torch
 
