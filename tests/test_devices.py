@@ -63,6 +63,7 @@ def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str
         (BARE, {"devices": "cpu:2,cpu"}, "the CPU stands twice; cpu:N is N cells at once. Found 'cpu:2,cpu'"),
         (BARE, {"devices": "cpu,cpu"}, "stands twice"),
         (TWO, {"workers": 3}, "3 workers need more than 2 GPUs with 1 cell each; --cells-per-gpu"),
+        (TWO, {"workers": 5, "cells_per_gpu": 2}, "more than 2 GPUs with 2 cells each;"),
         (TWO, {"workers": 0}, "should be at least 1. Found 0."),
         (TWO, {"threads": 0}, "should be at least 1. Found 0."),
         (BARE, {"cells_per_gpu": 2}, "no GPU is used here"),
@@ -137,6 +138,27 @@ def test_a_container_has_the_cores_that_it_may_use(
     monkeypatch.setattr(devices, "QUOTA", file)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert inventory().cores == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "threads"),
+    [
+        ("1", {}, 1),
+        ("3", {}, 3),
+        ("64", {}, 4),
+        ("2,1", {}, 2),
+        ("many", {}, 4),
+        ("0", {}, 4),
+        ("1", {"threads": 5}, 5),
+    ],
+)
+def test_omp_num_threads_is_a_limit_unless_threads_are_given(
+    variable: str, asked: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    machine = Inventory(cores=8, most_threads=inventory().most_threads)
+    slots = place(machine, workers=2, **asked)
+    assert [(slot.threads, slot.environment["OMP_NUM_THREADS"]) for slot in slots] == [(threads, str(threads))] * 2
 
 
 def test_this_machine() -> None:

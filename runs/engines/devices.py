@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskloom.core.errors import Problem, RequestError
+from taskloom.runs.units import count
 
 #: CPU workers without a word from the user: more seldom pay.
 MOST_CPU = 8
@@ -17,10 +18,19 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 @dataclass(frozen=True)
 class Inventory:
-    """What there is: cores that this process may use, and the CUDA devices as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """What there is: cores that this process may use, and the CUDA devices as ``CUDA_VISIBLE_DEVICES`` names them.
+
+    ``most_threads`` is what ``OMP_NUM_THREADS`` allows a process, if somebody has set it.
+    """
 
     cores: int
     cuda: tuple[str, ...] = ()
+    most_threads: int | None = None
+
+    def threads(self, workers: int) -> int:
+        """Of each of so many workers."""
+        each = max(1, self.cores // workers)
+        return min(each, self.most_threads) if self.most_threads else each
 
 
 @dataclass(frozen=True)
@@ -36,10 +46,11 @@ def inventory() -> Inventory:
     """What this machine has. The only function here that looks."""
     import torch
 
-    count = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
+    found = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    names = visible[:count] if len(visible) >= count else [str(place) for place in range(count)]
-    return Inventory(cores=_cores(), cuda=tuple(names))
+    names = visible[:found] if len(visible) >= found else [str(place) for place in range(found)]
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is for threads within threads
+    return Inventory(_cores(), tuple(names), int(asked) if asked.isdecimal() else None)
 
 
 def _cores() -> int:
@@ -88,17 +99,17 @@ def place(
             raise _refused("cells_per_gpu", f"no GPU is used here (devices: {devices}); --workers sets the CPU's cells")
         if cpu and workers and cpu != workers:
             raise _refused("workers", f"{workers} workers and devices {devices!r} do not agree; give one of them")
-        count = cpu or workers or min(machine.cores, MOST_CPU)
-        each = threads or max(1, machine.cores // count)
-        return tuple(Slot("cpu", each, _environment(each, "")) for _ in range(count))
+        many = cpu or workers or min(machine.cores, MOST_CPU)
+        each = threads or machine.threads(many)
+        return tuple(Slot("cpu", each, _environment(each, "")) for _ in range(many))
     # Device by device, then the second cell of each: fewer workers than that use as many GPUs as they can.
     chosen = [gpu for _ in range(cells_per_gpu) for gpu in gpus]
     if workers is not None:
         if workers > len(chosen):
-            text = f"{workers} workers need more than {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} with"
-            raise _refused("workers", f"{text} {cells_per_gpu} cell each; --cells-per-gpu puts several on one")
+            room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
+            raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
         chosen = chosen[:workers]
-    each = threads or max(1, machine.cores // len(chosen))
+    each = threads or machine.threads(len(chosen))
     return tuple(Slot(f"cuda:{gpu}", each, _environment(each, machine.cuda[gpu])) for gpu in chosen)
 
 
