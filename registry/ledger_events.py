@@ -97,6 +97,11 @@ def _ended_as(status: str) -> Writer:
     return write
 
 
+def _out_of_memory(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    """``again``: a smaller micro-batch may fit; it is tried now, or when the cell is run again."""
+    _ended_as("interrupted" if facts.get("again") else "oom")(db, cell, facts)
+
+
 def begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any], fence: int) -> None:
     """Count an attempt that has just begun; ``started`` and ``resumed`` are its first words."""
     db.execute(
@@ -135,6 +140,6 @@ WRITERS: dict[str, Writer] = {
     "finished": _finished,
     "failed": _ended_as("failed"),
     "interrupted": _ended_as("interrupted"),
-    "oom": _ended_as("oom"),
+    "oom": _out_of_memory,
     "lost": _ended_as("interrupted"),  # the cell goes on from its checkpoint; how the attempt ended is with the attempt
 }

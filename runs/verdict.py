@@ -1,5 +1,6 @@
 """What becomes of a cell after an attempt ended: done, failed, or tried again. Pure functions."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,6 +9,8 @@ from taskloom.core.events import Event
 
 #: How often a cell is tried whose worker is lost.
 ATTEMPTS = 3
+#: The batch of a task that a sampler's ``batch_size`` does not name.
+UNNAMED = 8
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,17 @@ def judge(event: Event, past: Sequence[Attempt], spec: Mapping[str, Any], *, att
             if len(lost) < attempts:
                 return Verdict("again", reason, micro_batch)
             times = f"{len(lost)} times" if len(lost) > 1 else "once"
-            return Verdict("failed", f"lost its worker {times}: {'; '.join(dict.fromkeys(lost))}")
+            return Verdict("failed", f"lost its worker {times}: {'; '.join(dict.fromkeys(map(_cause, lost)))}")
     return Verdict("failed", reason, halt=bool(event.facts.get("disk_full")))
+
+
+def _cause(reason: str) -> str:
+    """A reason without the number of the process, which is another each time and stands with each attempt.
+
+    >>> _cause("worker process 71 was killed (SIGKILL)")
+    'worker process was killed (SIGKILL)'
+    """
+    return re.sub(r"\bworker process \d+", "worker process", reason)
 
 
 def half(micro_batch: int) -> int | None:
@@ -90,8 +102,10 @@ def largest_batch(spec: Mapping[str, Any]) -> int:
     sizes = [1]
     for stage in spec.get("stages", ()):
         limit = stage.get("micro_batch")
-        asked = _numbers(stage.get("sampler", {}).get("batch_size"))
-        sizes += [min(size, limit) if limit else size for size in asked]
+        asked = stage.get("sampler", {}).get("batch_size")
+        others = isinstance(asked, Mapping) and set(stage.get("tasks") or spec.get("tasks", ())) - set(asked)
+        numbers = [*_numbers(asked), *([UNNAMED] if others else [])]
+        sizes += [min(size, limit) if limit else size for size in numbers]
     return max(sizes)
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import Event, OutOfMemory
-from taskloom.runs.verdict import Attempt, go_on_with, judge, largest_batch
+from taskloom.plugins.samplers.stepwise import BATCH_SIZE
+from taskloom.runs.verdict import UNNAMED, Attempt, go_on_with, judge, largest_batch
 
 SPEC: dict[str, Any] = {"stages": [{"sampler": {"name": "round_robin", "batch_size": 12}}]}
 
@@ -77,3 +78,11 @@ def test_the_largest_batch_of_a_run() -> None:
     assert largest_batch({"stages": [{"sampler": {"batch_size": {"sst": 4, "sts": 32}}}, *SPEC["stages"]]}) == 32
     assert largest_batch({"stages": [{"sampler": {"batch_size": 64}, "micro_batch": 16}]}) == 16
     assert largest_batch({}) == 1
+
+
+def test_a_task_that_the_batch_size_does_not_name_counts_with_the_samplers_default() -> None:
+    stage: dict[str, Any] = {"sampler": {"batch_size": {"sst": 1}}}
+    assert UNNAMED == BATCH_SIZE
+    assert largest_batch({"tasks": {"sst": {}, "sts": {}}, "stages": [stage]}) == BATCH_SIZE
+    assert largest_batch({"tasks": {"sst": {}, "sts": {}}, "stages": [{**stage, "tasks": ["sst"]}]}) == 1
+    assert largest_batch({"tasks": {"sst": {}, "sts": {}}, "stages": [{**stage, "micro_batch": 2}]}) == 2
