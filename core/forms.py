@@ -12,6 +12,7 @@ from enum import Enum, Flag
 from functools import partial
 from typing import Any
 
+from taskloom.core.field_texts import with_texts
 from taskloom.core.limits import exact, exact_step, pushed
 
 Schema = dict[str, Any]
@@ -67,7 +68,7 @@ class _Reader:
             part = self.parts.get(plan["schema_ref"])
             return _Reader(self.parts, self.depth + 1).form(part) if part and self.depth < 3 else {}
         if kind in ("model", "dataclass"):
-            return {} if plan.get("custom_init") else _closed(plan, self.form(plan["schema"]))
+            return {} if plan.get("custom_init") else self._model(plan)
         read = getattr(self, f"_{kind.replace('-', '_')}", None)
         return dict(read(plan)) if read else dict(_SIMPLE.get(kind, {}))
 
@@ -143,6 +144,12 @@ class _Reader:
 
     _ordered_dict = _counter = _dict
 
+    def _model(self, plan: Mapping[str, Any]) -> Schema:
+        form = _closed(plan, self.form(plan["schema"]))
+        if plan.get("root_model") or "properties" not in form:
+            return form
+        return {**form, "properties": with_texts(form["properties"], plan["cls"])}
+
     def _model_fields(self, plan: Mapping[str, Any]) -> Schema:
         fields = plan["fields"] if isinstance(plan["fields"], dict) else {one["name"]: one for one in plan["fields"]}
         if any("validation_alias" in one for one in fields.values()):
@@ -202,6 +209,8 @@ def _sound(word: str, said: Any) -> bool:
         return _finite(said) and (word != "multipleOf" or said > 0)
     if word.startswith(("min", "max")):
         return type(said) is int and said >= 0
+    if word in ("description", "default"):
+        return word == "default" or isinstance(said, str)
     kinds = ("integer", "number", "string", "boolean", "null", "array", "object")
     known = {"type": lambda: said in kinds, "pattern": lambda: _compiles(said), SLOT: lambda: isinstance(said, str)}
     return word in known and bool(known[word]())

@@ -101,8 +101,26 @@ class Strict(BaseModel):
     a: int = 1
 
 
+class Told(BaseModel):
+    """A model that says what its fields are."""
+
+    steps: int = Field(1, ge=0, description="how many")
+    words: Annotated[list[str], Field(description="which", min_length=1)]
+    limit: float = Field(float("inf"), description="up to where")
+    inner: Strict = Field(Strict(), description="more")
+    names: set[str] = {"a", "b"}
+
+
 class Wrapped(RootModel[list[int]]):
     pass
+
+
+class Root(BaseModel):
+    root: Annotated[int, Field(description="of what is wrapped")] = 3
+
+
+class Rooted(RootModel[Root]):
+    root: Root = Field(description="of what wraps it")
 
 
 class Hidden(BaseModel):
@@ -200,7 +218,21 @@ TYPES: list[Any] = [
     Annotated[str, Field(min_length=1, max_length=3, pattern="^[a-z]*$")],
     Annotated[list[str], Field(min_length=1, max_length=2)],
     Annotated[int, Field(multiple_of=3)],
-    *(Strict, Wrapped, Named, Halves, Pairs, Bits, tuple[()], Counter[str], deque[int], OrderedDict[str, int]),
+    *(
+        Told,
+        Rooted,
+        list[Told],
+        Strict,
+        Wrapped,
+        Named,
+        Halves,
+        Pairs,
+        Bits,
+        tuple[()],
+        Counter[str],
+        deque[int],
+        OrderedDict[str, int],
+    ),
     *(defaultdict[str, int], Decimal, date, datetime, time, timedelta, UUID, bytes, Json[int], Named | None),
     Annotated[int | float, Field(gt=0)],
     Annotated[list[int] | str | None, Field(min_length=1, max_length=2)],
@@ -225,6 +257,26 @@ FORMS = [
     {"uniqueItems": True},
     {"not": {"enum": [1, [True]]}},
 ]
+
+
+def test_the_fields_of_a_model_keep_their_texts_and_defaults() -> None:
+    form = grid_schema(catalogue_of(loss("mine", Told)))["$defs"]["loss.mine"]["properties"]["x"]
+    assert form["required"] == ["words"]
+    assert form["properties"] == {
+        "steps": {"type": "integer", "minimum": 0, "description": "how many", "default": 1},
+        "words": {"type": "array", "items": {"type": "string"}, "minItems": 1, "description": "which"},
+        "limit": {"type": "number", "description": "up to where"},  # JSON has no infinity
+        "inner": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "default": 1}},
+            "additionalProperties": False,
+            "description": "more",
+            "default": {"a": 1},
+        },
+        "names": {"type": "array", "items": {"type": "string"}},  # a set has no order
+    }
+    wrapped = form_of(TypeAdapter(Rooted).core_schema)["properties"]
+    assert wrapped == {"root": {"type": "integer", "description": "of what is wrapped", "default": 3}}
 
 
 def test_a_form_that_no_validator_could_read_is_left_out() -> None:
@@ -270,6 +322,7 @@ def test_a_form_refuses_nothing_that_the_type_takes(which: int, value: Any) -> N
         (Annotated[float, Field(multiple_of=0.5)], [0.25, 1.75], [1, 0.5, 2.5]),
         (Strict, [{"b": 1}, {"a": "x"}], [{}, {"a": 1}]),
         (Wrapped, [["a"], {}], [[1]]),
+        (Told, [{}, {"words": []}, {"words": ["a"], "steps": -1}], [{"words": ["a"]}, {"words": ["a"], "inner": {}}]),
         (Named, [[], [1, "x", 2], ["x"], {"b": "x"}], [[1], [1, "y"], {"a": 1}]),
         (Halves, [0.25, "a", True], [0.5, 1]),
         (Pairs, [[1], [1, 4], 1], [[1, 2], [1.0, 3]]),
