@@ -28,7 +28,8 @@ class Loss(nn.Module, Component, ABC):
 
     What ``taskloom.core.testing.check`` asks: one finite number, for extreme scores and a batch of one too; the
     gradient of finite differences (what it adds to embeddings before a replay counts as a constant); the order of
-    examples does not matter; no sum over examples; float32 and bfloat16; random numbers from ``self.generator`` alone.
+    examples does not matter; no sum over examples; float32 and bfloat16; random numbers from ``self.generator`` alone;
+    buffers that keep no graph of a step, and with ``separable`` are after the parts as after the whole batch.
     """
 
     kind: ClassVar[str] = "loss"
