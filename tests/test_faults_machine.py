@@ -1,11 +1,13 @@
 """A full disk, a locked ledger, a clock that jumps, too little memory: the run ends cleanly or goes on, same result."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,56 @@ def test_a_full_disk_ends_the_run_cleanly_and_room_lets_it_go_on(
     outcome = run_here(grid, registry)
     assert (outcome.finished + outcome.cached, outcome.failed) == (3, 0)
     assert_same(registry, reference)
+
+
+def fill(disk: Path) -> None:
+    """Leave no room for a single byte."""
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    assert shutil.disk_usage(disk).free == 0
+
+
+def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
+    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path
+) -> None:
+    grid, _ = undisturbed
+    registry = small_disk / "registry"
+    registry.mkdir()
+    shutil.copy(grid.parent / "registry" / "ledger.sqlite", registry)
+    cells, run = ["cells", "--registry", str(registry)], ["run", str(grid), "--registry", str(registry)]
+    before = CliRunner().invoke(cli, cells)
+    fill(small_disk)
+    after = CliRunner().invoke(cli, cells)
+    assert (after.exit_code, after.stdout) == (0, before.stdout), after.stderr
+    held_up = CliRunner().invoke(cli, run)
+    assert held_up.exit_code == 1, held_up.stderr
+    assert "the disk is full. Make room and run again" in held_up.stderr
+    assert held_up.stderr.endswith(f"\n  taskloom {shlex.join(run)}\n")
+    (small_disk / "filler").unlink()
+    again = CliRunner().invoke(cli, run)
+    assert again.exit_code == 0, again.stderr
+
+
+@pytest.mark.parametrize(("spare", "missing"), [(2, "/cells"), (4, "/fence")])
+def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
+    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, spare: int, missing: str
+) -> None:
+    grid, _ = undisturbed
+    registry = small_disk / "registry"
+    Ledger.open(registry, create=True).close()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=32", str(small_disk)], check=True)
+    with suppress(OSError):  # room is left for content, and none for files
+        for number in range(32):
+            (small_disk / str(number)).touch()
+    for number in range(spare):  # the two that SQLite needs; the two folders of the cell
+        (small_disk / str(number)).unlink()
+    run = ["run", str(grid), "--registry", str(registry)]
+    answer = CliRunner().invoke(cli, run)
+    assert answer.exit_code == 1, answer.stderr
+    (line,) = [line for line in answer.stderr.splitlines() if "the disk is full" in line]
+    assert missing in line
+    assert answer.stderr.endswith(f"\n  taskloom {shlex.join(run)}\n")
 
 
 LOCK = """

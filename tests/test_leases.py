@@ -271,6 +271,16 @@ def test_a_folder_knows_its_newest_lease(ledger: Ledger) -> None:
         assert leases.claim("bb") == 9
 
 
+def test_a_folder_is_asked_for_its_lease_wherever_the_process_is_by_then(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim_folder(_cell(ledger, "aa"), 7)
+    monkeypatch.chdir(ledger.folder)
+    with Ledger.open(".", create=False) as here, Leases(here) as leases:
+        monkeypatch.chdir("/")
+        assert leases.claim("aa") == 8
+
+
 @posix
 def test_a_fence_that_is_none_does_no_harm(ledger: Ledger, tmp_path: Path) -> None:
     folder, other = _cell(ledger, "aa"), tmp_path / "letter.txt"

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from taskloom.core import Event, RegistryError
 from taskloom.registry.artifacts import Artifacts, write_atomically, write_bytes, write_json, write_text
 from taskloom.registry.ledger import Ledger
+from taskloom.registry.ledger_errors import HeldUpError
 from taskloom.registry.ledger_events import LOG_LINES
 from taskloom.registry.ledger_file import FILE
 from taskloom.registry.ledger_tables import SCHEMA
@@ -503,6 +504,27 @@ def test_a_disk_that_is_full_loses_nothing_that_was_written(ledger: Ledger) -> N
         ledger.write(Event("log", "aa01", {"message": "long " * 10_000}))
     assert ledger.states() == {"aa01": "interrupted"}
     assert ledger.log("aa01") == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the limits of POSIX")
+def test_a_disk_that_takes_nothing_leaves_the_ledger_readable(ledger: Ledger) -> None:
+    import resource
+
+    ledger.write(Event("started", "aa01", {}))
+    ledger.close()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as a quota would: there is room, and not for us
+    try:
+        with pytest.raises(HeldUpError, match=r"cannot be used just now.*what was written so far is kept\.$"):
+            Ledger.open(ledger.folder, create=True)
+        with Ledger.open(ledger.folder, create=False) as read:
+            assert read.states() == {"aa01": "interrupted"}
+            with pytest.raises(HeldUpError, match="cannot be used just now"):
+                read.write(Event("failed", "aa01", {}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with Ledger.open(ledger.folder, create=False) as written:
+        written.write(Event("failed", "aa01", {}))
 
 
 # Registries that may be read and not written

@@ -1,6 +1,7 @@
 """Components that call sys.exit, raise what nobody expects, or answer what they should not: one message each."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from faults import run_here
 
 from taskloom.core import Event, Job, perform
 from taskloom.core.work import reason_of
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs.cli import cli
+from taskloom.runs.engines.inline import Inline
 
 Install = Callable[..., None]
 DATA = """
@@ -244,6 +247,85 @@ def test_a_ctrl_c_in_the_main_thread_is_no_failure_of_the_work() -> None:
     with pytest.raises(KeyboardInterrupt):
         perform(work, Job("c", "label", 0, {}, "folder"), heard)
     assert not heard.events
+
+
+WANDERS = """
+import os
+from torch.nn.functional import cross_entropy
+from taskloom.core import Loss, hookimpl
+
+os.chdir(os.environ["ELSEWHERE"])
+
+class Wanders(Loss):
+    \"\"\"Changes the current folder.\"\"\"
+    name = "wanders"
+    expects = "classes"
+    separable = True
+
+    def forward(self, prediction, target):
+        os.chdir(os.environ["ELSEWHERE"])
+        return cross_entropy(prediction.score, target)
+
+@hookimpl
+def taskloom_losses(): return [Wanders]
+"""
+
+
+def test_a_component_that_changes_the_folder_moves_no_result(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("ELSEWHERE", str(elsewhere))
+    monkeypatch.chdir(home)
+    install("wanders", WANDERS)
+    grid(home, loss="wanders")
+    result = taskloom("run", "mine.json", "--registry", "r", "--engine", "inline")
+    assert result.exit_code == 0, result.stderr
+    assert not list(elsewhere.iterdir())
+    found = [sorted(file.name for file in cell.iterdir()) for cell in Path("r/cells").iterdir()]
+    assert found == [["best", "fence", "log.txt", "predictions-sst-dev.jsonl"]]
+    assert Path.cwd() == home
+
+
+class Elsewhere(Inline):
+    """Works in another folder, and takes this process there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._elsewhere = folder
+
+    def submit(self, job: Job) -> None:
+        os.chdir(self._elsewhere)
+        super().submit(job)
+
+
+def test_a_registry_stays_where_the_run_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(home)
+    path = grid(home)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": [0, 1]}))
+    outcome = run_here(path, Path("r"), engine=Elsewhere(elsewhere))
+    assert (outcome.finished, outcome.failed) == (2, 0)
+    assert not list(elsewhere.iterdir())
+    found = [sorted(file.name for file in cell.iterdir()) for cell in (home / "r" / "cells").iterdir()]
+    assert found == [["best", "fence", "log.txt", "predictions-sst-dev.jsonl"]] * 2
+
+
+@pytest.mark.parametrize("how", ["returns", "raises"])
+def test_the_next_job_begins_in_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def work(job: Job, emit: Any) -> None:
+        os.chdir("/")
+        if how == "raises":
+            raise ValueError
+
+    perform(work, Job("c", "label", 0, {}, "folder"), Heard())
+    assert Path.cwd() == tmp_path
 
 
 SPINS = """
