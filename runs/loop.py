@@ -168,7 +168,8 @@ class Loop:
                 self._tell(job, replace(event, facts={**facts, **follows}))
                 self.order.add(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch))
             case "again" | "interrupted":
-                self._tell(job, event)
+                again = {"again": True, "next_micro_batch": verdict.micro_batch} if event.what == "oom" else {}
+                self._tell(job, replace(event, facts={**facts, **again}))
                 self.outcome.interrupted += 1
             case "finished":
                 self._tell(job, event)
@@ -204,6 +205,8 @@ class Loop:
             return
         now = time.monotonic()
         for cell, run in self.running.items():
+            if not run.begun and self.engine.queued(cell):
+                run.heard = now
             patience = self.timeout if run.begun else max(self.timeout, START)
             if now - run.heard > patience and not run.silenced:
                 run.silenced = f"said nothing for {patience:g} s (--timeout)"

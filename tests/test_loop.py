@@ -241,3 +241,44 @@ def test_what_another_driver_finished_tells_how_long_the_like_of_it_takes(ledger
         outcome = driver()
     assert (outcome.finished, outcome.elsewhere) == (3, 1)
     assert [job.cell for job in driver.engine.submitted] == ["first", "long", "short"]
+
+
+def test_a_cell_that_waits_for_its_turn_is_not_silent(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start is counted from the moment when it begins."""
+    clock = 0.0
+    monkeypatch.setattr(loops, "time", SimpleNamespace(monotonic=lambda: clock))
+    waits = 5
+
+    class Queue(Told):
+        def queued(self, cell: str) -> bool:
+            return self.turns <= waits
+
+    def turn(engine: Told) -> None:
+        nonlocal clock
+        assert not engine.stopped or engine.turns > waits + 3
+        clock += 0.4 * START
+        if engine.stopped:
+            engine.say("lost", "a", reason="stopped at once")
+
+    driver = Driver(ledger, jobs_of(ledger, a="x"), Queue(turn), timeout=0.01, attempts=1)
+    assert driver().reasons["a"].endswith("said nothing for 120 s (--timeout)")
+    assert driver.engine.stopped == [("a", True)]
+
+
+@pytest.mark.parametrize("heeded", [False, True])
+def test_a_stop_while_a_cell_looks_for_a_batch_that_fits_leaves_it_interrupted(ledger: Ledger, heeded: bool) -> None:
+    stop = Stop()
+
+    def turn(engine: Told) -> None:
+        if engine.turns == 1:
+            engine.say("started", "a")
+            stop()
+        if engine.turns == 1 + heeded:
+            reason = "out of memory with 8 examples of task 'sst' at a time"
+            engine.say("oom", "a", reason=reason, micro_batch=8, task="sst")
+
+    driver = Driver(ledger, jobs_of(ledger, a="x"), Told(turn), stop=stop)
+    outcome = driver()
+    assert (outcome.interrupted, outcome.failed) == (1, 0)
+    assert ledger.cell("a").status == "interrupted"
+    assert [one.how for one in ledger.attempts("a")] == ["oom"], "so that the next driver tries a smaller one"

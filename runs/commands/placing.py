@@ -96,7 +96,7 @@ _OPTIONS = (
         "--threads",
         type=click.IntRange(min=1),
         metavar="N",
-        help="CPU threads of a cell. [default: the cores divided by the workers]",
+        help="CPU threads of a cell. [default: the cores divided by the workers, OMP_NUM_THREADS at most]",
     ),
     click.option("--address", metavar="WHERE", help="The cluster, for engines that have one: auto, or host:port."),
     click.option(

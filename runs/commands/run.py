@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskloom.core.errors import EngineError
 from taskloom.core.visible import visible
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_errors import HeldUpError
@@ -47,7 +48,7 @@ class Remembering(click.Command):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except HeldUpError as error:  # not the request's fault: exit code 1
+        except (EngineError, HeldUpError) as error:  # not the request's fault: exit code 1
             text = f"{error}\nThis goes on, from the last checkpoints:\n  {retry_command(ctx.meta[_GIVEN])}"
             raise click.ClickException(visible(text)) from error
 
@@ -78,8 +79,8 @@ def run(
 
     GRID is the name of a packaged grid (see `taskloom grids`) or the path of a JSON file. All errors are reported
     before anything is trained. Progress goes to stderr and the table to stdout. Exits with 0 when every cell is
-    finished, 1 when some cell failed or the ledger could not be written, 2 when the request was wrong, 130 when it was
-    interrupted.
+    finished, 1 when some cell failed, the ledger could not be written or the cluster is gone, 2 when the request was
+    wrong, 130 when it was interrupted.
 
     Ctrl-C lets the running cells write a checkpoint; twice ends at once. The same command goes on from there. Several
     runs may share a registry, and a grid: each cell is run by one of them, and the others wait for it.

@@ -34,7 +34,7 @@ class Local(Engine):
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
         devices: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once)
         cells_per_gpu: cells that share a GPU
-        threads: CPU threads of each worker; by default the cores divided by the workers
+        threads: CPU threads of each worker; by default the cores divided by the workers, ``OMP_NUM_THREADS`` at most
 
     Siblings: ``inline`` runs the cells in this process.
 
