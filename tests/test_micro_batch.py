@@ -10,6 +10,7 @@ from torch import Tensor
 
 from taskloom.core import Event, Job, Loss, Prediction, TaskBatch, TrainingError
 from taskloom.core.prediction import Pass, Replay
+from taskloom.plugins.losses.mnr import MNR
 from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.runs import optimize
@@ -213,6 +214,27 @@ def test_smart_smooths_every_example_by_itself(folder: Path) -> None:
         found.append(bench.gradients(bench.step(micro)))
     assert_same(found[1][1], found[0][1], 1e-9)
     assert found[0][0] > inner(*_prediction(bench))
+
+
+class Probing(MNR):
+    """A ranking that asks for a gradient on its way: with respect to the embeddings, with the weights as they are."""
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        assert prediction.replay is not None
+        start = prediction.replay.embedded.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(prediction.replay(start).vectors.square().sum(), start)
+        assert slope.abs().max() > 0
+        return super().forward(prediction, target)
+
+
+def test_a_gradient_that_a_loss_asks_for_leaves_the_weights_alone(folder: Path) -> None:
+    found = []
+    for cls in (MNR, Probing):
+        bench = Bench(folder, {"t": task_of(CASES["ranking"])})
+        bench.run.model.losses["t"] = cls(symmetric=True).train()
+        assert not bench.run.model.loss("t").separable
+        found.append(bench.gradients(bench.step(2))[1])
+    assert_same(found[1], found[0], 1e-9)
 
 
 def _prediction(bench: Bench) -> tuple[Prediction, Tensor]:
