@@ -9,22 +9,27 @@ import sys
 import threading
 from contextlib import suppress
 
-import click
+from taskloom.runs.signals import CELL, INTERRUPTED
 
-from taskloom.core.errors import TaskloomError, unknown
-from taskloom.core.visible import visible
-from taskloom.runs.commands.cells import cells
-from taskloom.runs.commands.explain import explain
-from taskloom.runs.commands.grids import grids
-from taskloom.runs.commands.new_plugin import new_plugin
-from taskloom.runs.commands.plan import plan
-from taskloom.runs.commands.plugins import plugins
-from taskloom.runs.commands.predict import predict
-from taskloom.runs.commands.run import INTERRUPTED, run
-from taskloom.runs.commands.schema import schema
-from taskloom.runs.commands.table import table
-from taskloom.runs.commands.validate import validate
-from taskloom.runs.signals import CELL
+try:
+    import click
+
+    from taskloom.core.errors import TaskloomError, unknown
+    from taskloom.core.visible import visible
+    from taskloom.runs.commands.cells import cells
+    from taskloom.runs.commands.explain import explain
+    from taskloom.runs.commands.grids import grids
+    from taskloom.runs.commands.new_plugin import new_plugin
+    from taskloom.runs.commands.plan import plan
+    from taskloom.runs.commands.plugins import plugins
+    from taskloom.runs.commands.predict import predict
+    from taskloom.runs.commands.run import run
+    from taskloom.runs.commands.schema import schema
+    from taskloom.runs.commands.table import table
+    from taskloom.runs.commands.validate import validate
+except KeyboardInterrupt:  # at the user's first thought, before there is anything that could handle it
+    print("Interrupted.", file=sys.stderr)
+    raise SystemExit(INTERRUPTED) from None
 
 
 class Refused(click.ClickException):

@@ -193,7 +193,7 @@ class Loop:
             self._stopping = asked
             if self.running and not self.outcome.halted:
                 texts = (
-                    "Stopping: the running cells write a checkpoint. Once more ends them at once.",
+                    "Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once.",
                     "Ending at once.",
                 )
                 self.stop.say(texts[asked - 1])

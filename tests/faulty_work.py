@@ -1,6 +1,7 @@
 """Work without torch for tests of engines: each function is what an engine runs for a job (see test_engines.py)."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -35,6 +36,21 @@ def work(job: Job, emit: Emit) -> None:
         os.write(1, b"out of C\n")
         os.write(2, b"error of C\n")
         print("printed")
+    elif do == "close":
+        sys.stdout.close()
+        sys.stderr.close()
+    elif do == "ends its children":  # with SIGTERM: one that it forked, one that it executed
+        import subprocess
+
+        child = os.fork()
+        if not child:
+            time.sleep(600)
+            os._exit(0)
+        other = subprocess.Popen(["sleep", "600"])
+        os.kill(child, signal.SIGTERM)
+        other.terminate()
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), other.wait()]
+        emit(Event("log", job.cell, {"message": " ".join(map(str, codes))}))
     elif do == "chatter":
         for line in range(200):
             print("x" * 1000)

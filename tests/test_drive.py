@@ -241,6 +241,7 @@ def invoke(*arguments: object) -> Result:
         (["--engine", "{"], "is no JSON object"),
         (["--workers", "0"], "--workers"),
         (["--timeout", "0"], "--timeout"),
+        (["--timeout", "nan"], "'--timeout': should be a number of seconds. Found 'nan'."),
         (["--attempts", "0"], "--attempts"),
     ],
 )

@@ -2,11 +2,13 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,76 @@ def test_a_forked_copy_that_goes_on_with_the_work_is_not_heard(local: Watched, t
     local.engine.submit(job("next", "fine", tmp_path))
     assert local.end("next").what == "finished"
     assert local.until("started", "next").facts["pid"] == local.until("started", "c").facts["pid"]
+
+
+def test_signals_to_the_whole_job_leave_the_workers_to_the_driver(local: Watched, tmp_path: Path) -> None:
+    """systemd and Slurm send SIGTERM to every process: the driver asks for checkpoints, and workers write them."""
+    local.engine.submit(job("c", "wait", tmp_path))
+    pid = local.until("started", "c").facts["pid"]
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        os.killpg(pid, number)
+    local.engine.stop()
+    assert local.end("c").what == "interrupted"
+    local.engine.submit(job("parent", "ends its children", tmp_path))
+    assert local.until("log", "parent").facts["message"] == "-15 -15", "a component cannot end what it started"
+    assert local.end("parent").what == "finished"
+    assert local.until("started", "parent").facts["pid"] == pid
+    local.engine.submit(job("child", "child", tmp_path))
+    child = int(local.until("log", "child").facts["message"])
+    local.engine.close()
+    wait_until(lambda: gone(child))
+
+
+def test_closed_streams_are_open_again_for_the_next_cell(local: Watched, tmp_path: Path) -> None:
+    local.engine.submit(job("closes", "close", tmp_path))
+    assert local.end("closes").what == "finished"
+    local.engine.submit(job("next", "talk", tmp_path))
+    assert local.end("next").what == "finished"
+    assert local.until("started", "next").facts["pid"] == local.until("started", "closes").facts["pid"]
+    assert "printed" in (tmp_path / "cells" / "next" / "log.txt").read_text()
+
+
+def open_files() -> set[int]:
+    return {number for number in range(4096) if Path(f"/proc/self/fd/{number}").is_symlink()}
+
+
+@contextmanager
+def room_for(files: int) -> Iterator[None]:
+    """Let this process open so many files more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = sorted(set(range(4096)) - open_files())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[files], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+NO_ROOM = "no worker process could be started: Too many open files"
+
+
+def test_where_no_more_workers_can_be_started_those_that_there_are_go_on(local: Watched, tmp_path: Path) -> None:
+    local.engine.submit(job("steady", "wait", tmp_path))
+    local.until("started", "steady")
+    with room_for(2):
+        local.engine.submit(job("c", "fine", tmp_path, fence=4))
+    end = local.end("c")
+    assert (end.what, end.fence, end.facts["reason"]) == ("lost", 4, NO_ROOM)
+    assert (local.engine.slots, local.engine.free) == (1, 0), "it would be tried again at once, in vain"
+    local.engine.stop("steady")
+    assert local.end("steady").what == "interrupted"
+    local.engine.submit(job("next", "fine", tmp_path))
+    assert local.end("next").what == "finished"
+
+
+def test_a_worker_that_cannot_be_started_leaves_nothing_open(local: Watched, tmp_path: Path) -> None:
+    before = open_files()
+    for files in range(7):  # whichever of those that it takes is the last
+        with room_for(files):
+            local.engine.submit(job(f"c{files}", "fine", tmp_path))
+        assert local.end(f"c{files}").facts["reason"] == NO_ROOM
+        assert local.engine.free == 1, "nobody would ever try again"
+        assert open_files() == before
 
 
 def test_a_worker_whose_memory_ran_out_is_replaced(local: Watched, tmp_path: Path) -> None:

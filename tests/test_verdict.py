@@ -37,6 +37,14 @@ def test_a_lost_worker_is_replaced_within_bounds(attempts: int) -> None:
     assert all(f"death {number}" in verdict.reason for number in range(1, attempts + 1)), "a reason is forgotten"
 
 
+def test_a_cause_is_named_once_whatever_the_process() -> None:
+    crashed = [f"worker process {pid} crashed (SIGALRM)" for pid in (797, 1480, 1502)]
+    past = [Attempt("lost", reason) for reason in crashed[:2]]
+    assert judge(event("lost", reason=crashed[2]), past, SPEC).reason == (
+        "lost its worker 3 times: worker process crashed (SIGALRM)"
+    )
+
+
 @given(st.integers(1, 500))
 def test_memory_is_asked_for_in_halves_down_to_one_example(batch: int) -> None:
     tried = [batch]

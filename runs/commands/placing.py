@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,16 @@ def _read(text: str) -> dict[str, Any]:
     return dict(value)
 
 
+class _Seconds(click.FloatRange):
+    """A time; what is no number is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"should be a number of seconds. Found {value!r}.", param, ctx)
+        return seconds
+
+
 _OPTIONS = (
     click.option(
         "--engine",
@@ -101,7 +112,7 @@ _OPTIONS = (
     click.option("--address", metavar="WHERE", help="The cluster, for engines that have one: auto, or host:port."),
     click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_Seconds(min=0, min_open=True),
         metavar="SECONDS",
         help="A cell that reports nothing for so long is stopped and counts as lost. [default: never]",
     ),

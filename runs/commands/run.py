@@ -27,6 +27,7 @@ from taskloom.runs.commands.overriding import override_options
 from taskloom.runs.commands.placing import checked_engine, engine_options
 from taskloom.runs.endings import failures_summary, retry_command
 from taskloom.runs.render import render
+from taskloom.runs.signals import INTERRUPTED, Stop
 from taskloom.runs.tables import table_of
 from taskloom.runs.units import count
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from taskloom.runs.outcome import Outcome
     from taskloom.runs.overrides import Overrides
 
-INTERRUPTED = 130
 _GIVEN = "taskloom run"
 
 
@@ -82,8 +82,9 @@ def run(
     finished, 1 when some cell failed, the ledger could not be written or the cluster is gone, 2 when the request was
     wrong, 130 when it was interrupted.
 
-    Ctrl-C lets the running cells write a checkpoint; twice ends at once. The same command goes on from there. Several
-    runs may share a registry, and a grid: each cell is run by one of them, and the others wait for it.
+    Ctrl-C, SIGTERM or a closed terminal lets the running cells write a checkpoint; Ctrl-C twice ends at once. The
+    same command goes on from there. Several runs may share a registry, and a grid: each cell is run by one of them,
+    and the others wait for it.
 
     What --data, --weights, --epochs, --set and --smoke change is part of each cell's recorded specification. A
     smoke run is recorded as GRID-smoke. With --only the other rows keep their place in the table.
@@ -105,7 +106,6 @@ def run(
     from taskloom.runs.drive import run_plan
     from taskloom.runs.plan import make_plan
     from taskloom.runs.progress import show_progress
-    from taskloom.runs.signals import Stop
 
     catalogue = strict_check(load_catalogue())
     note_left_out(catalogue.failed)

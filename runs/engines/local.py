@@ -15,7 +15,7 @@ from typing import Any
 
 from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.runs.engines.deaths import describe_death, kernel_kills, ran_out_of_memory
-from taskloom.runs.engines.devices import Slot, inventory, place
+from taskloom.runs.engines.devices import Slot, inventory, named, place
 
 #: Seconds that a worker is given to go when its socket is closed.
 GRACE = 5.0
@@ -58,6 +58,7 @@ class Local(Engine):
             "threads": threads,
         }
         self._slots: tuple[Slot, ...] | None = None
+        self._most = sys.maxsize  # workers that could be started
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
         self._selector = selectors.DefaultSelector()
@@ -72,7 +73,7 @@ class Local(Engine):
 
     @property
     def slots(self) -> int:
-        return len(self._slots or ())
+        return min(len(self._slots or ()), self._most)
 
     @property
     def free(self) -> int:
@@ -81,7 +82,13 @@ class Local(Engine):
     def submit(self, job: Job) -> None:
         assert self.free, "every worker has a cell"
         idle = next((worker for worker in self._workers if worker.job is None), None)
-        worker = idle or self._spawn()
+        try:
+            worker = idle or self._spawn()
+        except OSError as error:  # no descriptors, processes or memory left: those that there are go on
+            self._most = max(1, len(self._workers))
+            reason = f"no worker process could be started: {error.strerror or error}"
+            self._events.append(Event("lost", job.cell, {"reason": reason}, job.fence))
+            return
         worker.job = job
         worker.send({"job": job.as_json()})
 
@@ -121,10 +128,8 @@ class Local(Engine):
         slots = self._slots or ()
         places = list(dict.fromkeys(slot.device for slot in slots))
         threads = slots[0].threads if slots else 1
-        return (
-            f"{len(slots)} worker process{'es' if len(slots) > 1 else ''} on {', '.join(places)}, "
-            f"{threads} thread{'s' if threads > 1 else ''} each"
-        )
+        where = f"{len(slots)} worker process{'es' if len(slots) > 1 else ''} on {', '.join(places)}"
+        return f"{where}, {threads} thread{'s' if threads > 1 else ''} each"
 
     def _spawn(self) -> "_Worker":
         taken = {worker.name for worker in self._workers}
@@ -184,23 +189,25 @@ class _Worker:
         self.rest = b""
         self.told = ""  # why it ends, if that is known
         self.spent = False  # it is to be replaced
-        self.connection, theirs = socket.socketpair()
+        self.end: int | None = None  # readable once the process has ended, where there is such a thing
         self.kills = kernel_kills()
         self._peak = 0
-        handle = str(theirs.fileno())
-        command = [sys.executable, "-m", "taskloom.runs.engines.worker", handle, str(os.getpid()), str(slot.threads)]
-        with theirs:
-            self.process = subprocess.Popen(
-                [*command, *arguments],
-                stdin=subprocess.PIPE,  # nothing is ever written: its end is this process's
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **slot.environment},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is the driver's to handle
-            )
-
-        self.end: int | None = None  # readable once the process has ended, where there is such a thing
+        self.connection, theirs = socket.socketpair()
+        numbers = map(str, (theirs.fileno(), os.getpid(), slot.threads))
+        try:
+            with theirs, open(os.devnull, "wb") as nothing:  # noqa: PTH123 - closed whatever happens
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "taskloom.runs.engines.worker", *numbers, *arguments],
+                    stdin=subprocess.PIPE,  # nothing is ever written: its end is this process's
+                    stdout=nothing,
+                    stderr=nothing,
+                    env={**os.environ, **slot.environment},
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is the driver's to handle
+                )
+        except OSError:
+            self.connection.close()
+            raise
         with suppress(OSError, AttributeError):
             self.end = os.pidfd_open(self.process.pid)
 
@@ -278,18 +285,3 @@ class _Worker:
             facts = {"reason": f"{reason}: the system ran out of memory ({size})", "micro_batch": job.micro_batch}
             return Event("oom", job.cell, {**facts, "task": None}, job.fence)
         return Event("lost", job.cell, {"reason": reason}, job.fence)
-
-
-def named(slots: Sequence[Slot]) -> list[tuple[Slot, str]]:
-    """The slots with names of their own: ``cpu:0``, ``cpu:1``; ``cuda:0``, or ``cuda:0/0`` where cells share it.
-
-    >>> [name for _, name in named([Slot("cuda:0", 1), Slot("cuda:1", 1), Slot("cuda:0", 1)])]
-    ['cuda:0/0', 'cuda:1', 'cuda:0/1']
-    """
-    devices = [slot.device for slot in slots]
-    names = []
-    for index, device in enumerate(devices):
-        number = devices[:index].count(device)
-        shared = f"{device}/{number}" if devices.count(device) > 1 else device
-        names.append(f"cpu:{number}" if device == "cpu" else shared)
-    return list(zip(slots, names, strict=True))

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from taskloom.core import Event, Job, find_work, perform
@@ -29,6 +30,8 @@ from taskloom.runs.engines.cell_log import Redirected
 ORPHANED = 3
 #: Exit code of a forked copy of a worker that would go on with the cell.
 COPY = 4
+#: Signals that a whole job is sent: by a terminal, systemd, Slurm.
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Line:
@@ -83,14 +86,14 @@ class Line:
 def main() -> None:
     handle, parent, threads = map(int, sys.argv[1:4])
     work, folder = sys.argv[4:]
+    for number in SIGNALS:  # the driver gets them, too, and decides what they mean
+        signal.signal(number, _unheeded)  # not ignored: what a component executes would ignore it as well
+        signal.siginterrupt(number, False)
     _end_with(parent)
     _guard_group()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable(2)  # a crash is told in the log of the cell that has the descriptor then
     os.set_inheritable(handle, False)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
+    _open_streams()
     line = Line(socket.socket(fileno=handle))
     _keep_copies_apart(line)
     try:
@@ -114,10 +117,24 @@ def _serve(line: Line, threads: int, work: str, folder: Path) -> None:
         job = line.jobs.get()
         with Redirected(Artifacts(folder).cell(job.cell)) as log:
             line.cell, line.rotate = job.cell, log.rotate
+            _open_streams()
             perform(function, job, line)
             line.cell, line.rotate = "", lambda: None
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # a component may have closed or replaced it
+                    stream.flush()
+
+
+def _open_streams() -> None:
+    """Python's streams on descriptors 1 and 2, whatever the last cell has made of them."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _unheeded(number: int, frame: FrameType | None) -> None:
+    """A signal that changes nothing."""
 
 
 def _end_with(parent: int) -> None:
@@ -136,7 +153,7 @@ def _guard_group() -> None:
     """
     if _leads_group():
         with suppress(OSError):
-            guard = "exec 3<&0; (read _ <&3; kill -KILL 0) &"
+            guard = "trap '' HUP INT TERM; exec 3<&0; (read _ <&3; kill -KILL 0) &"
             subprocess.run(["/bin/sh", "-c", guard], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -165,6 +182,8 @@ def _keep_copies_apart(line: Line) -> None:
 
     def in_copy() -> None:
         line.forget()
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)  # who forks may want to end it so
         if by_main and os.getppid() == worker:  # a copy of a copy is somebody else's
             _end_with(worker)
 
