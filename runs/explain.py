@@ -61,8 +61,7 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
     history = history_of(ledger, plan.grid.name) if ledger is not None else {}
     running = _running(ledger) if ledger is not None else {}
-    ran = [cell for cell in known.values() if cell.status != "planned"]
-    nearest: Nearest | None = None
+    recorded: _Recorded | None = None
     found = []
     for cell in plan.chosen:
         if cell.id in running:
@@ -76,11 +75,27 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         if results:
             found.append(_stale(cell, results[-1]))
             continue
-        if nearest is None:
-            nearest = Nearest([facts_of(one) for one in ran])
-        place = nearest.of(cell.facts)
-        found.append(_new(cell, None if place is None else ran[place]))
+        if recorded is None:
+            recorded = _Recorded([one for one in known.values() if one.status != "planned"])
+        found.append(recorded.explain(cell))
     return found + [_left_out(plan, label, place) for label, place in plan.excluded]
+
+
+class _Recorded:
+    """Everything that was run here, for rows that their grid knows no result of."""
+
+    def __init__(self, ran: "list[CellRecord]") -> None:
+        self._ran = ran
+        self._nearest = Nearest([facts_of(one) for one in ran])
+        self._results = {digest(facts_of(one)["spec"]): one for one in ran if one.status == "finished"}
+
+    def explain(self, cell: "PlannedCell") -> Explanation:
+        """Stale where another grid, or this one under another name, has a result of the same spec and seed."""
+        same = self._results.get(digest(cell.facts["spec"]))
+        if same is not None:
+            return _stale(cell, same)
+        place = self._nearest.of(cell.facts)
+        return _new(cell, None if place is None else self._ran[place])
 
 
 def _running(ledger: "Ledger") -> dict[str, str]:

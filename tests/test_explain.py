@@ -123,6 +123,12 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     assert (stale["state"], stale["against"]) == ("stale", first.id)
     assert texts(stale) == ["plugin taskloom-inner: 3.0 → 3.1"]
     assert texts(explained(first.id)) == ["plugin taskloom-inner: 3.0 → 3.1"]
+    # The same under another name of the grid's file; a seed that was never run is new there too.
+    renamed = tmp_path / "renamed.json"
+    renamed.write_text(json.dumps(json.loads(Path(grid).read_text()) | {"seeds": [0, 2]}))
+    again, other = (one for one in explained(renamed)["cells"] if one["label"] == "sum")
+    assert {key: again[key] for key in stale} == stale
+    assert (other["state"], other["seed"]) == ("new", 2)
     (tmp_path / "site" / "taskloom_inner-3.1.dist-info").rename(tmp_path / "elsewhere")
     gone = explained(first.id)
     assert gone["state"] == "stale"
