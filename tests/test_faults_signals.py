@@ -28,6 +28,7 @@ from faults import (
 )
 
 from taskloom.registry.ledger import Ledger
+from taskloom.runs.signals import Stop, stop_on_signals
 
 LOCAL = ("--engine", "local", "--devices", "cpu", "--threads", "1")
 
@@ -54,7 +55,9 @@ def test_once_is_a_checkpoint_and_a_way_to_go_on(
     with driving(grid, registry, *options, hold=hold) as driver:
         driver.wait_until_held(processes)
         driver.signal(number)
-        driver.wait_for_line("Stopping: the running cells write a checkpoint. Once more ends them at once.")
+        driver.wait_for_line("Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once.")
+        if number != signal.SIGINT:
+            driver.signal(number)  # GNU timeout does it twice, too
         hold.let_go()
         code, out, text = driver.finish()
         assert no_workers_left(driver.pid)
@@ -63,6 +66,7 @@ def test_once_is_a_checkpoint_and_a_way_to_go_on(
     *_, last = text.splitlines()
     assert last.strip() == shlex.join(["taskloom", "run", str(grid), "--registry", str(registry), *options])
     assert "Interrupted. " in text
+    assert "at once." not in text.partition("Another Ctrl-C ends them at once.")[2]
     begun = {"finished": step // CELL, "interrupted": processes, "planned": 3 - step // CELL - processes}
     with Ledger.open(registry, create=False) as ledger:
         assert Counter(cell.status for cell in ledger.cells()) == +Counter(begun)
@@ -92,6 +96,75 @@ def test_twice_is_at_once(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Pa
     assert "Ending at once." in text
     with Ledger.open(registry, create=False) as ledger:
         assert sorted(cell.status for cell in ledger.cells()) == ["interrupted", "planned", "planned"]
+
+
+def test_only_ctrl_c_counts() -> None:
+    """A terminal that is closed sends SIGHUP twice, by its shell and by the system; supervisors repeat SIGTERM."""
+    stop = Stop()
+    with stop_on_signals(stop):
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
+            signal.raise_signal(number)
+            assert stop.asked == 1
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked == 2
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked == 2
+
+
+def test_ctrl_c_is_heard_where_nobody_reads_the_progress(
+    undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A full pipe holds up whoever writes into it, for ever: the third Ctrl-C ends the run all the same."""
+    grid, _ = undisturbed
+    registry, hold = tmp_path / "registry", Hold(tmp_path / "hold", 3)
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * select.PIPE_BUF)
+    os.set_blocking(full, True)
+    command = [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(registry)]
+    process = subprocess.Popen(
+        [*command, *LOCAL, "--workers", "1"], stderr=full, stdout=subprocess.DEVNULL, env=os.environ | hold.variables
+    )
+    try:
+        until = time.monotonic() + PATIENCE
+        while not hold.pids:
+            assert process.poll() is None
+            assert time.monotonic() < until, "nobody was held"
+            time.sleep(0.01)
+        while process.poll() is None:  # signals that come while another waits count as one
+            process.send_signal(signal.SIGINT)
+            assert time.monotonic() < until, "Ctrl-C is not heard"
+            time.sleep(0.1)
+        assert process.returncode == 130
+        assert no_workers_left(process.pid)
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        os.close(unread)
+        os.close(full)
+    hold.let_go()
+    assert run_here(grid, registry).finished == 3, "what was held cannot be taken up"
+
+
+#: Ctrl-C while a module of ours is imported, as by somebody who presses it right after the command.
+EARLY = """
+import signal, sys
+from importlib.abc import MetaPathFinder
+class Early(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "taskloom.runs.commands.run":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Early())
+from taskloom.runs.cli import main
+main()
+"""
+
+
+def test_ctrl_c_before_anything_has_begun() -> None:
+    answer = subprocess.run([sys.executable, "-c", EARLY, "--help"], capture_output=True, text=True, timeout=PATIENCE)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (130, "", "Interrupted.\n")
 
 
 def test_a_reader_that_goes_away_changes_nothing(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
