@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,11 @@ class _Recorded:
 
     def __init__(self, ran: "list[CellRecord]") -> None:
         self._ran = ran
-        self._nearest = Nearest([facts_of(one) for one in ran])
         self._results = {digest(facts_of(one)["spec"]): one for one in ran if one.status == "finished"}
+
+    @cached_property
+    def _nearest(self) -> Nearest:
+        return Nearest([facts_of(one) for one in self._ran])
 
     def explain(self, cell: "PlannedCell") -> Explanation:
         """Stale where another grid, or this one under another name, has a result of the same spec and seed."""
