@@ -16,7 +16,7 @@ import pytest
 
 from taskloom.core import INTERFACE, Head, hookimpl
 from taskloom.registry.entries import make_entry
-from taskloom.registry.failures import Plugin
+from taskloom.registry.failures import Plugin, cut, last_line
 from taskloom.registry.installed import installed
 from taskloom.registry.manager import Plugins, packaged_grids
 from taskloom.registry.quiet import quiet
@@ -505,6 +505,16 @@ def test_interfaces_are_compared_as_numbers(asked: object, fits: bool) -> None:
 @pytest.mark.parametrize("asked", [True, 1.5, "", "1.5", ">=", [1]])
 def test_an_interface_that_is_none_is_refused(asked: object) -> None:
     assert "should be a whole number or a range" in unfit_interface(asked, "taskloom-focal")
+
+
+@pytest.mark.parametrize("length", [10, 500, 5000])
+def test_what_a_plugin_says_is_told_as_far_as_it_can_be_read(length: int) -> None:
+    word = "x" * length
+    told = last_line(ValueError(f"{word}\n  {word}"))
+    assert told.startswith(f"ValueError: {word[:500]}")
+    assert len(told) < 700
+    assert "\n" not in told
+    assert (cut(word) == word) == (length <= 500)
 
 
 def test_stdout_is_left_as_it_was(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,6 +317,8 @@ def test_a_form_refuses_nothing_that_the_type_takes(which: int, value: Any) -> N
     [
         (Annotated[int | float, Field(gt=0)], [-1, 0, -0.5], [1, 0.5]),
         (Annotated[list[int] | str | None, Field(min_length=1, max_length=2)], [[], "", [1, 2, 3], "abc"], [[1], "ab"]),
+        (Annotated[Annotated[str, Field(min_length=1)] | list[int], Field(min_length=3)], ["ab", [1]], ["abc"]),
+        (Annotated[Annotated[str, Field(max_length=1)] | list[int], Field(max_length=3)], ["ab"], ["a", [1, 2]]),
         (Annotated[int | float, AfterValidator(lambda value: -value), Field(gt=0)], ["a"], [-1]),
         (Annotated[Decimal, Field(gt=0, le=1.5)], [0, 1.6, True, []], [0.1, 1.5, "1.2"]),
         (Annotated[float, Field(multiple_of=0.5)], [0.25, 1.75], [1, 0.5, 2.5]),
