@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from taskloom.runs.engines import cell_log
+from taskloom.core import RequestError
+from taskloom.runs.engines import Local, cell_log
 from taskloom.runs.engines.deaths import describe_death, kernel_kills, memory_limit, ran_out_of_memory
 
 
@@ -97,3 +98,19 @@ def test_a_process_that_trains_is_spared_the_compiler() -> None:
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     # By hand: each weight decays by lr · 0.01, then moves by lr against the sign of its gradient.
     assert told.stdout == "False True None [899.0, 999.0, 1099.0]\n", told.stderr
+
+
+def test_a_system_without_process_groups_is_told_of_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "killpg")  # as on Windows
+    with pytest.raises(RequestError, match=r"engine 'local'.*\n.*process groups.*use `--engine inline`"):
+        Local().check()
+
+
+def test_nothing_that_windows_lacks_is_imported() -> None:
+    script = (
+        "import sys; sys.modules.update(resource=None, fcntl=None, termios=None)\n"
+        "import taskloom.runs.cli, taskloom.runs.engines, taskloom.runs.engines.worker, taskloom.runs.cell\n"
+        "from taskloom.runs.machine import peak_memory; print(peak_memory() >= 0)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert told.stdout == "True\n", told.stderr

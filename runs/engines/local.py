@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import ENDS, Engine, Event, Job
+from taskloom.core import ENDS, Engine, Event, Job, Problem, RequestError
 from taskloom.runs.engines.deaths import describe_death, kernel_kills, ran_out_of_memory
 from taskloom.runs.engines.devices import Slot, inventory, named, place
+from taskloom.runs.units import largest_size
 
 #: Seconds that a worker is given to go when its socket is closed.
 GRACE = 5.0
@@ -64,6 +65,9 @@ class Local(Engine):
         self._selector = selectors.DefaultSelector()
 
     def check(self) -> None:
+        if not hasattr(os, "killpg"):
+            what = "its workers need process groups, which this system lacks; use `--engine inline`"
+            raise RequestError("engine 'local'", [Problem("", what)])
         self._slots = place(inventory(), **self._asked)
 
     def open(self, work: str, folder: Path) -> None:
@@ -264,7 +268,7 @@ class _Worker:
             return True
         if found:
             self.process.returncode = os.waitstatus_to_exitcode(status)
-            self._peak = usage.ru_maxrss * 1024
+            self._peak = largest_size(usage.ru_maxrss)
         return bool(found)
 
     def wait(self, seconds: float) -> None:
