@@ -299,6 +299,20 @@ def test_a_fence_that_is_none_does_no_harm(ledger: Ledger, tmp_path: Path) -> No
         assert leases.claim("aa") == 1
 
 
+def test_a_new_driver_clears_up_after_those_who_left_without_a_word(ledger: Ledger) -> None:
+    machine = Machine()
+    machine.pid = 2**22 + 1  # no process can have that number
+    dead, living = Leases(ledger, machine=machine), Leases(ledger)
+    for one, cell in ((living, "aa"), (dead, "bb")):
+        assert one.claim(cell)
+        one.release(cell)
+    with living, Leases(ledger) as newest:
+        assert newest.claim("cc")
+        with ledger.snapshot() as db:
+            drivers = {row["id"] for row in db.execute("SELECT id FROM drivers")}
+        assert drivers == {living.driver, newest.driver}
+
+
 @pytest.mark.parametrize("patience", [0.4, 2, 60, 1e6])
 def test_a_driver_has_several_signs_of_life_in_its_patience(ledger: Ledger, patience: float) -> None:
     assert 0 < Leases(ledger, patience=patience).every <= patience / 4

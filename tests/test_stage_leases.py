@@ -8,6 +8,7 @@ import pytest
 
 from taskloom.registry.leases import Leases
 from taskloom.registry.ledger import Ledger
+from taskloom.registry.presence import Machine
 
 
 @pytest.fixture
@@ -37,6 +38,14 @@ def test_two_drivers_never_compute_a_stage_at_once(ledger: Ledger) -> None:
         theirs.close()
         with ledger.snapshot() as db:
             assert db.execute("SELECT count(*) FROM stage_leases").fetchone()[0] == 0
+
+
+def test_the_stages_of_a_driver_that_died_are_free(ledger: Ledger) -> None:
+    dead = Machine()
+    dead.pid = 2**22 + 1  # no process can have that number
+    with Ledger.open(ledger.folder, create=False) as second, Leases(ledger) as leases:
+        assert Leases(second, machine=dead).claim("a", ["k"])
+        assert leases.claim("b", ["k"])
 
 
 def test_a_ledger_of_before_there_were_stage_leases_is_used_on(ledger: Ledger) -> None:
