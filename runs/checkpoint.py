@@ -65,18 +65,24 @@ def put_folder(partial: Path, folder: Path) -> None:
 
 def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
+    state = check_folder(folder)
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return load_file(folder / "tensors.safetensors"), state
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # what a stranger put there
+        raise ValueError(f"{folder.name} holds no tensors that can be read: {error}") from None
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The state that :func:`save_folder` wrote; ``ValueError`` if it or the tensors are not what was written."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         found = sha256_of(folder / "tensors.safetensors")
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
     whole = isinstance(state, dict) and found == state.get("sha256")
     if not whole or state.get("check", _check_of(state)) != _check_of(state):
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
-    try:
-        return load_file(folder / "tensors.safetensors"), state
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # what a stranger put there
-        raise ValueError(f"{folder.name} holds no tensors that can be read: {error}") from None
+    return state
 
 
 def _check_of(state: dict[str, Any]) -> str:

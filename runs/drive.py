@@ -1,14 +1,16 @@
 """Plan → execution: the driver hands cells to an engine and writes down what they report."""
 
+import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import Engine, Job, RegistryError
+from taskloom.core import Engine, Event, Job, RegistryError
 from taskloom.registry.artifacts import Artifacts
 from taskloom.registry.leases import Leases
 from taskloom.registry.leftovers import sweep
 from taskloom.runs.build import make
-from taskloom.runs.checkpoint import drop_checkpoints
+from taskloom.runs.checkpoint import check_folder, drop_checkpoints
 from taskloom.runs.claims import Claims
 from taskloom.runs.loop import Listen, Loop
 from taskloom.runs.outcome import Outcome as Outcome
@@ -50,7 +52,12 @@ def run_plan(
     if not jobs:
         return outcome
     leases = Leases(ledger)
-    sweep(ledger.folder, alone=leases.alone())
+    alone = leases.alone()
+    sweep(ledger.folder, alone=alone)
+    if alone:  # else somebody may be about to put a whole one there
+        for event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
+            ledger.write(event)
+            listen(event)
     loop = Loop(
         jobs,
         runner,
@@ -93,6 +100,20 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
         elif cell.id not in jobs:
             jobs[cell.id] = _job(cell, ledger, new=state is None)
     return list(jobs.values())
+
+
+def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[Event]:
+    """Remove what cells could not take over: then one of those that share the stage trains it, and the others wait."""
+    cells = {key: job.cell for job in reversed(jobs) for key in job.stage_keys}
+    for key, cell in cells.items():
+        if not (artifacts.folder / "stages" / key / "result").is_dir():
+            continue
+        result = artifacts.stage(key) / "result"  # which leads nowhere else
+        try:
+            check_folder(result)
+        except ValueError as error:
+            shutil.rmtree(result, ignore_errors=True)
+            yield Event("log", cell, {"message": f"shared stage trained again: {error}"})
 
 
 def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from taskloom.core import Event, Job, Loss, Prediction, TrainingError
+from taskloom.core import Engine, Event, Job, Loss, Prediction, TrainingError, perform
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
 from taskloom.runs import cell as at_work
@@ -38,11 +38,11 @@ def grid(folder: Path, base: dict[str, Any], **rest: Any) -> Path:
     return path
 
 
-def run(path: Path, registry: Path) -> tuple[Plan, Outcome, list[Event]]:
+def run(path: Path, registry: Path, engine: str | Engine = "inline") -> tuple[Plan, Outcome, list[Event]]:
     catalogue, events = load_catalogue(), list[Event]()
     with Ledger.open(registry, create=True) as ledger:
         plan = make_plan(load_grid(str(path)), catalogue, ledger)
-        outcome = run_plan(plan, catalogue, ledger, listen=events.append)
+        outcome = run_plan(plan, catalogue, ledger, engine=engine, listen=events.append)
     return plan, outcome, events
 
 
@@ -137,6 +137,55 @@ def test_a_damaged_shared_stage_is_trained_again(tmp_path: Path) -> None:
     _, outcome, events = run(grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.002]}), tmp_path / "r")
     assert outcome.finished == 1
     assert any("is damaged" in event.facts["message"] for event in of(events, "log"))
+
+
+class TwoAtOnce(Engine):
+    """Takes two cells at once; runs the first of them when it is asked for news. Keeps how many it had then."""
+
+    name, slots = "two_at_once", 2
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.had: list[int] = []
+
+    def open(self, work: str, folder: Path) -> None:
+        assert work == "taskloom.runs.train:train"
+
+    @property
+    def free(self) -> int:
+        return 2 - len(self.jobs)
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def poll(self, seconds: float) -> list[Event]:
+        self.had.append(len(self.jobs))
+        events: list[Event] = []
+        perform(train, self.jobs.pop(0), events.append)
+        return events
+
+    def stop(self, cell: str | None = None, *, at_once: bool = False) -> None:
+        self.jobs.clear()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("damaged", "had"), [(False, [2, 1]), (True, [1, 1])])
+def test_cells_that_share_a_damaged_stage_wait_for_it_once(tmp_path: Path, damaged: bool, had: list[int]) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
+    run(grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.001]}), tmp_path / "r")
+    (result,) = (tmp_path / "r" / "stages").glob("*/result/tensors.safetensors")
+    if damaged:
+        result.write_bytes(result.read_bytes()[:-1])
+    engine = TwoAtOnce()
+    _, outcome, events = run(
+        grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.002, 0.003]}), tmp_path / "r", engine
+    )
+    assert (outcome.finished, outcome.failed) == (2, 0)
+    assert engine.had == had
+    assert [e.facts["shared"] for e in of(events, "stage") if e.facts["index"] == 0] == [not damaged, True]
+    assert ["trained again" in event.facts["message"] for event in of(events, "log")] == [True] * damaged
 
 
 def test_a_damaged_token_cache_is_written_again(tmp_path: Path) -> None:
