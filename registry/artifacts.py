@@ -9,14 +9,12 @@
         cache/           tokenized text, keyed by content
 """
 
-import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from taskloom.core.errors import RegistryError
 from taskloom.core.work import lacks_room
@@ -40,7 +38,7 @@ def is_name(text: str) -> bool:
 class Artifacts:
     """Where the files of a registry lie; folders come into being when they are first asked for.
 
-    Example: ``write_json(Artifacts("taskloom-runs").cell("3f0c…") / "predictions.json", {"sst": [3, 1]})``
+    Example: ``write_text(Artifacts("taskloom-runs").cell("3f0c…") / "note.txt", "the best so far")``
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -180,11 +178,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write text whole or not at all, as UTF-8 with the line ends it has."""
     write_bytes(path, text.encode())
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON value whole or not at all; NaN and infinity, which JSON lacks, are refused."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def sync(path: Path) -> None:

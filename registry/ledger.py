@@ -194,15 +194,6 @@ class Ledger:
                 ),
             )
 
-    def history(self, grid: str, label: str, seed: int) -> tuple[tuple[str, str], ...]:
-        """Every cell that a row of a grid ever was with a seed, and when it was last; the newest stands last."""
-        with self.snapshot() as db:
-            rows = db.execute(
-                "SELECT cell, last FROM history WHERE grid = ? AND label = ? AND seed = ? ORDER BY turn",
-                [grid, label, seed],
-            )
-            return tuple((row["cell"], row["last"]) for row in rows)
-
     def cells(self) -> tuple[CellRecord, ...]:
         """Every cell of every grid, oldest first."""
         with self.snapshot() as db:

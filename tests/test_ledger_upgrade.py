@@ -20,6 +20,7 @@ from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.ledger_file import FILE
 from taskloom.registry.ledger_tables import APPLICATION, SCHEMA
+from taskloom.registry.rows import history_of, rows_of
 from taskloom.runs.canonical import digest
 from taskloom.runs.grid import load_grid
 from taskloom.runs.plan import make_plan
@@ -114,8 +115,7 @@ def everything(ledger: Ledger) -> str:
     """All that a reader can learn, as a text (in which NaN equals NaN)."""
     cells = ledger.cells()
     of_cells = [(ledger.epochs(c.id), ledger.stages(c.id), ledger.log(c.id), ledger.attempts(c.id)) for c in cells]
-    rows = {(place.label, place.seed) for place in ledger.grid("grid").cells}
-    past = [ledger.history("grid", *row) for row in sorted(rows)]
+    past = [[asdict(row) for row in rows_of(ledger, cell.id)] for cell in cells]
     return json.dumps([repr(of_cells), [asdict(grid) for grid in ledger.grids()], ledger.states(), past])
 
 
@@ -132,7 +132,8 @@ def test_reading_an_old_ledger_tells_all_and_changes_nothing(old: Path) -> None:
         assert (first.cell.scores["sst"], first.cell.facts, first.reported) == (0.1 + 0.2, {}, {"sst": 0.5})
         assert (second.cell.status, second.cell.epochs) == ("running", 1)
         assert ledger.states() == {"aa01": "finished", "aa02": "interrupted", "bb01": "failed"}
-        assert ledger.history("grid", "sum", 0) == (("aa01", "2026-01-02T00:00:00.000+00:00"),)
+        assert history_of(ledger, "grid")["sum", 0] == ["aa01"]
+        assert {row.last for row in rows_of(ledger, "aa01")} == {"2026-01-02T00:00:00.000+00:00"}
         assert ledger.attempts("aa01") == ()
         everything(ledger)
     assert (old / FILE).read_bytes() == before
@@ -161,16 +162,17 @@ def test_an_old_cell_learns_its_facts_when_it_is_planned_again(old: Path) -> Non
         ledger.record_grid("grid", {}, [Cell("aa01", facts={"trainer": 1}), Cell("dd01", "pcgrad")])
         cell = ledger.cell("aa01")
         assert (cell.facts, cell.status, cell.attempts) == ({"trainer": 1}, "finished", 2)
-        assert [id for id, _ in ledger.history("grid", "pcgrad", 0)] == ["bb01", "dd01"]
-        assert [id for id, _ in ledger.history("grid", "gse", 0)] == ["cc01"], "a row that left the grid is remembered"
+        history = history_of(ledger, "grid")
+        assert history["pcgrad", 0] == ["bb01", "dd01"]
+        assert history["gse", 0] == ["cc01"], "a row that left the grid is remembered"
 
 
 def test_a_row_that_returns_to_a_former_cell_has_it_last(tmp_path: Path) -> None:
     with Ledger.open(tmp_path, create=True) as ledger:
         for id in ("aa", "bb", "aa"):
             ledger.record_grid("grid", {}, [Cell(id)])
-        assert [id for id, _ in ledger.history("grid", "sum", 0)] == ["bb", "aa"]
-        assert ledger.history("grid", "sum", 1) == ledger.history("other", "sum", 0) == ()
+        assert history_of(ledger, "grid") == {("sum", 0): ["bb", "aa"]}
+        assert history_of(ledger, "other") == {}
 
 
 def test_an_upgrade_that_fails_leaves_the_ledger_as_it_was(old: Path) -> None:
@@ -190,13 +192,14 @@ READER = """
 import os, sys
 from taskloom.core import Event, RegistryError
 from taskloom.registry.ledger import Ledger
+from taskloom.registry.rows import history_of
 
 if os.geteuid() == 0:  # root may write everywhere
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 with Ledger.open(sys.argv[1], create=False) as ledger:
-    print(len(ledger.grid("grid").cells), ledger.attempts("aa01"), ledger.history("grid", "sum", 1)[0][0])
+    print(len(ledger.grid("grid").cells), ledger.attempts("aa01"), history_of(ledger, "grid")["sum", 1][0])
     try:
         ledger.write(Event("failed", "aa02", {}))
     except RegistryError as error:
