@@ -67,7 +67,7 @@ def judge(event: Event, past: Sequence[Attempt], spec: Mapping[str, Any], *, att
 
 
 def _cause(reason: str) -> str:
-    """A reason without the number of the process, which is another each time and stands with each attempt.
+    """A reason without the number of the process, which is another each time.
 
     >>> _cause("worker process 71 was killed (SIGKILL)")
     'worker process was killed (SIGKILL)'

@@ -13,13 +13,14 @@ from taskloom.runs.terminal import redraws
 LOOK, IDLE = 1.0, 30.0
 
 Look = Callable[[], list[CellState]]
-Write = Callable[[Sequence[CellState]], str]
+Write = Callable[[Sequence[CellState], int | None], str]
 Say = Callable[[str], None]
 
 
 def watch_cells(look: Look, write: Write, say: Say, *, plain: bool = False, every: float = LOOK) -> None:
     """Show cells until none runs or waits, or nobody has been at work for a while; Ctrl-C ends it, too.
 
+    ``write`` makes a listing of cells, for a terminal of some width or for any.
     On a terminal the listing is renewed in place and stays at the end. Anywhere else, and if ``plain`` (one JSON
     value per look), it is said whenever something has changed.
     """
@@ -36,7 +37,7 @@ def watch_cells(look: Look, write: Write, say: Say, *, plain: bool = False, ever
                     renew(states)
                 elif (found := _essence(states)) != shown:
                     shown = found
-                    say(write(states) if plain else f"{_head(states)}\n{write(states)}\n")
+                    say(write(states, None) if plain else f"{_head(states)}\n{write(states, None)}\n")
                 if any(each.state == "running" for each in states):
                     busy = time.monotonic()
                 if is_over(states) or time.monotonic() - busy > IDLE:
@@ -45,7 +46,7 @@ def watch_cells(look: Look, write: Write, say: Say, *, plain: bool = False, ever
         except KeyboardInterrupt:
             pass
     if terminal:
-        say(f"{write(states)}\n\n{counted(states)}")
+        say(f"{write(states, None)}\n\n{counted(states)}")
     if not plain and not is_over(states):
         say("Nobody is at work on what is waiting." if time.monotonic() - busy > IDLE else "The cells go on.")
 
@@ -78,7 +79,7 @@ def _in_place(stack: ExitStack, write: Write) -> Callable[[Sequence[CellState]],
             urgent = sorted(range(len(shown)), key=lambda place: STATES.index(shown[place].state))
             shown = [shown[place] for place in sorted(urgent[: room - 1])]
         more = f"\n… and {len(states) - len(shown)} more" if len(shown) < len(states) else ""
-        rows = Text(write(shown) + more, no_wrap=True, overflow="ellipsis")
+        rows = Text(write(shown, console.size.width) + more, no_wrap=True, overflow="ellipsis")
         live.update(Group(rows, Text(f"\n{_head(states)}")), refresh=True)
 
     return renew

@@ -3,12 +3,14 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from taskloom.core.events import Event
 from taskloom.registry.leases import Leases
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.presence import Machine
-from taskloom.runs.cell_states import CellState, counted, states_of
+from taskloom.runs.cell_states import CellState, counted, states_of, states_of_cell
 from taskloom.runs.cli import cli
 from taskloom.runs.plan import PlannedCell
 from taskloom.runs.watch import is_over, watch_cells
@@ -244,7 +246,11 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Leases
             looked.set()
             return states_of(ledger, [ledger.grid("mine")])
 
-        watcher = threading.Thread(target=watch_cells, args=(look, counted, said.append), kwargs={"every": 0.01})
+        def write(states: Sequence[CellState], width: int | None) -> str:
+            assert width is None, "a log is as wide as it has to be"
+            return counted(states)
+
+        watcher = threading.Thread(target=watch_cells, args=(look, write, said.append), kwargs={"every": 0.01})
         watcher.start()
         assert looked.wait(60)
         with Ledger.open(registry, create=False) as driver:
@@ -262,12 +268,14 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Leases
 
 def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
     main, other = pty.openpty()
+    termios.tcsetwinsize(other, (24, 80))
     command = [*COMMAND, "mine", "--watch", "--registry", str(registry)]
     with subprocess.Popen(command, stdout=other, stderr=other, stdin=other, start_new_session=True) as process:
         os.close(other)
         shown = ""
         while "2 running, 1 failed, 1 oom, 2" not in shown:  # the line is longer than the terminal is wide
             shown += os.read(main, 4096).decode(errors="replace")
+        live = re.sub(r"\x1b\[[0-9;?]*\w", "", shown).splitlines()
         process.send_signal(signal.SIGINT)
         try:
             while part := os.read(main, 4096):
@@ -278,6 +286,9 @@ def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
     os.close(main)
     assert "Traceback" not in shown
     assert "\x1b[?25h" in shown, "the cursor is back"
+    (head,) = {line for line in live if " status " in line}
+    assert head.split()[-3:] == ["attempts", "worker", "reason"], "what matters now is cut off"
+    assert any(line.split()[-2:] == ["1", "cpu:1"] for line in live)
 
 
 LIGHT = """
@@ -296,3 +307,26 @@ def test_one_cell_is_shown_without_torch(registry: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "overall 0.750" in done.stdout
+
+
+def test_one_cell_is_what_it_is_among_all(registry: Path) -> None:
+    def timeless(states: Sequence[CellState]) -> list[CellState]:
+        return [replace(state, silent=None, seconds=None) for state in states]
+
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.record_grid("mine", {}, [planned(name, name[2:], place) for place, name in enumerate(NAMES[1:])])
+        loose = [cell for cell in ledger.cells() if cell.id == "a1planned"]  # which the grid left behind
+        everything = states_of(ledger, ledger.grids(), loose)
+        for name in NAMES:
+            alone = states_of_cell(ledger, name)
+            assert timeless(alone) == timeless([state for state in everything if state.cell.id == name])
+        assert [state.grid for state in states_of_cell(ledger, "g1done")] == ["b1", "mine"]
+        assert [state.grid for state in states_of_cell(ledger, "a1planned")] == [""]
+
+
+def test_showing_one_cell_reads_no_other(registry: Path, cells: Invoke) -> None:
+    with Ledger.open(registry, create=False) as ledger, ledger.transaction() as db:
+        db.execute("UPDATE cells SET spec = '{' WHERE id != 'd1failed'")  # reading one of these is refused
+    assert cells().exit_code == 2
+    assert "loss of task 'sst' is not finite" in cells("d1").stdout
+    assert "and no cell whose identity begins so" in cells("d2").stderr

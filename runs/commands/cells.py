@@ -9,7 +9,8 @@ import click
 from taskloom.core.errors import RegistryError
 from taskloom.registry.ledger import Ledger
 from taskloom.registry.records import GridRecord
-from taskloom.runs.cell_states import STATES, CellState, states_of
+from taskloom.registry.rows import any_begins
+from taskloom.runs.cell_states import STATES, CellState, states_of, states_of_cell
 from taskloom.runs.commands.common import (
     NotRunError,
     json_option,
@@ -24,6 +25,8 @@ from taskloom.runs.units import out_of_memory
 HEADERS = ("cell", "grid", "label", "seed", "status", "epochs", "overall", "seconds", "attempts")
 #: Columns that are left out where nothing stands in them.
 MORE = ("worker", "driver", "reason")
+#: Columns that a narrow terminal does without, and how much of a reason it shows.
+SPARE, REASON = ("grid", "driver", "seconds", "cell", "overall"), 16
 SHORT = 12  # characters of an identity that are shown
 
 
@@ -57,16 +60,17 @@ def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool
             _show(ledger, look, as_json)
             return
 
-        def write(states: Sequence[CellState], indent: int | None = 2) -> str:
+        def write(states: Sequence[CellState], width: int | None = None) -> str:
             shown = [each for each in states if not wanted or each.state in wanted]
             if as_json:
+                indent = None if watch else 2
                 return json.dumps({"cells": [each.as_json() for each in shown]}, indent=indent, allow_nan=False)
-            return _listing(shown)
+            return _listing(shown, width)
 
         if watch:
             from taskloom.runs.watch import watch_cells
 
-            watch_cells(look, lambda states: write(states, None), say, plain=as_json)
+            watch_cells(look, write, say, plain=as_json)
         else:
             say(write(look()))
 
@@ -80,7 +84,7 @@ def _find(ledger: Ledger, what: str | None) -> "Callable[[], list[CellState]] | 
     except NotRunError:
         raise
     except RegistryError as no_grid:
-        if any(cell.id.startswith(what) for cell in ledger.cells()):
+        if any_begins(ledger, what):
             return ledger.cell(what).id
         shown = f"{no_grid}, and no cell whose identity begins so; `taskloom cells` lists them"
         raise RegistryError(shown) from None
@@ -97,19 +101,29 @@ def _everything(ledger: Ledger) -> list[CellState]:
 def _show(ledger: Ledger, cell: str, as_json: bool) -> None:
     from taskloom.runs.cell_view import view_json, view_text
 
-    places = [each for each in _everything(ledger) if each.cell.id == cell]
+    places = states_of_cell(ledger, cell)
     if as_json:
         say_json(view_json(ledger, places))
     else:
         say(view_text(ledger, places))
 
 
-def _listing(states: Sequence[CellState]) -> str:
-    rows = [_row(each) for each in states]
-    kept = [place for place in range(len(MORE)) if any(row[len(HEADERS) + place] for row in rows)]
-    places = [*range(len(HEADERS)), *(len(HEADERS) + place for place in kept)]
-    headers = (*HEADERS, *MORE)
-    return listing([[row[place] for place in places] for row in rows], [headers[place] for place in places])
+def _listing(states: Sequence[CellState], width: int | None = None) -> str:
+    """Cells as a table; for a terminal of some width it leaves columns out until the rest is seen."""
+    rows = [dict(zip((*HEADERS, *MORE), _row(each), strict=True)) for each in states]
+    columns = [*HEADERS, *(name for name in MORE if any(row[name] for row in rows))]
+    spare = [name for name in SPARE if name in columns and (name != "grid" or len({each.grid for each in states}) < 2)]
+    while True:
+        text = listing([[row[name] for name in columns] for row in rows], columns)
+        if width is None or not spare or _needs(text, columns) <= width:
+            return text
+        columns.remove(spare.pop(0))
+
+
+def _needs(text: str, columns: Sequence[str]) -> int:
+    """How wide a listing is, with as much of its reasons as has to be seen."""
+    line = text.splitlines()[1]  # of dashes
+    return line.rfind(" ") + 1 + REASON if columns[-1] == "reason" else len(line)
 
 
 def _row(each: CellState) -> tuple[object, ...]:
