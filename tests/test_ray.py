@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_jobs import RAW, job, until
 from safetensors.torch import load_file
 
-from taskloom.core import Event, TaskloomError
+from taskloom.core import Event
 from taskloom.core.specs import GridSpec
 from taskloom.core.testing import check
+from taskloom.core.testing.jobs import WORK as JOBS
 from taskloom.registry.catalogue import load_catalogue
 from taskloom.registry.ledger import Ledger
 from taskloom.runs.drive import Outcome, run_plan
@@ -27,16 +29,6 @@ from taskloom.runs.plan import make_plan
 from taskloom.runs.render import render
 from taskloom.runs.signals import Stop
 from taskloom.runs.tables import table_of
-
-RAW: dict[str, Any] = {
-    "base": {
-        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
-        "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", "size": 400, "dev_size": 32}}},
-        "stages": [{"epochs": 4, "optimizer": {"lr": 0.001}, "sampler": {"name": "round_robin", "batch_size": 4}}],
-    },
-    "axes": {"stages.0.optimizer.lr": {"fast": 0.003, "slow": 0.0003}},
-    "seeds": [0, 1],
-}
 
 
 def run(folder: Path, engine: Any, listen: Any = lambda event: None, stop: Stop | None = None) -> Outcome:
@@ -183,26 +175,42 @@ def test_a_cell_that_asks_for_more_than_any_node_has_fails_at_once(cluster: Any,
     assert "asks for 64 CPU; no node" in str(cell.reason)
 
 
-def test_gpus_are_asked_for_where_the_cluster_has_any() -> None:
-    engine = Ray()
-    engine._nodes = [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}]
-    assert engine._wants({}) == {"CPU": 1.0, "GPU": 1.0}
-    assert engine._wants({"resources": {"cpus": 2, "gpus": 0.5}}) == {"CPU": 2.0, "GPU": 0.5}
-    engine._nodes = [{"CPU": 4.0}]
-    assert engine._wants({"resources": {"cpus": None, "gpus": None}}) == {"CPU": 1.0, "GPU": 0.0}
+def test_a_cell_that_waits_for_its_turn_says_so_and_needs_no_checkpoint_to_stop(cluster: Any, tmp_path: Path) -> None:
+    import ray
 
+    ray.init(cluster.address, log_to_driver=False)
+    free = tmp_path / "free"
+    try:
 
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("127.0.0.1:1", r"no Ray cluster answers at '127\.0\.0\.1:1'"),
-        ("somewhere", r"should be 'auto', 'local' or HOST:PORT\. Found 'somewhere'"),
-        ("ray://127.0.0.1:10001", "should be 'auto', 'local' or HOST:PORT"),
-    ],
-)
-def test_a_cluster_that_is_not_there_is_told_at_once(address: str, said: str) -> None:
-    with pytest.raises(TaskloomError, match=said):
-        Ray(address=address).check()
+        @ray.remote(num_cpus=1)
+        def busy(begun: str, free: str) -> None:
+            import pathlib
+            import time
+
+            pathlib.Path(begun).touch()
+            while not pathlib.Path(free).exists():
+                time.sleep(0.05)
+
+        holder = busy.remote(str(tmp_path / "begun"), str(free))
+        until((tmp_path / "begun").exists)
+        engine = Ray(address=cluster.address)
+        engine.open(JOBS, tmp_path)
+        engine.submit(job(tmp_path, 0, do="wait"))
+        assert engine.poll(1.0) == []
+        assert engine.queued("c0")
+        engine.stop()
+        assert [(event.what, event.cell) for event in engine.poll(0)] == [("interrupted", "c0")]
+        free.touch()
+        ray.get(holder)
+        engine.submit(job(tmp_path, 1, do="count"))
+        events: list[Event] = []
+        until(lambda: events.extend(engine.poll(0.1)) or bool(events))  # type: ignore[func-returns-value]
+        assert events[0].cell == "c1"
+        assert not engine.queued("c1")
+        engine.close()
+    finally:
+        free.touch()
+        ray.shutdown()
 
 
 def test_it_keeps_the_laws_of_engines(cluster: Any) -> None:

@@ -20,11 +20,14 @@ from taskloom.core import ENDS, Engine, EngineError, Event, Job, TaskloomError
 from taskloom.registry.artifacts import Artifacts
 from taskloom.runs.engines.ray_task import STOP
 from taskloom.runs.engines.ray_thread import RayThread, Sent
+from taskloom.runs.units import count
 
 #: Seconds that a cluster's address has to answer, and that the beginning waits for the cluster.
-ANSWER = 10.0
-#: Seconds that a cluster may take to be joined, be silent, or have no room for any cell before the run ends.
-JOIN, SILENCE, PATIENCE = 120.0, 60.0, 300.0
+ANSWER, OPENING = 10.0, 30.0
+#: Seconds that a cluster may take to be joined, or have no room for any cell, before the run ends.
+JOIN, PATIENCE = 120.0, 300.0
+#: Seconds that it may be silent: after 60 Ray itself ends the program.
+SILENCE = 45.0
 #: Seconds that the end waits for the cluster.
 GRACE = 10.0
 
@@ -66,7 +69,7 @@ class Ray(Engine):
     def open(self, work: str, folder: Path) -> None:
         self._thread = RayThread(self.address, work)
         self._thread.start()
-        if self._thread.joined.wait(ANSWER):  # later is soon enough, but not for Ctrl-C
+        if self._thread.joined.wait(OPENING):  # whatever takes longer should not keep Ctrl-C waiting
             self._heed_cluster(self._thread)
 
     @property
@@ -138,7 +141,7 @@ class Ray(Engine):
 
     def describe(self) -> str:
         where = f"the Ray cluster at {self.address}" if self.address else "a Ray cluster of this machine"
-        return f"{where}, {self.slots} cells at once" if self._thread else where
+        return f"{where}, {count(self.slots, 'cell')} at once" if self._thread else where
 
     def _heed_cluster(self, thread: RayThread) -> None:
         """Give up a cluster that is gone: nothing that it was asked to do would ever come to an end."""
@@ -148,7 +151,8 @@ class Ray(Engine):
             raise TaskloomError(f"{name} cannot be used: {thread.trouble}")
         if thread.silent > (limit := SILENCE if joined else JOIN):
             said = f" ({thread.trouble})" if thread.trouble else ""
-            raise EngineError(f"{name} has not answered for {limit:g} s{said}; its head may be gone")
+            guess = "its head may be gone" if joined else "it may still be starting, or something else listens there"
+            raise EngineError(f"{name} has not answered for {limit:g} s{said}; {guess}")
         if not joined or self._fitting(self._totals()):
             self._roomy = now
         elif now - self._roomy > PATIENCE:

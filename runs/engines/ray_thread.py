@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import os
 import queue
 import threading
 import time
@@ -19,8 +18,6 @@ from taskloom.runs.signals import CELL
 FRESH = 2.0
 #: Seconds that the thread waits for events before it looks for orders.
 PULSE = 0.1
-#: Seconds after which Ray itself ends a program whose cluster is silent; the engine should have ended it before.
-RAYS_PATIENCE = 3600
 
 
 @dataclass(eq=False)
@@ -98,7 +95,6 @@ class RayThread(threading.Thread):
             ray.shutdown()
 
     def _connect(self) -> None:
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(RAYS_PATIENCE))
         import ray
 
         if ray.is_initialized():
