@@ -121,10 +121,11 @@ def test_a_resumed_cell_replaces_the_epochs_that_it_reports_again(ledger: Ledger
 def test_a_cell_started_anew_forgets_its_former_attempt(ledger: Ledger) -> None:
     ledger.write(Event("started", "aa01", {}))
     ledger.write(epoch("aa01", 1, 0.1))
+    ledger.write(Event("stage", "aa01", {"index": 0, "key": "cafe"}))
     ledger.write(Event("failed", "aa01", {"reason": "out of memory"}))
     assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("failed", "out of memory")
     ledger.write(Event("started", "aa01", {}))
-    assert ledger.epochs("aa01") == ()
+    assert (ledger.epochs("aa01"), ledger.stages("aa01")) == ((), ())
     assert (ledger.cell("aa01").reason, ledger.cell("aa01").finished) == (None, None)
 
 

@@ -52,6 +52,10 @@ class Told(Engine):
         if what in ENDS:
             del self.jobs[cell]
 
+    def late(self, event: Event) -> None:
+        """What an attempt says that was given up."""
+        self._events.append(event)
+
     def poll(self, seconds: float) -> list[Event]:
         self.turns += 1
         assert self.turns < 1000, "the loop goes on for ever"
@@ -139,6 +143,7 @@ def test_a_cell_that_another_driver_took_is_ended_although_it_says_nothing(ledge
 
         def turn(engine: Told) -> None:
             if len(engine.submitted) == 2:  # nobody had it: it is ours again, under another fence
+                engine.late(Event("failed", "a", {"reason": "the first attempt's"}, engine.submitted[0].fence))
                 engine.say("finished", "a")
             elif not engine.stopped:
                 with second.transaction() as db:
@@ -177,6 +182,37 @@ def test_what_another_driver_took_and_failed_with_is_not_tried_again(ledger: Led
     assert (event.what, event.facts["reason"]) == ("failed", "their defect")
 
 
+def test_what_fails_in_another_driver_that_ran_it_before_this_one_began_is_not_tried_again(ledger: Ledger) -> None:
+    def turn(engine: Told) -> None:
+        second.write(Event("failed", "theirs", {"reason": "their defect"}, fence))
+        others.release("theirs")
+        engine.say("finished", "mine")
+
+    with Ledger.open(ledger.folder, create=False) as second, Leases(second) as others:
+        jobs = jobs_of(ledger, theirs="x", mine="x")
+        fence = others.claim("theirs")
+        assert fence is not None
+        second.write(Event("started", "theirs", {}, fence))
+        driver = Driver(ledger, jobs, Told(turn))
+        outcome = driver()
+    assert [job.cell for job in driver.engine.submitted] == ["mine"]
+    assert outcome.reasons == {"theirs": "their defect"}
+
+
+def test_a_full_disk_stops_the_run(ledger: Ledger) -> None:
+    def turn(engine: Told) -> None:
+        if engine.turns == 1:
+            engine.say("failed", "a", reason="the disk is full", disk_full=True)
+        elif engine.stopped:
+            engine.say("interrupted", "b")
+
+    driver = Driver(ledger, jobs_of(ledger, a="x", b="x", c="x", d="x"), Told(turn, slots=2))
+    outcome = driver()
+    assert {job.cell for job in driver.engine.submitted} == {"a", "b"}, "the next would fail as well"
+    assert driver.engine.stopped == [(None, False)]
+    assert (outcome.halted, outcome.interrupted) == ("the disk is full", 3)
+
+
 def test_a_cell_that_is_to_be_tried_again_stays_ours(ledger: Ledger) -> None:
     held: list[set[str]] = []
 
@@ -193,6 +229,19 @@ def test_a_cell_that_is_to_be_tried_again_stays_ours(ledger: Ledger) -> None:
     assert driver().finished == 2
     assert held == [{"a", "b"}], "another driver could take it between two attempts"
     assert [job.attempt for job in driver.engine.submitted] == [1, 1, 2]
+
+
+def test_a_cell_that_has_ended_is_given_back_at_once(ledger: Ledger) -> None:
+    held: list[set[str]] = []
+
+    def turn(engine: Told) -> None:
+        held.append(set(driver.leases.held()))
+        for cell in list(engine.jobs):
+            engine.say("failed" if cell == "a" else "finished", cell, reason="a defect")
+
+    driver = Driver(ledger, jobs_of(ledger, a="x", b="x", c="x"), Told(turn))
+    driver()
+    assert held == [{"a"}, {"b"}, {"c"}]
 
 
 def test_a_worker_lost_while_the_run_stops_is_not_tried_again(ledger: Ledger) -> None:
