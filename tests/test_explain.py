@@ -262,6 +262,15 @@ def test_a_row_is_compared_with_its_last_result(tmp_path: Path) -> None:
     assert (row["state"], row["against"], texts(row)) == ("stale", cells["sum"], ["spec stages.0.epochs: 2 → 3"])
 
 
+def test_a_plugin_that_cannot_be_used_any_more_is_named(install: Install, tmp_path: Path) -> None:
+    install("inner", INNER)
+    task = {**SMALL["tasks"]["sst"], "loss": "inner"}
+    _, cells = recorded(tmp_path, {"sum": "finished"}, base={**SMALL, "tasks": {"sst": task}})
+    install("inner", "import a_package_that_is_gone")
+    told = "it ran with taskloom-inner 1.2, which cannot be used now"
+    assert told in taskloom("explain", cells["sum"], "--registry", tmp_path / "r").stdout
+
+
 def test_a_plan_tells_another_grid_from_a_changed_one(tmp_path: Path) -> None:
     path, _ = recorded(tmp_path, {"sum": "finished"})
     for changes, words in (
