@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -311,3 +312,17 @@ def no_workers_left(pid: int) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What is shown, until these words are."""
+    shown, until = "", time.monotonic() + PATIENCE
+    while words not in shown:
+        try:
+            if select.select([terminal], [], [], until - time.monotonic())[0]:
+                shown += os.read(terminal, 65536).decode(errors="replace")
+                continue
+        except (OSError, ValueError):  # nobody has the other side; too late
+            pass
+        raise AssertionError(f"{words!r} was never shown: {shown}")
+    return shown

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from faults import read_until
 
 from taskloom.core.events import Event
 from taskloom.registry.leases import Leases
@@ -272,10 +273,9 @@ def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
     command = [*COMMAND, "mine", "--watch", "--registry", str(registry)]
     with subprocess.Popen(command, stdout=other, stderr=other, stdin=other, start_new_session=True) as process:
         os.close(other)
-        shown = ""
-        while "2 running, 1 failed, 1 oom, 2" not in shown:  # the line is longer than the terminal is wide
-            shown += os.read(main, 4096).decode(errors="replace")
-        live = re.sub(r"\x1b\[[0-9;?]*\w", "", shown).splitlines()
+        last = "2 running, 1 failed, 1 oom, 2"  # the line is longer than the terminal is wide
+        shown = read_until(main, last)
+        live = re.sub(r"\x1b\[[0-9;?]*\w", "", shown.rpartition(last)[0]).splitlines()
         process.send_signal(signal.SIGINT)
         try:
             while part := os.read(main, 4096):

@@ -24,6 +24,7 @@ from faults import (
     assert_same,
     driving,
     no_workers_left,
+    read_until,
     run_here,
 )
 
@@ -211,20 +212,6 @@ def on_a_terminal(grid: Path, registry: Path, **variables: str) -> Iterator[tupl
         process.wait(PATIENCE)
         with suppress(OSError):
             os.close(ours)
-
-
-def read_until(terminal: int, words: str) -> str:
-    """What is shown, until these words are."""
-    shown, until = "", time.monotonic() + PATIENCE
-    while words not in shown:
-        try:
-            if select.select([terminal], [], [], until - time.monotonic())[0]:
-                shown += os.read(terminal, 65536).decode(errors="replace")
-                continue
-        except (OSError, ValueError):  # nobody has the other side; too late
-            pass
-        pytest.fail(f"{words!r} was never shown: {shown}")
-    return shown
 
 
 def test_a_terminal_that_is_closed_leaves_checkpoints(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

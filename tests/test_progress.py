@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import read_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -204,9 +205,8 @@ def test_progress_on_a_terminal_is_live() -> None:
             listen.listener._display.refresh()  # type: ignore[attr-defined]
             for event in EVENTS[3:]:
                 listen(event)
-        shown = ""
-        while "1 failed" not in shown.rpartition("too large")[2]:
-            shown += os.read(main, 4096).decode(errors="replace")
+        shown = read_until(main, "too large")
+        shown += read_until(main, "1 failed") if "1 failed" not in shown.rpartition("too large")[2] else ""
     os.close(main)
     assert "[b]um, seed 0" in shown, "brackets in a label are no markup"
     assert "stage 1/2  epoch 1/2" in shown
