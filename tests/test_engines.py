@@ -214,7 +214,7 @@ def test_signals_to_the_whole_job_leave_the_workers_to_the_driver(local: Watched
     local.engine.stop()
     assert local.end("c").what == "interrupted"
     local.engine.submit(job("parent", "ends its children", tmp_path))
-    assert local.until("log", "parent").facts["message"] == "-15 -15", "a component cannot end what it started"
+    assert local.until("log", "parent").facts["message"] == "{-15} -15", "a component cannot end what it started"
     assert local.end("parent").what == "finished"
     assert local.until("started", "parent").facts["pid"] == pid
     local.engine.submit(job("child", "child", tmp_path))

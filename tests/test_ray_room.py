@@ -173,7 +173,7 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(tmp_path: P
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
-        patient = Driver(tmp_path / "patient", made.address, 4.0)
+        patient = Driver(tmp_path / "patient", made.address, 12.0)
         stopped = Driver(tmp_path / "stopped", made.address, 600.0)
         patient.wait_for("epoch 1/4")
         stopped.wait_for(": started on")
@@ -183,7 +183,7 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(tmp_path: P
         stopped.process.send_signal(signal.SIGINT)
         code, said = patient.end()
         command = f"taskloom run grid.json --engine ray --address {made.address}"
-        assert f"the Ray cluster at {made.address} has not answered for 4 s" in said
+        assert f"the Ray cluster at {made.address} has not answered for 12 s" in said
         assert said.rstrip().endswith(f"This goes on, from the last checkpoints:\n  {command}"), said
         assert code == 1, said
         code, said = stopped.end()

@@ -179,15 +179,20 @@ def _keep_copies_apart(line: Line) -> None:
         # The system means the end of the thread that forks. One that may end before the process does is no measure.
         nonlocal by_main
         by_main = threading.current_thread() is threading.main_thread()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the copy heeds them
+
+    def in_worker() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def in_copy() -> None:
         line.forget()
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # who forks may want to end it so
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         if by_main and os.getppid() == worker:  # a copy of a copy is somebody else's
             _end_with(worker)
 
-    os.register_at_fork(before=before, after_in_child=in_copy)
+    os.register_at_fork(before=before, after_in_parent=in_worker, after_in_child=in_copy)
 
 
 if __name__ == "__main__":
