@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from taskloom.core.task import Task as Task
     from taskloom.core.tokens import COLUMNS as COLUMNS
     from taskloom.core.tokens import SEQUENCES as SEQUENCES
-    from taskloom.core.tokens import Frame as Frame
     from taskloom.core.tokens import Ids as Ids
     from taskloom.core.tokens import Reads as Reads
+    from taskloom.core.tokens import SpecialTokens as SpecialTokens
     from taskloom.core.tokens import Tokens as Tokens
     from taskloom.core.tokens import arrange as arrange
     from taskloom.core.work import find_work as find_work
@@ -102,7 +102,7 @@ _HOMES = {
     "specs": "CellSpec ComponentSpec GridSpec OptimizerSpec ResourcesSpec RunSpec ScheduleSpec StageSpec TableSpec "
     "TaskSpec plain",
     "task": "Task",
-    "tokens": "COLUMNS SEQUENCES Frame Ids Reads Tokens arrange",
+    "tokens": "COLUMNS SEQUENCES SpecialTokens Ids Reads Tokens arrange",
     "work": "find_work is_out_of_memory perform reason_of",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

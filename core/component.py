@@ -18,7 +18,7 @@ class Component:
     kind: ClassVar[str] = "component"
     name: ClassVar[str] = ""
     #: Options that change no result, and so no identity: where something lies (its content counts), what is refused.
-    places: ClassVar[frozenset[str]] = frozenset()
+    location_options: ClassVar[frozenset[str]] = frozenset()
     #: Other distributions that do its arithmetic: their versions are part of a result's identity too.
     relies_on: ClassVar[tuple[str, ...]] = ()
 

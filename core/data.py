@@ -69,7 +69,7 @@ class DataSet(Component, ABC):
         """The examples of a split, always the same ones in the same order."""
 
     @abstractmethod
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         """A fingerprint of what the train and dev splits hold: a hash of their files, or of the generated examples.
 
         It is part of a result's identity. A test split is left out: it decides nothing about a run.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
-from taskloom.core.tokens import Frame, Ids, Tokens
+from taskloom.core.tokens import Ids, SpecialTokens, Tokens
 
 
 class Encoder(nn.Module, Component, ABC):
@@ -19,13 +19,14 @@ class Encoder(nn.Module, Component, ABC):
     the three in a row. Parameters come into being in :meth:`build`, so that making an encoder costs nothing and
     randomness has one source.
 
-    After ``build``: ``width`` is d, ``longest`` the most tokens a sequence may have, ``frame`` the special tokens.
+    After ``build``: ``width`` is d, ``max_length`` the most tokens a sequence may have,
+    ``special_tokens`` what stands around its texts.
     """
 
     kind: ClassVar[str] = "encoder"
     width: int
-    longest: int
-    frame: Frame
+    max_length: int
+    special_tokens: SpecialTokens
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
 
@@ -57,7 +58,7 @@ class Encoder(nn.Module, Component, ABC):
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         """States [N, d] → one vector per sequence, [S, d]."""
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         """A fingerprint of the weights that will be loaded ("" when drawn from the seed); part of identity."""
         return ""
 

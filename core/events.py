@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 #: The events that end a job: every submitted job gives exactly one of them, as its last.
@@ -28,6 +29,12 @@ class Job:
     fence: int = 0
     micro_batch: int | None = None
     attempt: int = 1
+
+    def cell_folder(self) -> Path:
+        """The folder of the cell's files; made if it is not there."""
+        folder = Path(self.folder, "cells", self.cell)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def as_json(self) -> dict[str, Any]:
         """The job as a JSON object, which shares what the job holds: copying a specification takes a millisecond."""

@@ -105,10 +105,11 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Frame:
+class SpecialTokens:
     """The special tokens around texts: ``start a end`` for one, ``start a middle b end`` for a joined pair.
 
-    BERT has ``Frame(start=(101,), middle=(102,), end=(102,))``; RoBERTa doubles the middle and keeps one segment.
+    BERT has ``SpecialTokens(start=(101,), middle=(102,), end=(102,))``; RoBERTa doubles the middle
+    and keeps one segment.
     """
 
     start: tuple[int, ...]
@@ -117,15 +118,15 @@ class Frame:
     second_type: int = 1
 
 
-def arrange(columns: Sequence[Sequence[Ids]], reads: Reads, frame: Frame, longest: int) -> Tokens:
+def arrange(columns: Sequence[Sequence[Ids]], reads: Reads, special_tokens: SpecialTokens, max_length: int) -> Tokens:
     """Lay out a batch for an encoder: columns of B tokenized texts → packed sequences.
 
     ``single`` takes the first column, ``pair`` and ``triple`` put the columns one after another (all first texts,
     then all second ones), ``joint`` joins two texts into one sequence, ``both_orders`` joins them as (a, b) and
-    then as (b, a). A sequence over ``longest`` tokens is cut at the end of its longer text.
+    then as (b, a). A sequence over ``max_length`` tokens is cut at the end of its longer text.
 
     >>> a, b = np.array([7, 8], np.int32), np.array([9], np.int32)
-    >>> arrange([[a], [b]], "joint", Frame((1,), (2,), (2,)), 512).ids.tolist()
+    >>> arrange([[a], [b]], "joint", SpecialTokens((1,), (2,), (2,)), 512).ids.tolist()
     [1, 7, 8, 2, 9, 2]
     """
     if reads in ("single", "pair", "triple"):
@@ -135,25 +136,27 @@ def arrange(columns: Sequence[Sequence[Ids]], reads: Reads, frame: Frame, longes
         texts, seconds = list(columns[0]), list(columns[1])
         if reads == "both_orders":
             texts, seconds = texts + seconds, seconds + texts
-    start, middle, end = (np.asarray(part, np.int32) for part in (frame.start, frame.middle, frame.end))
+    start, middle, end = (
+        np.asarray(part, np.int32) for part in (special_tokens.start, special_tokens.middle, special_tokens.end)
+    )
     pieces: list[Ids] = []
     lengths = np.empty(len(texts), np.int64)
     heads = np.empty(len(texts), np.int64)  # tokens before the second segment
     for row, first in enumerate(texts):
         if seconds is None:
-            first = first[: longest - len(start) - len(end)]
+            first = first[: max_length - len(start) - len(end)]
             pieces += (start, first, end)
             heads[row] = lengths[row] = len(start) + len(first) + len(end)
             continue
-        first, second = _fit(first, seconds[row], longest - len(start) - len(middle) - len(end))
+        first, second = _fit(first, seconds[row], max_length - len(start) - len(middle) - len(end))
         pieces += (start, first, middle, second, end)
         heads[row] = len(start) + len(first) + len(middle)
         lengths[row] = heads[row] + len(second) + len(end)
     ids = np.concatenate(pieces).astype(np.int64)
     types = np.zeros(len(ids), np.int64)
-    if seconds is not None and frame.second_type:
+    if seconds is not None and special_tokens.second_type:
         counts = np.stack([heads, lengths - heads], 1).reshape(-1)
-        types = np.repeat(np.tile([0, frame.second_type], len(texts)), counts)
+        types = np.repeat(np.tile([0, special_tokens.second_type], len(texts)), counts)
     return Tokens(torch.from_numpy(ids), torch.from_numpy(lengths), torch.from_numpy(types))
 
 

@@ -16,6 +16,9 @@ from taskloom.core.engine import Emit, Work
 from taskloom.core.errors import OutOfMemory, TaskloomError
 from taskloom.core.events import ENDS, Event, Job
 
+#: How the names of threads begin that run a cell in this process.
+CELL_THREAD = "cell "
+
 
 def find_work(name: str) -> Work:
     """The function that ``"module:function"`` names.

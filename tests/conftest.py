@@ -90,7 +90,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     The same name again is another version of it. Processes that the test starts see it as well.
     """
-    from taskloom.registry.catalogue import load_catalogue
+    from taskloom.registry.installed.catalogue import load_catalogue
 
     site = tmp_path / "site"
     site.mkdir()

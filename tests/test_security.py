@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 
 from taskloom.core import RegistryError, RequestError, WeightsError
 from taskloom.plugins.encoders.minbert import MinBert
-from taskloom.registry.artifacts import Artifacts
-from taskloom.registry.catalogue import load_catalogue
-from taskloom.registry.ledger import Ledger
-from taskloom.runs import checkpoint
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
-from taskloom.runs.grid import load_grid
-from taskloom.runs.plan import make_plan
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import make_plan
+from taskloom.runs.training import checkpoint
 
 TASK: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}}
 BASE: dict[str, Any] = {

@@ -77,9 +77,11 @@ def labels_are_what_it_says(subject: Subject) -> None:
 def loading_is_repeatable(subject: Subject) -> None:
     """Two of one set of options give the same examples in the same order, and the same fingerprint."""
     first, second = subject.make(), subject.make()
-    keys = [data.content() for data in (first, second, first)]
-    require(bool(keys[0]) and isinstance(keys[0], str), f"content() should be a filled string. Found {keys[0]!r}.")
-    require(len(set(keys)) == 1, f"content() changes from one call to the next: {keys[0]!r}, {keys[1]!r}, {keys[2]!r}")
+    keys = [data.fingerprint() for data in (first, second, first)]
+    require(bool(keys[0]) and isinstance(keys[0], str), f"fingerprint() should be a filled string. Found {keys[0]!r}.")
+    require(
+        len(set(keys)) == 1, f"fingerprint() changes from one call to the next: {keys[0]!r}, {keys[1]!r}, {keys[2]!r}"
+    )
     for split in get_args(Split):
         with (
             _given_split(first, split) as one,
@@ -97,7 +99,7 @@ def a_new_process_loads_the_same(subject: Subject) -> None:
 def examples_of(subject: Subject) -> list[str]:
     """Each example of each split, and the fingerprint."""
     data: DataSet = subject.make()
-    told = [f"content() {data.content()!r}"]
+    told = [f"fingerprint() {data.fingerprint()!r}"]
     for split in get_args(Split):
         with _given_split(data, split) as examples:
             if examples is not None:
@@ -110,7 +112,7 @@ def examples_of(subject: Subject) -> list[str]:
 def it_touches_no_global_random_state(subject: Subject) -> None:
     with untouched_randomness():
         data: DataSet = subject.make()
-        data.content()
+        data.fingerprint()
         for split in get_args(Split):
             with _given_split(data, split):
                 pass
@@ -133,7 +135,7 @@ def content_follows_the_examples(subject: Subject) -> None:
     A result's identity hangs on it.
     """
     base: DataSet = subject.make()
-    here, key = _learnt(base), base.content()
+    here, key = _learnt(base), base.fingerprint()
     for name, value in other_options(subject):
         with given(f"{name}={value!r}"):
             try:
@@ -142,7 +144,7 @@ def content_follows_the_examples(subject: Subject) -> None:
             except REFUSALS:
                 continue
             if not all(_same(one, two) for one, two in zip(here, there, strict=True)):
-                require(other.content() != key, f"the examples are others, and content() is still {key!r}")
+                require(other.fingerprint() != key, f"the examples are others, and fingerprint() is still {key!r}")
     _follows_the_files(subject)
 
 
@@ -153,7 +155,7 @@ def _follows_the_files(subject: Subject) -> None:
         if plain is None:
             return
         base: DataSet = subject.make(**plain)
-        here, key = _learnt(base), base.content()
+        here, key = _learnt(base), base.fingerprint()
         for words, change in CHANGES.items():
             changed = copied_options(subject.options, Path(folder) / words, change)
             with given(f"files {words}"):
@@ -163,7 +165,7 @@ def _follows_the_files(subject: Subject) -> None:
                 except REFUSALS:
                     continue  # it keeps watch over its files
                 if not all(_same(one, two) for one, two in zip(here, there, strict=True)):
-                    require(other.content() != key, f"the examples are others, and content() is still {key!r}")
+                    require(other.fingerprint() != key, f"the examples are others, and fingerprint() is still {key!r}")
 
 
 def _learnt(data: DataSet) -> list[Examples | None]:

@@ -51,7 +51,7 @@ def _built_if_taken(subject: Subject) -> Encoder | None:
 
 def _tokens(encoder: Encoder, reads: Reads = "single", rows: slice = slice(None)) -> Tokens:
     columns = [encoder.tokenize(TEXTS[rows]), encoder.tokenize(OTHERS[rows])]
-    return arrange(columns, reads, encoder.frame, encoder.longest)
+    return arrange(columns, reads, encoder.special_tokens, encoder.max_length)
 
 
 def _vectors(encoder: Encoder, tokens: Tokens) -> Tensor:
@@ -78,12 +78,12 @@ def it_works_on_a_packed_batch_of_one(subject: Subject) -> None:
 
 def very_different_lengths_go_into_one_batch(subject: Subject) -> None:
     encoder = _built(subject)
-    tokens = arrange([encoder.tokenize(EXTREMES)], "single", encoder.frame, encoder.longest)
+    tokens = arrange([encoder.tokenize(EXTREMES)], "single", encoder.special_tokens, encoder.max_length)
     with given(f"sequences of {tokens.lengths.tolist()} tokens"):
         _require_shapes(encoder, tokens, len(EXTREMES))
         with torch.no_grad():
             together = _vectors(encoder, tokens)
-            short = arrange([encoder.tokenize(EXTREMES[:2])], "single", encoder.frame, encoder.longest)
+            short = arrange([encoder.tokenize(EXTREMES[:2])], "single", encoder.special_tokens, encoder.max_length)
             require_close(
                 _vectors(encoder, short), together[:2], "beside a long sequence, short ones get other vectors"
             )
@@ -95,9 +95,9 @@ def a_long_text_is_cut_at_longest_alone(subject: Subject) -> None:
     texts = [" ".join(f"word{n}" for n in range(count)) for count in (1500, 3000)]
     half, whole = (len(ids) for ids in encoder.tokenize(texts))
     require(half < whole, f"tokenize should not cut: texts of 1500 and 3000 words have {half} and {whole} ids")
-    least = len(encoder.frame.start + encoder.frame.middle + encoder.frame.end) + 1
-    words = f"longest should be at least {least}, for {least - 1} special tokens and one of a text"
-    require(encoder.longest >= least, f"{words}. Found {encoder.longest}.")
+    least = len(encoder.special_tokens.start + encoder.special_tokens.middle + encoder.special_tokens.end) + 1
+    words = f"max_length should be at least {least}, for {least - 1} special tokens and one of a text"
+    require(encoder.max_length >= least, f"{words}. Found {encoder.max_length}.")
 
 
 def _require_shapes(encoder: Encoder, tokens: Tokens, count: int) -> None:
@@ -142,7 +142,7 @@ def tokenizing_is_stable(subject: Subject) -> None:
     for text, one, other in zip(TEXTS, together, alone, strict=True):
         words = f"with text {text!r}: it gets the ids {list(one)[:5]}… among others and {list(other)[:5]}… alone"
         require(list(one) == list(other), words)
-    require(first.content() == second.content(), "two of them have different content()")
+    require(first.fingerprint() == second.fingerprint(), "two of them have different fingerprint()")
 
 
 def the_vocabulary_key_follows_the_ids(subject: Subject) -> None:

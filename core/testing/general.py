@@ -40,7 +40,7 @@ def it_says_what_it_does(subject: Subject) -> None:
 
 def its_options_are_annotated_keyword_arguments(subject: Subject) -> None:
     options = options_of(subject.component)
-    stray = sorted(set(subject.component.places) - options.keys())
+    stray = sorted(set(subject.component.location_options) - options.keys())
     require(not stray, f"places should name options. Found {', '.join(stray)}.")
 
 

@@ -47,7 +47,7 @@ class CS224N(DataSet):
     """
 
     name = "cs224n"
-    places = frozenset({"dir", "train", "dev", "test", "strict"})  # strict refuses rows and changes none
+    location_options = frozenset({"dir", "train", "dev", "test", "strict"})  # strict refuses rows and changes none
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class CS224N(DataSet):
         examples = read_examples(self.path(split), self.layout, needs_labels=split != "test")
         return sample(examples, self.limit) if self.limit is not None and split == "train" else examples
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         """Training and dev file only: a test file may come later and make no finished run anew."""
         files = [self.path("train"), self.path("dev")]
         return content_of(files, {"columns": [self.layout.texts, self.layout.label], "limit": self.limit})

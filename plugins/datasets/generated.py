@@ -75,7 +75,7 @@ class Generated(DataSet):
     def load(self, split: Split) -> Examples:
         return _generate(self.task, split, self.sizes[split], self.seed, self.noise if split == "train" else 0.0)
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         return _fingerprint(self.task, tuple(self.sizes.values()), self.seed, self.noise)
 
 

@@ -51,7 +51,7 @@ class SICK(DataSet):
     """
 
     name = "sick"
-    places = frozenset({"dir", "strict"})  # strict refuses rows and changes none
+    location_options = frozenset({"dir", "strict"})  # strict refuses rows and changes none
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SICK(DataSet):
             examples = read_examples(self.path(), layout, needs_labels=split != "test")
         return sample(examples, self.limit) if self.limit is not None and split == "train" else examples
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         return content_of([self.path()], {"task": self.task, "limit": self.limit})
 
     def _both_directions(self, layout: Layout) -> Examples:

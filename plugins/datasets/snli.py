@@ -41,7 +41,7 @@ class SNLI(DataSet):
     """
 
     name = "snli"
-    places = frozenset({"dir", "strict"})  # strict refuses rows and changes none
+    location_options = frozenset({"dir", "strict"})  # strict refuses rows and changes none
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SNLI(DataSet):
             examples = triples_of(examples, str(self.path(split)))
         return sample(examples, self.limit) if self.limit is not None and split == "train" else examples
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         return content_of([self.path("train"), self.path("dev")], {"task": self.task, "limit": self.limit})
 
 

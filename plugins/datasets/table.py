@@ -44,7 +44,7 @@ class Table(DataSet):
     """
 
     name = "table"
-    places = frozenset({"train", "dev", "test", "strict"})  # strict refuses rows and changes none
+    location_options = frozenset({"train", "dev", "test", "strict"})  # strict refuses rows and changes none
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Table(DataSet):
             raise DataError(f"{self.files['train']}: dev_share {self.dev_share:g} leaves nothing to train on")
         return held if split == "dev" else rest
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         """Training and dev file only: a test file may come later and make no finished run anew."""
         used = [file for file in (self.files["train"], self.files["dev"]) if file is not None]
         layout = self.layout

@@ -19,7 +19,7 @@ class Architecture:
     width: int
     heads: int
     feed_forward: int
-    longest: int
+    max_length: int
     types: int = 2
     eps: float = 1e-12
 
@@ -53,7 +53,7 @@ class Embeddings(nn.Module):
     def __init__(self, sizes: Architecture, dropout: float) -> None:
         super().__init__()
         self.word = table(sizes.vocabulary, sizes.width)
-        self.position = table(sizes.longest, sizes.width)
+        self.position = table(sizes.max_length, sizes.width)
         self.segment = table(sizes.types, sizes.width)
         self.norm = Norm(sizes.width, sizes.eps)
         self.dropout = Dropout(dropout)

@@ -21,7 +21,7 @@ Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 #: The architecture of an encoder without weights.
-UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, longest=512)
+UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, max_length=512)
 
 
 class MinBert(Encoder):
@@ -41,7 +41,7 @@ class MinBert(Encoder):
         heads: attention heads; they divide the width (untrained: 2)
         feed_forward: size of the hidden layer of the feed-forward part (untrained: 4 × width)
         vocabulary: rows of the word table, 5 of them for special tokens (untrained: 8192)
-        longest: most tokens of a sequence (untrained: 512); with weights at most what they have
+        max_length: most tokens of a sequence (untrained: 512); with weights at most what they have
         dropout: share of hidden values dropped in training (by default what config.json says, or 0.1)
         attention_dropout: share of attention weights dropped in training (by default as for dropout)
         pooling: one vector from the states: "pooler" tanh(W · [CLS] + b), "cls" the state of [CLS], "mean" or "max"
@@ -57,7 +57,7 @@ class MinBert(Encoder):
     """
 
     name = "minbert"
-    places = frozenset({"weights"})  # what lies there is in content()
+    location_options = frozenset({"weights"})  # what lies there is in fingerprint()
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MinBert(Encoder):
         heads: Size | None = None,
         feed_forward: Size | None = None,
         vocabulary: Annotated[int, Field(gt=len(RESERVED))] | None = None,
-        longest: Annotated[int, Field(ge=4)] | None = None,
+        max_length: Annotated[int, Field(ge=4)] | None = None,
         dropout: Rate | None = None,
         attention_dropout: Rate | None = None,
         pooling: Literal["pooler", "cls", "mean", "max"] = "pooler",
@@ -82,7 +82,7 @@ class MinBert(Encoder):
             "width": width,
             "heads": heads,
             "feed_forward": feed_forward,
-            "longest": longest,
+            "max_length": max_length,
         }
         self.given = {key: value for key, value in given.items() if value is not None}
         self.dropout = dropout
@@ -120,8 +120,8 @@ class MinBert(Encoder):
             self.load_state_dict(tensors, assign=False)
         self.requires_grad_(self.trainable)
         self.width, self.heads = sizes.width, sizes.heads
-        self.longest = self.given.get("longest", sizes.longest)
-        self.frame = self._vocabulary().frame
+        self.max_length = self.given.get("max_length", sizes.max_length)
+        self.special_tokens = self._vocabulary().special_tokens
 
     def vocabulary_key(self) -> str:
         if self.weights is None:
@@ -163,7 +163,7 @@ class MinBert(Encoder):
         """States of [CLS] → vectors, [S, d]."""
         return first if self.pooler is None else self.pooler(first)
 
-    def content(self) -> str:
+    def fingerprint(self) -> str:
         if self.weights is None:
             return ""
         folder = find_folder(self.weights)
@@ -194,7 +194,7 @@ class MinBert(Encoder):
         wrong = [
             f"{key} {value} (the weights have {getattr(sizes, key)})"
             for key, value in self.given.items()
-            if (value > sizes.longest if key == "longest" else value != getattr(sizes, key))
+            if (value > sizes.max_length if key == "max_length" else value != getattr(sizes, key))
         ]
         if wrong:
             raise WeightsError(

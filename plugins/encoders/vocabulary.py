@@ -13,7 +13,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from taskloom.core import Frame, Ids, WeightsError
+from taskloom.core import Ids, SpecialTokens, WeightsError
 
 RESERVED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _SETTINGS = "tokenizer_config.json"
@@ -24,7 +24,7 @@ class Vocabulary(Protocol):
     """Gives the token ids of texts, and the special tokens around them."""
 
     @property
-    def frame(self) -> Frame: ...
+    def special_tokens(self) -> SpecialTokens: ...
 
     @property
     def size(self) -> int: ...
@@ -42,7 +42,7 @@ class WordPieces:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         start, end = (self._special(folder, settings, role) for role in ("cls_token", "sep_token"))
-        self.frame = Frame(start=(start,), middle=(end,), end=(end,))
+        self.special_tokens = SpecialTokens(start=(start,), middle=(end,), end=(end,))
 
     @property
     def size(self) -> int:
@@ -74,7 +74,7 @@ class HashedWords:
     [[5412, 3089], [3089]]
     """
 
-    frame = Frame(start=(2,), middle=(3,), end=(3,))
+    special_tokens = SpecialTokens(start=(2,), middle=(3,), end=(3,))
 
     def __init__(self, size: int) -> None:
         self.size = size

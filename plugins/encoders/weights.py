@@ -23,7 +23,7 @@ _SIZES = {
     "width": "hidden_size",
     "heads": "num_attention_heads",
     "feed_forward": "intermediate_size",
-    "longest": "max_position_embeddings",
+    "max_length": "max_position_embeddings",
     "types": "type_vocab_size",
 }
 #: What this encoder is; a config that leaves one out means the same.
@@ -68,7 +68,7 @@ def sources(sizes: Architecture, *, pooler: bool) -> dict[str, list[tuple[str, t
     d, f = sizes.width, sizes.feed_forward
     made: dict[str, list[tuple[str, tuple[int, ...]]]] = {
         "embeddings.word": [(_ANCHOR, (sizes.vocabulary, d))],
-        "embeddings.position": [("embeddings.position_embeddings.weight", (sizes.longest, d))],
+        "embeddings.position": [("embeddings.position_embeddings.weight", (sizes.max_length, d))],
         "embeddings.segment": [("embeddings.token_type_embeddings.weight", (sizes.types, d))],
     }
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from taskloom.core.errors import TaskloomError
-from taskloom.registry.installed import installed, plain
-from taskloom.registry.manager import packaged_grids
+from taskloom.registry.installed.manager import packaged_grids
+from taskloom.registry.installed.packages import installed, plain
 from taskloom.runs.scaffold.kinds import COMPONENTS, GRIDS, KINDS
 
 PREFIX = "taskloom-"

@@ -51,7 +51,7 @@ def read_batches(folder: Path, encoder: MinBert, steps: int) -> list[dict[str, B
         for number, batch in enumerate(batches):
             part = slice(number * BATCH, (number + 1) * BATCH)
             reads = "pair" if len(texts) == 2 else "single"
-            tokens = arrange([column[part] for column in columns], reads, encoder.frame, encoder.longest)
+            tokens = arrange([column[part] for column in columns], reads, encoder.special_tokens, encoder.max_length)
             target = torch.tensor([float(row[label]) for row in rows[part]])
             batch[task] = (tokens, target)
     return batches

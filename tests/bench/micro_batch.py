@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from taskloom.core import Event, Job, TaskBatch
-from taskloom.registry.catalogue import load_catalogue
-from taskloom.runs.machine import keep_freed_memory, peak_memory
-from taskloom.runs.optimize import GroupStep
-from taskloom.runs.stage import StageState
-from taskloom.runs.train import Run
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.training.machine import keep_freed_memory, peak_memory
+from taskloom.runs.training.optimize import GroupStep
+from taskloom.runs.training.stage import StageState
+from taskloom.runs.training.train import Run
 
 BATCH = 64
 LOSSES: dict[str, Any] = {"mse": "mse", "mnr": {"name": "mnr", "positive_from": 3}}

@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from taskloom.registry.catalogue import load_catalogue
-from taskloom.runs.grid import load_grid
-from taskloom.runs.plan import Plan, make_plan
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import Plan, make_plan
 
 SEEDS = 5
 

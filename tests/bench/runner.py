@@ -29,12 +29,12 @@ from planning import plan_many
 from tabulate import tabulate
 
 from taskloom.core import Event
-from taskloom.registry.catalogue import load_catalogue
-from taskloom.registry.ledger import Ledger
-from taskloom.runs import drive
-from taskloom.runs.grid import load_grid
-from taskloom.runs.plan import Plan, make_plan
-from taskloom.runs.progress import show_progress
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.driver import drive
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import Plan, make_plan
+from taskloom.runs.show.progress import show_progress
 
 #: As a user's shell has it, and so that workers find noop.py.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))

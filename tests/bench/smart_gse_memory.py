@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from taskloom.core import Event, Job
-from taskloom.registry.catalogue import load_catalogue
-from taskloom.runs.machine import peak_memory
-from taskloom.runs.optimize import GroupStep
-from taskloom.runs.stage import StageState
-from taskloom.runs.train import Run
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.training.machine import peak_memory
+from taskloom.runs.training.optimize import GroupStep
+from taskloom.runs.training.stage import StageState
+from taskloom.runs.training.train import Run
 
 #: Label → combiner, and whether losses are wrapped in SMART with the paper's values.
 CELLS: dict[str, tuple[dict[str, Any], bool]] = {

@@ -1,0 +1,168 @@
+"""Where cells stand right now: the ledger's word, and who holds the lease. Imports no torch."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from taskloom.registry.results.leases import Leases
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.presence import Driver, Machine
+from taskloom.registry.results.records import AttemptRecord, CellRecord, GridRecord
+from taskloom.registry.results.rows import places_of
+
+#: Every state that a cell can be in, the most urgent first.
+STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
+GONE = "its driver is gone"
+
+
+@dataclass(frozen=True)
+class CellState:
+    """One cell in its place in a grid: its state, who runs it, how far and how well.
+
+    ``state`` is ``running`` only while a living driver holds the cell; one whose driver is gone is ``interrupted``.
+    """
+
+    grid: str
+    label: str
+    seed: int
+    cell: CellRecord
+    state: str
+    reason: str | None
+    driver: Driver | None = None
+    silent: float | None = None  # seconds since the driver's last sign of life
+    worker: str | None = None
+    score: float | None = None  # the overall dev score: final, or of the last epoch
+    seconds: float | None = None  # that it took, or takes so far
+    shared: int = 0  # epochs of the stages whose result it took over from another cell
+
+    @property
+    def epochs(self) -> str:
+        """Epochs done, of how many that are its own: ``2/4``, or ``2/4 + 3 shared`` if another cell trained those."""
+        done, total = self.own_epochs
+        return f"{done}/{total}" + (f" + {self.shared} shared" if self.shared else "")
+
+    @property
+    def own_epochs(self) -> tuple[int, int]:
+        """Epochs that it has trained, and that it has to train; the scores of an untrained cell count as none."""
+        total = sum(stage.get("epochs", 0) for stage in self.cell.spec.get("stages", ())) - self.shared
+        return min(self.cell.epochs, total), total
+
+    @property
+    def held_by(self) -> str:
+        """The driver in words: ``4711@host, 2 s ago``."""
+        if self.driver is None:
+            return ""
+        return f"{self.driver.pid}@{self.driver.host}, {max(0.0, self.silent or 0.0):.0f} s ago"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs; a score that is no number is null."""
+        facts = asdict(self.cell)
+        facts.pop("facts")
+        scores = {task: _finite(score) for task, score in self.cell.scores.items()}
+        driver = self.driver and {"id": self.driver.id, "host": self.driver.host, "pid": self.driver.pid}
+        return {
+            "id": facts.pop("id"),
+            "grid": self.grid or None,
+            "label": self.label or None,
+            "seed": self.seed,
+            **facts,
+            "status": self.state,
+            "reason": self.reason,
+            "scores": scores,
+            "score": self.score if self.score is None else _finite(self.score),
+            "seconds": self.seconds,
+            "shared_epochs": self.shared,
+            "worker": self.worker,
+            "driver": driver and {**driver, "silent": self.silent},
+        }
+
+
+def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellRecord] = ()) -> list[CellState]:
+    """The state of every cell of these grids, and of cells that are in no grid any more."""
+    look = _Look(ledger)
+    places = [(grid.name, place.label, place.seed, place.cell) for grid in grids for place in grid.cells]
+    places += [("", "", cell.spec.get("seed", 0), cell) for cell in loose]
+    return [look.state(*place) for place in places]
+
+
+def states_of_cell(ledger: Ledger, id: str) -> list[CellState]:
+    """The state of one cell, in each of its places; one that is in no grid any more has a place without a name."""
+    look, cell = _Look(ledger), ledger.cell(id)
+    places = places_of(ledger, cell.id) or [("", "", cell.spec.get("seed", 0))]
+    return [look.state(*place, cell) for place in places]
+
+
+class _Look:
+    """One look at a registry: the leases are read once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.machine = ledger, Machine()
+        self.holders = Leases(ledger, machine=self.machine).holders()
+
+    def state(self, grid: str, label: str, seed: int, cell: CellRecord) -> CellState:
+        if cell.status == "finished":
+            score, shared = cell.scores.get("overall"), self._shared(cell)
+            return CellState(
+                grid, label, seed, cell, "finished", None, score=score, seconds=cell.seconds, shared=shared
+            )
+        driver = self.holders.get(cell.id)
+        if cell.status == "planned" and driver is None:
+            return CellState(grid, label, seed, cell, "planned", cell.reason)
+        attempts, epochs = self.ledger.attempts(cell.id), self.ledger.epochs(cell.id)
+        last = attempts[-1] if attempts else None
+        state, reason = _judged(cell, driver, last)
+        score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
+        seconds = epochs[-1].seconds if epochs else None
+        if state == "running" and last is not None and last.ended is None:
+            seconds = (datetime.now(UTC) - datetime.fromisoformat(last.began)).total_seconds()
+        return CellState(
+            grid,
+            label,
+            seed,
+            cell,
+            state,
+            reason,
+            driver=driver,
+            silent=None if driver is None else self._silent(driver),
+            worker=last.worker if last and state == "running" else None,
+            score=score if state in ("running", "interrupted") else None,
+            seconds=seconds,
+            shared=self._shared(cell),
+        )
+
+    def _shared(self, cell: CellRecord) -> int:
+        """The epochs of its stages that another cell trained; the last stage is never one."""
+        stages = cell.spec.get("stages", ())
+        done = self.ledger.stages(cell.id) if len(stages) > 1 else ()
+        return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
+
+    def _silent(self, driver: Driver) -> float:
+        if self.machine.boot and self.machine.boot == driver.boot:
+            return self.machine.uptime() - driver.uptime
+        return self.machine.wall() - driver.beat
+
+
+def _judged(cell: CellRecord, driver: Driver | None, last: AttemptRecord | None) -> tuple[str, str | None]:
+    """A cell's state and why it is in it."""
+    if driver is not None:
+        return "running", None
+    if cell.status == "running":
+        return "interrupted", GONE
+    return cell.status, cell.reason or (last.reason if last else None)
+
+
+def counted(states: Sequence[CellState]) -> str:
+    """How many cells are in which state; a cell that stands under two labels counts once.
+
+    >>> counted([])
+    'no cells'
+    """
+    found = Counter({each.cell.id: each.state for each in states}.values())
+    return ", ".join(f"{found[state]} {state}" for state in STATES if found[state]) or "no cells"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

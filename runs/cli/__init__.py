@@ -1,0 +1,109 @@
+"""The command line. Exit codes: 0 done, 1 some cell failed, 2 the request was wrong, 130 interrupted.
+
+Commands import what is heavy inside their functions, so that ``--help`` and those that only read the ledger answer
+at once.
+"""
+
+import os
+import sys
+import threading
+from contextlib import suppress
+
+from taskloom.core.work import CELL_THREAD
+from taskloom.runs.driver.signals import INTERRUPTED
+
+try:
+    import click
+
+    from taskloom.core.errors import TaskloomError, unknown
+    from taskloom.core.visible import visible
+    from taskloom.runs.cli.cells import cells
+    from taskloom.runs.cli.explain import explain
+    from taskloom.runs.cli.grids import grids
+    from taskloom.runs.cli.new_plugin import new_plugin
+    from taskloom.runs.cli.plan import plan
+    from taskloom.runs.cli.plugins import plugins
+    from taskloom.runs.cli.predict import predict
+    from taskloom.runs.cli.run import run
+    from taskloom.runs.cli.schema import schema
+    from taskloom.runs.cli.table import table
+    from taskloom.runs.cli.validate import validate
+except KeyboardInterrupt:  # at the user's first thought, before there is anything that could handle it
+    print("Interrupted.", file=sys.stderr)
+    raise SystemExit(INTERRUPTED) from None
+
+
+class Refused(click.ClickException):
+    """A message to the user instead of a traceback."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """A group that turns our errors into messages and knows what a misspelt command may have meant."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except TaskloomError as error:
+            raise Refused(visible(str(error))) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+        except SystemExit as error:  # click has its own way out, so this is somebody else's
+            raise Refused(f"a plugin called sys.exit({error.code!r}); it should raise an error") from error
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            raise click.UsageError(unknown("command", name, self.commands, where="commands"), ctx)
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which one uses them
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="taskloom", prog_name="taskloom")
+def cli() -> None:
+    """Multi-task fine-tuning experiments that can be trusted: one JSON grid in, one comparison table out.
+
+    \b
+    Begin with:
+      taskloom run quickstart      train a small grid on the CPU and print its table
+      taskloom grids               what else can be run
+      taskloom plugins             what a grid can be made of
+    """
+
+
+for _command in (run, plan, table, cells, explain, predict, grids, plugins, validate, schema, new_plugin):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the command ``taskloom``."""
+    # A closed stream is None: what is said there goes nowhere, and no command should fail for it.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123 - open until the end
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without "±" gets "?", not a traceback
+    try:
+        cli(prog_name="taskloom")
+    except SystemExit as end:
+        _leave(end.code)
+        raise
+
+
+def _leave(code: object) -> None:
+    """The answer is written: what threads and exit handlers of plugins print from now on goes to stderr."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError):  # closed
+        os.dup2(2, 1)
+    if any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
+        # A cell that does not listen still works in torch, which aborts when Python ends around it.
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)

@@ -1,0 +1,5 @@
+"""``python -m taskloom.runs.cli``: the command line without the script."""
+
+from taskloom.runs.cli import main
+
+main()

@@ -1,0 +1,46 @@
+"""``taskloom new-plugin``."""
+
+import os
+from pathlib import Path
+
+import click
+
+from taskloom.runs.cli.common import say
+from taskloom.runs.scaffold.kinds import KINDS
+
+
+@click.command("new-plugin", short_help="Write the package of a new plugin.")
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    required=True,
+    help="What the plugin adds.",
+)
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="FOLDER",
+    help="Where the package's folder goes; by default here.",
+)
+def new_plugin(name: str, kind: str, into: Path) -> None:
+    """Write a complete package that adds a loss (or any other kind of component) called NAME.
+
+    It holds a working component with one option, a test that runs the conformance kit over it, a grid that compares
+    it with a built-in, a page for readers, and a pyproject.toml with the entry point by which taskloom finds it. The
+    package installs and its tests pass as written; make it yours from there. The page "Write a plugin"
+    (plugins/README.md) goes through all of it.
+
+    \b
+    Examples:
+      taskloom new-plugin focal --kind loss
+      taskloom new-plugin taskloom-reviews --kind data --into ~/plugins
+    """
+    from taskloom.runs.scaffold import next_steps, write_plugin
+
+    names, folder = write_plugin(name, kind, Path(os.path.expanduser(into)))  # noqa: PTH111 - the other raises
+    say(f"{folder} holds the {KINDS[kind].word} {names.name!r}, complete and tested. Next:\n")
+    for step in next_steps(names, kind, folder):
+        say(f"  {step}")
+    say(f"\nThen make {folder / names.module / '__init__.py'} yours.")

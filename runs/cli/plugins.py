@@ -1,0 +1,168 @@
+"""``taskloom plugins``."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from taskloom.runs.cli.common import (
+    json_option,
+    listing,
+    say,
+    say_json,
+    strict_check,
+    strict_check_only,
+    strict_option,
+)
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+    from taskloom.registry.installed.entries import Entry
+    from taskloom.registry.installed.failures import Failure, Plugin
+
+KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine")
+HEADERS = ("kind", "name", "version", "distribution", "import ms", "summary")
+
+
+@click.command(short_help="List components and their options.")
+@click.argument("name", required=False)
+@click.option("--kind", type=click.Choice(KINDS), help="Only components of this kind.")
+@click.option("--reference", is_flag=True, help="Print the reference of hooks and interfaces, as Markdown.")
+@strict_option
+@json_option
+def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) -> None:
+    """List every installed component and plugin, or describe those called NAME.
+
+    NAME is a component, a plugin or a distribution. A component is shown with all its options and their defaults,
+    the paper it comes from, and a snippet for a grid.
+
+    Plugins that cannot be used stand at the end with the reason and the command that removes them; the others work
+    without them. TASKLOOM_PLUGINS limits third-party plugins to those that it names, separated by commas; empty, it
+    leaves out all of them.
+
+    \b
+    Examples:
+      taskloom plugins
+      taskloom plugins pcgrad
+      taskloom plugins --kind loss
+      TASKLOOM_PLUGINS= taskloom plugins
+      taskloom plugins --reference > reference.md
+      taskloom plugins --json | jq -r '.components[] | select(.kind == "loss") | .name'
+    """
+    if reference:
+        if name is not None or kind is not None or as_json:
+            raise click.UsageError("--reference stands alone: the reference is whole, and Markdown")
+        from taskloom.runs.show.reference import reference as reference_text
+
+        strict_check_only()
+        say(reference_text().rstrip("\n"))
+        return
+    from taskloom.registry.installed.catalogue import load_catalogue
+
+    catalogue = strict_check(load_catalogue())
+    if name is None:
+        _list(catalogue, kind, as_json=as_json)
+    else:
+        _describe(catalogue, name, kind, as_json=as_json)
+
+
+def _list(catalogue: "Catalogue", kind: str | None, *, as_json: bool) -> None:
+    from taskloom.runs.show.describe import facts, plugin_facts, rows_of
+
+    if as_json:
+        entries = [entry for entry in catalogue.entries if kind in (None, entry.kind)]
+        say_json(
+            {
+                "components": [facts(catalogue, entry) for entry in entries],
+                "plugins": [plugin_facts(catalogue, plugin) for plugin in catalogue.plugins.loaded],
+                "failed": [_failure(failure) for failure in catalogue.failed],
+                "left_out": [asdict(plugin) for plugin in catalogue.plugins.hidden],
+            }
+        )
+        return
+    say(listing(rows_of(catalogue, builtin=True, kind=kind), HEADERS))
+    others = rows_of(catalogue, builtin=False, kind=kind)
+    if others:
+        say(f"\nFrom other packages:\n\n{listing(others, HEADERS)}")
+    _notes(catalogue)
+    _failures(catalogue, catalogue.failed)
+
+
+def _describe(catalogue: "Catalogue", name: str, kind: str | None, *, as_json: bool) -> None:
+    from taskloom.runs.show.describe import described, described_plugin, facts, plugin_facts
+
+    entries, loaded, failed = _named(catalogue, name, kind)
+    if not (entries or loaded or failed):
+        raise _unknown(catalogue, name, kind)
+    if as_json:
+        say_json(
+            {
+                "components": [facts(catalogue, entry, full=True) for entry in entries],
+                "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
+                "failed": [_failure(failure) for failure in failed],
+            }
+        )
+        return
+    texts = [described(catalogue, entry) for entry in entries]
+    texts += [described_plugin(catalogue, plugin) for plugin in loaded]
+    if texts:
+        say("\n\n\n".join(texts))
+    _failures(catalogue, failed)
+
+
+def _named(catalogue: "Catalogue", name: str, kind: str | None) -> "tuple[list[Entry], list[Plugin], list[Failure]]":
+    """The components of a name, the plugins of a name or distribution, and what of that name cannot be used."""
+    from taskloom.registry.installed.packages import plain
+
+    entries = [entry for entry in catalogue.entries if entry.name == name and kind in (None, entry.kind)]
+    if kind is not None:
+        return entries, [], []
+    loaded = [one for one in catalogue.plugins.loaded if plain(name) in (plain(one.name), plain(one.distribution))]
+    if entries:  # a built-in plugin is named like a kind; whoever types a component's name means that
+        loaded = [one for one in loaded if not one.builtin]
+    failed = [
+        one
+        for one in catalogue.failed
+        if plain(name) in (plain(one.plugin), plain(one.distribution)) or f" {name!r}" in one.reason.partition(";")[0]
+    ]
+    return entries, loaded, failed
+
+
+def _unknown(catalogue: "Catalogue", name: str, kind: str | None) -> Exception:
+    from taskloom.core.errors import Problem, RequestError, unknown
+    from taskloom.core.words import kind_word
+    from taskloom.registry.installed.failures import hidden_note
+
+    names = {entry.name for entry in catalogue.entries if kind in (None, entry.kind)}
+    if kind is None:
+        third = [one for one in catalogue.plugins.loaded if not one.builtin]
+        names |= {one.distribution for one in third} | {one.name for one in third}
+    message = unknown(kind_word(kind) if kind else "component or plugin", name, names, where="installed")
+    hidden = hidden_note(catalogue.plugins.hidden)
+    return RequestError("taskloom plugins", [Problem("", "; ".join([message, *([hidden] if hidden else [])]))])
+
+
+def _notes(catalogue: "Catalogue") -> None:
+    """Plugins that TASKLOOM_PLUGINS leaves out, and those whose version is not what it seems."""
+    from taskloom.runs.show.describe import drift
+
+    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
+    if hidden:
+        say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
+    for name in dict.fromkeys(plugin.distribution for plugin in catalogue.plugins.loaded):
+        if text := drift(name):
+            say(f"\nNote: {text}")
+
+
+def _failures(catalogue: "Catalogue", failed: "list[Failure]") -> None:
+    from taskloom.runs.show.describe import failure_lines
+
+    if failed:
+        others = {plugin.distribution for plugin in catalogue.plugins.loaded}
+        say("\nCannot be used:")
+        for line in failure_lines(failed, others - {failure.distribution for failure in catalogue.failed}):
+            say(line)
+
+
+def _failure(failure: "Failure") -> dict[str, object]:
+    return {**asdict(failure), "removal": failure.removal}

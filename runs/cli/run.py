@@ -1,0 +1,161 @@
+"""``taskloom run``."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskloom.core.errors import EngineError
+from taskloom.core.units import count
+from taskloom.core.visible import visible
+from taskloom.registry.results.errors import HeldUpError
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.analysis.tables import table_of
+from taskloom.runs.cli.common import (
+    format_option,
+    note,
+    note_left_out,
+    on_terminal,
+    registry_option,
+    say,
+    strict_check,
+    strict_end,
+    strict_option,
+    yes_option,
+)
+from taskloom.runs.cli.overriding import override_options
+from taskloom.runs.cli.placing import checked_engine, engine_options
+from taskloom.runs.driver.signals import INTERRUPTED, Stop
+from taskloom.runs.show.endings import failures_summary, retry_command
+from taskloom.runs.show.render import render
+
+if TYPE_CHECKING:
+    from taskloom.runs.driver.outcome import Outcome
+    from taskloom.runs.grid.overrides import Overrides
+
+_GIVEN = "taskloom run"
+
+
+class Remembering(click.Command):
+    """A command that keeps what it was given, so that it can say how to go on."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (EngineError, HeldUpError) as error:  # not the request's fault: exit code 1
+            text = f"{error}\nThis goes on, from the last checkpoints:\n  {retry_command(ctx.meta[_GIVEN])}"
+            raise click.ClickException(visible(text)) from error
+
+
+@click.command(cls=Remembering, short_help="Run a grid and print its comparison table.")
+@click.argument("grid")
+@registry_option
+@engine_options
+@click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
+@override_options
+@yes_option
+@strict_option
+@format_option
+@click.pass_context
+def run(
+    context: click.Context,
+    grid: str,
+    registry: Path,
+    engine: dict[str, Any],
+    timeout: float | None,
+    attempts: int,
+    retry: bool,
+    yes: bool,
+    form: str,
+    overrides: "Overrides",
+) -> None:
+    """Run every cell of GRID that is not finished, then print the comparison table.
+
+    GRID is the name of a packaged grid (see `taskloom grids`) or the path of a JSON file. All errors are reported
+    before anything is trained. Progress goes to stderr and the table to stdout. Exits with 0 when every cell is
+    finished, 1 when some cell failed, the ledger could not be written or the cluster is gone, 2 when the request was
+    wrong, 130 when it was interrupted.
+
+    Ctrl-C, SIGTERM or a closed terminal lets the running cells write a checkpoint; Ctrl-C twice ends at once. The
+    same command goes on from there. Several runs may share a registry, and a grid: each cell is run by one of them,
+    and the others wait for it.
+
+    What --data, --weights, --epochs, --set and --smoke change is part of each cell's recorded specification. A
+    smoke run is recorded as GRID-smoke. With --only the other rows keep their place in the table.
+
+    \b
+    Examples:
+      taskloom run quickstart
+      taskloom run losing-to-win --smoke
+      taskloom run finetuning-techniques --data ~/data --weights minilm --epochs 1 --only 'SMART*'
+      taskloom run grid.json --registry results --workers 2
+      taskloom run grid.json --devices cuda:0,cuda:1 --cells-per-gpu 2
+      taskloom run grid.json --format github > table.md
+    """
+    from taskloom.runs.grid.grid import load_grid
+
+    loaded = load_grid(grid)  # before torch is imported: a misspelt path should be told at once
+
+    from taskloom.registry.installed.catalogue import load_catalogue
+    from taskloom.runs.driver.drive import run_plan
+    from taskloom.runs.grid.plan import make_plan
+    from taskloom.runs.show.progress import show_progress
+
+    catalogue = strict_check(load_catalogue())
+    note_left_out(catalogue.failed)
+    runner = checked_engine(catalogue, engine)  # before a registry is made: a refused request leaves nothing behind
+    found = Ledger.find(registry)
+    try:
+        plan = make_plan(loaded, catalogue, found, allow_large=yes, overrides=overrides)
+    except BaseException:
+        if found is not None:
+            found.close()
+        raise
+    given = context.meta[_GIVEN]
+    with found or Ledger.open(registry, create=True) as ledger:
+        with show_progress(plan, workers=runner.slots, ledger=ledger) as progress:
+            for line in plan.notes:
+                progress.say(line)
+            stop = Stop(progress.say)
+            outcome = run_plan(
+                plan,
+                catalogue,
+                ledger,
+                engine=runner,
+                retry_failed=retry,
+                attempts=attempts,
+                timeout=timeout,
+                listen=progress,
+                stop=stop,
+            )
+        if outcome.interrupted and not outcome.halted:
+            note(_kept(outcome, given))
+            if stop.asked > 1:  # a thread that does not listen must not hold up the end
+                ledger.close()
+                sys.stderr.flush()
+                os._exit(INTERRUPTED)
+            context.exit(INTERRUPTED)
+        record = ledger.grid(plan.grid.name)
+        failures = failures_summary(record, given, ledger.folder, {cell.id for cell in plan.chosen})
+    say(render(table_of(record), form, terminal=on_terminal()), styled=True)
+    if failures:
+        note(failures)
+    if outcome.halted:
+        note(f"No further cell was begun: {outcome.halted}. Make room and run again; what was written is kept.")
+    context.exit(max(strict_end(catalogue), bool(outcome.failed)))
+
+
+def _kept(outcome: "Outcome", given: list[str]) -> str:
+    """What an interrupted run leaves, and how to go on."""
+    done = outcome.finished + outcome.cached + outcome.elsewhere
+    failed = f", {outcome.failed} failed" if outcome.failed else ""
+    return (
+        f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished. Cells that had begun "
+        f"go on from their last checkpoint:\n  {retry_command(given)}"
+    )

@@ -1,0 +1,131 @@
+"""Plan → execution: the driver hands cells to an engine and writes down what they report."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from taskloom.core import Engine, Event, Job, RegistryError
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.leases import Leases
+from taskloom.registry.results.leftovers import sweep
+from taskloom.runs.driver.claims import Claims
+from taskloom.runs.driver.loop import Listen, Loop
+from taskloom.runs.driver.outcome import Outcome as Outcome
+from taskloom.runs.driver.signals import Stop, stop_on_signals
+from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, go_on_with
+from taskloom.runs.grid.build import make
+from taskloom.runs.grid.plan import Plan, PlannedCell
+from taskloom.runs.training.checkpoint import check_folder, drop_checkpoints
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+    from taskloom.registry.results.ledger import Ledger
+
+#: What an engine runs for every cell.
+WORK = "taskloom.runs.training.train:train"
+
+
+def run_plan(
+    plan: Plan,
+    catalogue: "Catalogue",
+    ledger: "Ledger",
+    *,
+    engine: str | dict[str, Any] | Engine = "inline",
+    retry_failed: bool = True,
+    attempts: int = ATTEMPTS,
+    timeout: float | None = None,
+    listen: Listen = lambda event: None,
+    stop: Stop | None = None,
+) -> Outcome:
+    """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
+
+    ``engine`` is a name, a name with options as in a grid, or an engine. Cells that stand in the grid under several
+    labels are run once, and those that another driver has are waited for. Only this function writes to the ledger.
+    Ctrl-C once lets the cells write checkpoints, twice ends them.
+    """
+    runner = engine if isinstance(engine, Engine) else make_engine(catalogue, engine)
+    runner.check()
+    ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
+    outcome, stop = Outcome(), stop or Stop()
+    jobs = _jobs(plan, ledger, outcome, retry_failed=retry_failed)
+    if not jobs:
+        return outcome
+    leases = Leases(ledger)
+    alone = leases.alone()
+    sweep(ledger.folder, alone=alone)
+    if alone:  # else somebody may be about to put a whole one there
+        for event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
+            ledger.write(event)
+            listen(event)
+    loop = Loop(
+        jobs,
+        runner,
+        ledger,
+        catalogue.plugins,
+        Claims(ledger, leases),
+        outcome=outcome,
+        listen=listen,
+        attempts=attempts,
+        timeout=timeout,
+        stop=stop,
+    )
+    try:
+        with stop_on_signals(stop), leases.beating():
+            runner.open(WORK, ledger.folder)
+            loop.run()
+    finally:
+        runner.close()
+        with suppress(RegistryError):  # a full disk, say; then others see that this process is gone
+            leases.close()
+    return outcome
+
+
+def make_engine(catalogue: "Catalogue", spec: str | dict[str, Any]) -> Engine:
+    """The engine that a name, or a name with options, stands for."""
+    return make(catalogue, Engine, {"name": spec} if isinstance(spec, str) else spec)
+
+
+def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool) -> list[Job]:
+    """A job for every cell that is to be run; the others are counted."""
+    jobs: dict[str, Job] = {}
+    states = ledger.states()  # not the plan's: another driver may have finished cells since
+    for cell in plan.chosen:
+        state = states.get(cell.id)
+        if state == "finished":
+            outcome.cached += 1
+            drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if it was killed right after its last word
+        elif state in ("failed", "oom") and not retry_failed:
+            outcome.fail(cell.id, str(ledger.cell(cell.id).reason))
+        elif cell.id not in jobs:
+            jobs[cell.id] = _job(cell, ledger, new=state is None)
+    return list(jobs.values())
+
+
+def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[Event]:
+    """Remove what cells could not take over: then one of those that share the stage trains it, and the others wait."""
+    cells = {key: job.cell for job in reversed(jobs) for key in job.stage_keys}
+    for key, cell in cells.items():
+        if not (artifacts.folder / "stages" / key / "result").is_dir():
+            continue
+        result = artifacts.stage(key) / "result"  # which leads nowhere else
+        try:
+            check_folder(result)
+        except ValueError as error:
+            shutil.rmtree(result, ignore_errors=True)
+            yield Event("log", cell, {"message": f"shared stage trained again: {error}"})
+
+
+def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:
+    """A cell as a job; one that ran out of memory before goes on with the micro-batch that fitted."""
+    past = [] if new else [Attempt(str(one.how), "", one.micro_batch) for one in ledger.attempts(cell.id)]
+    return Job(
+        cell.id,
+        cell.label,
+        cell.seed,
+        cell.spec,
+        str(ledger.folder.absolute()),  # a plugin may leave the current folder
+        cell.stage_keys,
+        cell.versions,
+        micro_batch=go_on_with(past, cell.spec),
+    )

@@ -1,0 +1,243 @@
+"""The drive loop: hand cells to the engine, write down what they report, decide what follows. The only writer."""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from taskloom.core import ENDS, Engine, Event, Job, RegistryError, cell_log
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.leases import LostLeaseError
+from taskloom.runs.driver.claims import Claims
+from taskloom.runs.driver.outcome import Outcome
+from taskloom.runs.driver.schedule import Durations, Order
+from taskloom.runs.driver.signals import Stop
+from taskloom.runs.driver.story import story_line
+from taskloom.runs.driver.track import tell_trackers
+from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, Verdict, judge
+from taskloom.runs.training.checkpoint import drop_checkpoints
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.manager import Plugins
+    from taskloom.registry.results.ledger import Ledger
+
+#: Seconds that the loop waits for events before it looks around.
+PULSE = 0.2
+#: Seconds that cells are given to write checkpoints when the ledger can no longer be written.
+GRACE = 20.0
+
+#: Seconds that a cell is given for its first word whatever --timeout says: its process may have to start.
+START = 120.0
+
+Listen = Callable[[Event], None]
+
+
+@dataclass
+class Run:
+    """A cell that the engine has: when it last said something, and why this loop stopped it, if it did."""
+
+    job: Job
+    heard: float
+    begun: bool = False  # it has said something
+    silenced: str = ""
+
+
+class Loop:
+    """Runs jobs on an opened engine until each has ended, here or in another driver.
+
+    ``attempts`` bounds how often a cell is tried whose worker is lost; a cell that is silent for ``timeout`` seconds
+    is stopped and counts as lost. ``stop`` may ask to stop at any time.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        engine: Engine,
+        ledger: "Ledger",
+        plugins: "Plugins",
+        claims: Claims,
+        *,
+        outcome: Outcome,
+        listen: Listen = lambda event: None,
+        attempts: int = ATTEMPTS,
+        timeout: float | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        self.engine, self.ledger, self.plugins, self.claims = engine, ledger, plugins, claims
+        self.outcome, self.listen, self.attempts, self.timeout = outcome, listen, attempts, timeout
+        self.stop = stop or Stop()
+        self.running: dict[str, Run] = {}
+        self.past: dict[str, list[Attempt]] = {}
+        self.artifacts = Artifacts(ledger.folder)
+        self.durations = Durations()
+        self.order = Order(jobs, self.durations)
+        self._stopping = 0
+
+    def run(self) -> None:
+        """Until every cell has ended, or somebody asked to stop and the running ones have."""
+        records = self.ledger.cells()
+        self.claims.remember(records)
+        for record in records:
+            if record.status == "finished":
+                self.durations.learn(record.spec, record.seconds)
+        try:
+            while self.running or (not self._stopping and (self.order.pending or self.claims.waiting)):
+                self._heed()
+                self._submit()
+                for event in self.engine.poll(PULSE):
+                    self._hear(event)
+                self._end_silent()
+                self._look_elsewhere()
+        except RegistryError:
+            self._wind_down()
+            raise
+        self.outcome.interrupted += len(self.order.pending) + len(self.claims.waiting)
+
+    # Cells begin
+
+    def _submit(self) -> None:
+        while not self._stopping and self.order.pending and self.engine.free:
+            busy = [*(run.job for run in self.running.values()), *self.claims.waiting.values()]
+            job = self.order.take(busy, self._is_done)
+            if job is None:
+                return
+            claimed = self.claims.claim(job, [key for key in job.stage_keys if not self._is_done(key)])
+            if claimed is not None:
+                self.running[job.cell] = Run(claimed, time.monotonic())
+                self.engine.submit(claimed)
+
+    def _is_done(self, key: str) -> bool:
+        return (self.artifacts.folder / "stages" / key / "result").is_dir()
+
+    # Cells report
+
+    def _hear(self, event: Event) -> None:
+        run = self.running.get(event.cell)
+        if run is None or event.fence != run.job.fence:
+            return  # the last words of an attempt that was given up
+        run.heard, run.begun = time.monotonic(), True
+        try:
+            if event.what in ENDS:
+                self._end(run, event)
+                return
+            if event.what in ("started", "resumed"):
+                versions = {**event.facts.get("versions", {}), **run.job.versions}
+                facts = {"attempt": run.job.attempt, "micro_batch": run.job.micro_batch, "versions": versions}
+                event = replace(event, facts={**event.facts, **facts})
+            self._tell(run.job, event)
+        except LostLeaseError:
+            self._give_up(event.cell)
+
+    def _tell(self, job: Job, event: Event) -> None:
+        """Write an event down, then tell everybody, unless a resumed cell tells again what is known."""
+        if not self.ledger.write(event):
+            return
+        if line := story_line(event):
+            cell_log.append(self.artifacts.folder / "cells" / job.cell, line)  # which claiming it has made
+        for problem in tell_trackers(self.plugins, event, job):
+            self.listen(Event("log", event.cell, {"message": problem}))
+        self.listen(event)
+
+    def _end(self, run: Run, event: Event) -> None:
+        """An attempt has ended: write down how, and do what follows."""
+        job, facts = run.job, dict(event.facts)
+        if "traceback" in facts:
+            cell_log.append(self.artifacts.cell(job.cell), facts.pop("traceback"))
+        if run.silenced and event.what == "lost":
+            facts["reason"] = run.silenced
+        if event.what != "finished" and facts.get("micro_batch") is None:
+            facts["micro_batch"] = job.micro_batch
+        event = replace(event, facts=facts)
+        past = self.past.setdefault(job.cell, [])
+        verdict = judge(event, past, job.spec, attempts=self.attempts)
+        self._follow(job, event, verdict)
+        past.append(Attempt(event.what, str(facts.get("reason", "")), facts.get("micro_batch")))
+        if verdict.halt and not self._stopping:
+            self.outcome.halted = verdict.reason
+            self.stop()
+
+    def _follow(self, job: Job, event: Event, verdict: Verdict) -> None:
+        """Carry a verdict out. What is written comes first: if that fails, nothing else has happened."""
+        cell, facts = job.cell, event.facts
+        match verdict.how:
+            case "again" if not self._stopping:
+                follows = {"attempt": job.attempt + 1, "again": True, "next_micro_batch": verdict.micro_batch}
+                follows |= {"attempts": self.attempts} if event.what == "lost" else {}
+                self._tell(job, replace(event, facts={**facts, **follows}))
+                self.order.add(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch))
+            case "again" | "interrupted":
+                again = {"again": True, "next_micro_batch": verdict.micro_batch} if event.what == "oom" else {}
+                self._tell(job, replace(event, facts={**facts, **again}))
+                self.outcome.interrupted += 1
+            case "finished":
+                self._tell(job, event)
+                drop_checkpoints(self.artifacts.cell(cell))
+                self.outcome.finished += 1
+                self.durations.learn(job.spec, facts.get("seconds"))
+            case "failed" | "oom":
+                self._tell(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
+                self.outcome.fail(cell, verdict.reason)
+        del self.running[cell]
+        self.order.learn()
+        if cell not in self.order.pending:
+            self.claims.release(cell)
+
+    # What comes from outside
+
+    def _heed(self) -> None:
+        """Pass on to the cells that somebody asked to stop."""
+        asked = min(self.stop.asked, 2)
+        if asked > self._stopping:
+            self._stopping = asked
+            if self.running and not self.outcome.halted:
+                texts = (
+                    "Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once.",
+                    "Ending at once.",
+                )
+                self.stop.say(texts[asked - 1])
+            self.engine.stop(at_once=asked > 1)
+
+    def _end_silent(self) -> None:
+        """Stop the cells that said nothing for too long."""
+        if self.timeout is None:
+            return
+        now = time.monotonic()
+        for cell, run in self.running.items():
+            if not run.begun and self.engine.queued(cell):
+                run.heard = now
+            patience = self.timeout if run.begun else max(self.timeout, START)
+            if now - run.heard > patience and not run.silenced:
+                run.silenced = f"said nothing for {patience:g} s (--timeout)"
+                self.engine.stop(cell, at_once=True)
+
+    def _look_elsewhere(self) -> None:
+        """Take over what other drivers finished, take up what they left, give up what they took."""
+        for cell in self.claims.lost() & self.running.keys():
+            self._give_up(cell)
+        for job, event in self.claims.look():
+            if event is None:
+                self.order.add(job)
+                continue
+            if event.what == "finished":
+                self.outcome.elsewhere += 1
+                self.durations.learn(job.spec, event.facts["seconds"])
+            else:
+                self.outcome.fail(job.cell, str(event.facts["reason"]))
+            self.listen(event)
+
+    def _give_up(self, cell: str) -> None:
+        """Another driver has taken a cell of ours, thinking that we are dead: it is theirs now."""
+        run = self.running.pop(cell)
+        self.engine.stop(cell, at_once=True)
+        self.claims.give_up(run.job)
+
+    def _wind_down(self) -> None:
+        """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""
+        with suppress(Exception):
+            self.engine.stop()
+            until = time.monotonic() + GRACE
+            while self.running and time.monotonic() < until:
+                for event in self.engine.poll(PULSE):
+                    if event.what in ENDS:
+                        self.running.pop(event.cell, None)

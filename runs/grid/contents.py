@@ -1,0 +1,163 @@
+"""What lies behind the names in a specification: data files and weights, each read, checked and hashed once."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
+from taskloom.core.words import kind_word, show
+from taskloom.core.work import is_ctrl_c
+from taskloom.registry.installed.failures import last_line
+from taskloom.registry.installed.quiet import aside
+from taskloom.runs.grid.build import make
+from taskloom.runs.grid.canonical import canonical
+from taskloom.runs.grid.overrides import Overrides
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+
+
+class Contents:
+    """What lies behind the names in a spec – data files and weights – each read and hashed once."""
+
+    def __init__(self, catalogue: "Catalogue", overrides: Overrides) -> None:
+        self._catalogue = catalogue
+        self._overrides = overrides
+        self._known: dict[str, str | TaskloomError] = {}
+        self.notes: list[str] = []
+
+    def problems(self, spec: dict[str, Any], known: set[str]) -> list[Problem]:
+        """What is missing or unreadable, beside the components whose options are wrong already."""
+        found = []
+        for path, kind, component in _sources(spec):
+            if any(other == path or other.startswith(f"{path}.") for other in known):
+                continue
+            content = self._content(kind, component)
+            if isinstance(content, TaskloomError):
+                found.append(Problem(path, f"{content}{self._advice(kind, component)}"))
+        return found
+
+    def _advice(self, kind: str, component: dict[str, Any]) -> str:
+        """Which option of the command line may help, unless it was given already."""
+        if kind == "data" and "dir" in component and self._overrides.data is None:
+            return "; --data FOLDER says where data sets are"
+        if kind == "encoder" and component.get("weights") and self._overrides.weights is None:
+            return "; --weights NAME_OR_FOLDER takes others, such as minilm"
+        return ""
+
+    def of(self, spec: dict[str, Any]) -> dict[str, str]:
+        """Path → fingerprint of everything the run reads."""
+        return {path: str(self._content(kind, component)) for path, kind, component in _sources(spec)}
+
+    def _content(self, kind: str, component: dict[str, Any]) -> "str | TaskloomError":
+        key = canonical([kind, component])
+        if key not in self._known:
+            try:
+                self._known[key] = self._read(kind, component)
+            except TaskloomError as error:
+                self._known[key] = error
+            except BaseException as error:  # a third party's class may raise anything, and call sys.exit
+                if is_ctrl_c(error):
+                    raise
+                entry = self._catalogue.get(kind, component["name"])
+                what = f"{kind_word(kind)} {entry.name!r} ({entry.origin}) cannot be used"
+                self._known[key] = TaskloomError(f"{what}: {last_line(error)}")
+        return self._known[key]
+
+    def _read(self, kind: str, component: dict[str, Any]) -> str:
+        with aside():  # what a plugin prints is no part of a command's output
+            return self._encoder(component) if kind == "encoder" else self._data(component)
+
+    def _encoder(self, component: dict[str, Any]) -> str:
+        encoder = make(self._catalogue, Encoder, component)
+        encoder.check()
+        return self._fingerprint(encoder)
+
+    def _data(self, component: dict[str, Any]) -> str:
+        data = make(self._catalogue, DataSet, component)
+        content = self._fingerprint(data)
+        splits: tuple[Split, Split] = ("train", "dev")
+        for split in splits:
+            examples = data.load(split)
+            check_examples(data, split, examples)
+            self.notes += summary_of_skipped(examples.skipped)
+        return content
+
+    def _fingerprint(self, part: DataSet | Encoder) -> str:
+        """What the part says of its content; a third party's is asked twice, for an identity has to last."""
+        where = f"{kind_word(part.kind)} {part.name!r}"
+        content = part.fingerprint()
+        filled = part.kind == "encoder" or bool(content)  # an encoder without weights has nothing to say
+        if not isinstance(content, str) or not filled:
+            raise TaskloomError(f"{where}: fingerprint() should be a text, a fingerprint. Found {show(content)}.")
+        if not self._catalogue.get(part.kind, part.name).builtin and (again := part.fingerprint()) != content:
+            found = f"Found {show(content, 40)}, then {show(again, 40)}."
+            raise TaskloomError(f"{where}: fingerprint() should be the same every time, or no result lasts. {found}")
+        return content
+
+
+def check_examples(data: DataSet, split: str, examples: Examples) -> None:
+    """Refuse a split that cannot be used, whoever wrote the data set. Only one to predict may lack labels."""
+    where = f"data set {data.name!r}, split {split!r}"
+    if not isinstance(examples, Examples):
+        raise DataError(f"{where}: load() should return Examples. Found {type(examples).__name__}.")
+    if not len(examples):
+        raise DataError(f"{where}: there are no examples")
+    sizes = {len(column) for column in examples.columns} | {len(examples)}
+    if len(examples.columns) != data.columns or len(sizes) != 1:
+        raise DataError(
+            f"{where}: should have {data.columns} column(s) of {len(examples)} texts. "
+            f"Found {len(examples.columns)} of {', '.join(str(len(column)) for column in examples.columns)}."
+        )
+    _check_texts(where, examples)
+    if data.labels is None or (split == "test" and examples.labels is None):
+        return
+    labels: Any = examples.labels  # what a third party put there
+    if labels is None:
+        raise DataError(f"{where}: every example should have a label. Found None.")
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "fiub":
+        kind = f"an array of {labels.dtype}" if isinstance(labels, np.ndarray) else type(labels).__name__
+        raise DataError(f"{where}: labels should be an array of numbers. Found {kind}.")
+    if labels.shape != (len(examples),):
+        shape = list(labels.shape)
+        raise DataError(f"{where}: every example should have a label, [{len(examples)}] in all. Found {shape}.")
+    if not np.isfinite(labels).all():
+        raise DataError(f"{where}: labels should be numbers. Found {labels[~np.isfinite(labels)][0]}.")
+    if data.labels.classes and (broken := labels[labels != np.round(labels)]).size:
+        raise DataError(f"{where}: labels are classes and should be whole numbers. Found {broken[0]:g}.")
+    low, high = float(labels.min()), float(labels.max())
+    if not (data.labels.low <= low and high <= data.labels.high):
+        allowed = f"{data.labels.low:g} to {data.labels.high:g}"
+        raise DataError(f"{where}: labels should be {allowed}. Found {low:g} to {high:g}.")
+
+
+def _check_texts(where: str, examples: Examples) -> None:
+    """Every text and every id is a text, and can be written down."""
+    for what, texts in (*(("text", column) for column in examples.columns), ("id", examples.ids)):
+        if isinstance(texts, str):
+            raise DataError(f"{where}: a column should hold a text per example. Found a single text.")
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise DataError(f"{where}: {what} {place} should be a text. Found {type(text).__name__} {show(text)}.")
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:
+            place = next(place for place, text in enumerate(texts) if any("\ud800" <= c <= "\udfff" for c in text))
+            raise DataError(
+                f"{where}: {what} {place} holds half a character (a lone surrogate). Found {texts[place]!a:.100}."
+            ) from None
+
+
+def summary_of_skipped(skipped: Iterable[str], *, most: int = 3) -> list[str]:
+    """The log lines for rows that could not be read: the first few in full, the rest counted."""
+    rows = list(skipped)
+    lines = [f"skipped: {row}" for row in rows[:most]]
+    return lines + ([f"skipped: {len(rows) - most} more rows of the same file"] if len(rows) > most else [])
+
+
+def _sources(spec: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    if not spec:
+        return []
+    sources = [("encoder", "encoder", spec["encoder"])]
+    return sources + [(f"tasks.{name}.data", "data", task["data"]) for name, task in spec["tasks"].items()]

@@ -1,0 +1,57 @@
+"""What a cell is: everything that decides its result, and the name that follows from it."""
+
+from typing import TYPE_CHECKING, Any
+
+from taskloom.runs.grid.build import without_locations
+from taskloom.runs.grid.canonical import digest
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+    from taskloom.runs.grid.contents import Contents
+
+#: Part of every identity: raised when the trainer itself would give other results for the same spec.
+TRAINER = 1
+#: Where a run finds room, not what it computes.
+NOT_PART = frozenset({"resources"})
+
+
+def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> dict[str, Any]:
+    """Exactly what is hashed: resolved spec less places, content of data and weights, plugins and their versions.
+
+    Example: ``{"spec": {…}, "content": {"encoder": "9f…"}, "plugins": {"taskloom": "0.1.0"}, "trainer": 1}``.
+    Runs with equal facts have equal results, so what differs between two cells is found here.
+    """
+    bare = {
+        **{key: value for key, value in spec.items() if key not in NOT_PART},
+        "encoder": without_locations(catalogue, "encoder", spec["encoder"]),
+        "tasks": {
+            name: {**task, "data": without_locations(catalogue, "data", task["data"])}
+            for name, task in spec["tasks"].items()
+        },
+    }
+    return {
+        "spec": bare,
+        "content": contents.of(spec),
+        "plugins": catalogue.versions(spec),
+        "trainer": TRAINER,
+    }
+
+
+def identity(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> str:
+    """The name of a run: the hash of its facts."""
+    return digest(facts(spec, catalogue, contents))
+
+
+def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
+    """The identity of what each stage but the last hands on: equal for runs that agree in all up to there.
+
+    Selection and the overall score play no part: a stage hands on its last epoch.
+    """
+    keys = []
+    for count in range(1, len(spec["stages"])):
+        stages = spec["stages"][:count]
+        names = {name for stage in stages for name in stage["tasks"]}
+        tasks = {name: task for name, task in spec["tasks"].items() if name in names}
+        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "overall": "mean"}
+        keys.append(identity(prefix, catalogue, contents))
+    return tuple(keys)

@@ -1,0 +1,207 @@
+"""What the command line lays over a whole grid: where data lie, other weights, any setting; a smoke run; some rows.
+
+Everything here works on variants, the rows of a grid before they are resolved, so a cell's recorded specification and
+identity say what was really run.
+"""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import ValidationError
+
+from taskloom.core.errors import DataError, Problem, RequestError, unknown
+from taskloom.core.specs import RunSpec, plain
+from taskloom.runs.grid.grid import Grid, Variant
+from taskloom.runs.grid.paths import PathError, assign, component_of, parts_of, values_at
+from taskloom.runs.grid.smoke import smoke_grid, smoke_run
+
+if TYPE_CHECKING:
+    from taskloom.core.data import DataSet
+    from taskloom.registry.installed.catalogue import Catalogue
+
+#: Where a recorded grid says what the command line laid over its file.
+OVERRIDES = "overrides"
+#: Where the first is asked for and only the second is there, the second has data of the same form.
+STAND_INS = {"snli": "sick"}
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What to lay over a grid; nothing by default.
+
+    ``data`` is a folder that holds the data sets, ``weights`` replaces the encoder's, ``epochs`` is the most that a
+    stage may have, ``settings`` are paths with their new values, ``only`` are patterns of the rows to run, ``smoke``
+    makes every run tiny.
+    """
+
+    data: Path | None = None
+    weights: str | None = None
+    epochs: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    smoke: bool = False
+
+
+@dataclass(frozen=True)
+class Overridden:
+    """A grid with its variants after overrides, and what the user may not expect of them."""
+
+    grid: Grid
+    variants: list[Variant]
+    notes: list[str]
+
+
+def override(grid: Grid, variants: list[Variant], overrides: Overrides, catalogue: "Catalogue") -> Overridden:
+    """Lay overrides over every row; a request that cannot be meant is a ``RequestError``."""
+    if overrides == Overrides(only=overrides.only):
+        return Overridden(grid, _choose(variants, overrides.only), [])
+    said: list[str] = []
+    notes: list[str] = []
+    specs = [_complete(variant.spec) for variant in variants]
+    if overrides.smoke:
+        _refuse_with_smoke(overrides)
+        grid = smoke_grid(grid)
+        specs = [smoke_run(spec, catalogue) for spec in specs]
+        said.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
+    if overrides.data is not None:
+        notes += _DataFolder(overrides.data, catalogue).rewrite(specs)
+    before = deepcopy(specs)
+    if overrides.epochs is not None:
+        _shorten(specs, overrides.epochs)
+        said.append(f"at most {overrides.epochs} epoch{'' if overrides.epochs == 1 else 's'} per stage")
+    weights = {} if overrides.weights is None else {"encoder.weights": overrides.weights}
+    for path, value in (weights | dict(overrides.settings)).items():
+        _assign_everywhere(specs, path, value)
+        said.append(f"{path} = {json.dumps(value)}")
+    specs = [_complete(spec) for spec in specs]
+    lost = [one.label for one, old, new in zip(variants, before, specs, strict=True) if _loses(one.settings, old, new)]
+    if lost:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        notes.append(f"other values than the grid's own in {', '.join(lost[:3])}{more}: labels may no longer fit")
+    if said or notes:
+        grid = replace(grid, raw={**grid.raw, OVERRIDES: [*said, *notes]})
+    changed = [replace(one, spec=spec) for one, spec in zip(variants, specs, strict=True)]
+    return Overridden(grid, _choose(changed, overrides.only), notes)
+
+
+def _refuse_with_smoke(overrides: Overrides) -> None:
+    given = [name for name in ("data", "weights") if getattr(overrides, name) is not None]
+    if given:
+        text = "a smoke run has its own text and encoder; leave out one of the two"
+        raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with --{' and --'.join(given)}.")])
+
+
+def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> None:
+    """Set a value in every run that has the place; it is an error if none has."""
+    if path.split(".")[0] == "seed":
+        raise RequestError("--set", [Problem(path, 'a grid lists its seeds under "seeds"')])
+    failed: list[str] = []
+    for spec in specs:
+        try:
+            trial = deepcopy(spec)
+            assign(trial, path, deepcopy(value))
+        except PathError as error:
+            failed.append(str(error))
+        else:
+            spec.update(trial)
+    if len(failed) == len(specs):
+        raise RequestError("--set", [Problem(path, failed[0])])
+
+
+def _complete(spec: dict[str, Any]) -> dict[str, Any]:
+    """The run with the specs' defaults written out, so that paths lead somewhere; as it is if it is wrong in form."""
+    try:
+        return dict(plain(RunSpec.model_validate(spec)))
+    except ValidationError:
+        return deepcopy(spec)
+
+
+def _shorten(specs: list[dict[str, Any]], most: int) -> None:
+    for spec in specs:
+        for stage in parts_of(spec, "stages"):
+            if isinstance(stage.get("epochs"), int):
+                stage["epochs"] = min(stage["epochs"], most)
+
+
+def _loses(settings: Mapping[str, Any], old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a row no longer has what the grid sets for it."""
+    try:
+        return any(values_at(old, path) != values_at(new, path) for path in settings)
+    except PathError:
+        return False
+
+
+def _choose(variants: list[Variant], patterns: tuple[str, ...]) -> list[Variant]:
+    """Mark the rows that any pattern fits; without patterns all."""
+    if not patterns:
+        return variants
+    labels = [variant.label for variant in variants]
+    problems = [
+        Problem("", unknown("row", pattern, labels, where="rows"))
+        for pattern in patterns
+        if not any(_fits(label, pattern) for label in labels)
+    ]
+    if problems:
+        raise RequestError("--only", problems)
+    return [replace(one, chosen=any(_fits(one.label, pattern) for pattern in patterns)) for one in variants]
+
+
+def _fits(label: str, pattern: str) -> bool:
+    return label == pattern or fnmatchcase(label, pattern)
+
+
+class _DataFolder:
+    """One folder for all data sets that have an option ``dir``: their files lie in it, or in a folder of their name."""
+
+    def __init__(self, folder: Path, catalogue: "Catalogue") -> None:
+        self.folder = folder.expanduser().absolute()
+        self._catalogue = catalogue
+        self._said: dict[str, None] = {}
+        if not self.folder.is_dir():
+            raise RequestError("--data", [Problem("", f"{folder} is not a folder")])
+
+    def rewrite(self, specs: list[dict[str, Any]]) -> list[str]:
+        """Point every data set at its files, in place; returns what a reader of the results should know."""
+        for spec in specs:
+            for task in parts_of(spec, "tasks"):
+                data = component_of(task.get("data"))
+                if data is not None and self._has_folder(data["name"]):
+                    task["data"] = self._point(data)
+        return list(self._said)
+
+    def _has_folder(self, name: str) -> bool:
+        names = self._catalogue.names("data")
+        return name in names and "dir" in self._catalogue.get("data", name).options
+
+    def _point(self, data: dict[str, Any]) -> dict[str, Any]:
+        found = self._search(data)
+        other = STAND_INS.get(data["name"])
+        if found is None and other is not None:
+            found = self._search({**data, "name": other})
+            if found is not None:
+                self._said[f"{other} in place of {data['name']}, which is not in the data folder"] = None
+        # Where nothing is found the plan says what it looked for, and where.
+        return found or {**data, "dir": str(self.folder)}
+
+    def _search(self, data: dict[str, Any]) -> dict[str, Any] | None:
+        """The data set with the folder in which it finds its files, or None."""
+        for folder in (self.folder, *sorted(self.folder.glob(f"{data['name']}*"))):
+            candidate = {**data, "dir": str(folder)}
+            if folder.is_dir() and self._readable(candidate):
+                return candidate
+        return None
+
+    def _readable(self, data: dict[str, Any]) -> bool:
+        made = self._catalogue.try_out("data", data)
+        if isinstance(made, list):  # its options are wrong, which the plan reports
+            return False
+        try:
+            cast("DataSet", made).fingerprint()
+        except DataError:
+            return False
+        return True

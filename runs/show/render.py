@@ -1,0 +1,276 @@
+"""A table as text: plain, github, latex, html, csv or json.
+
+The best mean of a column is bold where the format has bold; in plain text it is bold on a terminal and marked with
+``*`` anywhere else. Means that look the same are all marked. Under the text formats stand the reasons for every hole.
+Published figures are shown on request, beside ours and with the difference; ``†`` marks an overall score that does not
+follow from its parts.
+"""
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tabulate import tabulate
+
+from taskloom.core.errors import unknown
+from taskloom.core.visible import one_line, visible
+from taskloom.runs.analysis.tables import Row, Table
+
+FORMATS = ("plain", "github", "latex", "html", "csv", "json")
+#: More reasons than this are counted; ``taskloom cells`` and the json format have them all.
+MOST_NOTES = 12
+#: Rows that are named for one reason; further ones are counted.
+MOST_ROWS = 4
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "—": "---",
+    "Δ": r"$\Delta$",
+    "†": r"$\dagger$",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _github(text: str) -> str:
+    # An underscore inside a word is no emphasis there, and names are full of them.
+    return re.sub(r"[\\|*`<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
+
+
+@dataclass(frozen=True)
+class _Style:
+    """How one format writes a table: tabulate's name for it, and its ways to escape, mark and annotate."""
+
+    tabulate: str
+    escape: Callable[[str], str]
+    bold: str
+    note: str
+
+
+_STYLES = {
+    "plain": _Style("simple", str, "*{}", "{}"),
+    "terminal": _Style("simple", str, "\x1b[1m{}\x1b[0m", "{}"),
+    "github": _Style("pipe", _github, "**{}**", "- {}"),
+    "latex": _Style("latex_raw", _latex, r"\textbf{{{}}}", r"\par{{\footnotesize {}}}"),
+    "html": _Style("unsafehtml", html.escape, "<b>{}</b>", "<p><small>{}</small></p>"),
+}
+
+
+_Part = tuple[str, Callable[[Row], str]]  # a column's title, and how a row fills it
+
+
+def render(table: Table, form: str, *, terminal: bool = False, reported: bool = False) -> str:
+    """The table in one of ``FORMATS``; ``terminal`` lets plain text use bold, ``reported`` shows published figures."""
+    if form not in FORMATS:
+        raise ValueError(unknown("format", form, FORMATS))
+    if form == "json":
+        return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
+    if form == "csv":
+        return visible(_csv(table, reported))
+    style = _STYLES["terminal" if form == "plain" and terminal else form]
+    cells = _Cells(table, style, reported)
+    marked = "" if style.bold != "*{}" or not cells.marked else "* best of its column"
+    lines = [*_notes(table), marked, *(_reported_notes(table) if reported else ())]
+    notes = [style.note.format(style.escape(one_line(note))) for note in lines if note]
+    text = tabulate(
+        cells.body,
+        headers=[style.escape(head) for head in cells.head],
+        tablefmt=style.tabulate,
+        disable_numparse=True,
+        colalign=["left", *["right"] * (len(cells.head) - 1)],
+    )
+    return "\n".join([text, "", *notes] if notes else [text])
+
+
+class _Cells:
+    """Head and body of the table as text in one style."""
+
+    def __init__(self, table: Table, style: _Style, reported: bool) -> None:
+        self.table, self.style, self.marked = table, style, False
+        self._best = {column: table.best(column) for column in table.columns}
+        parts = self._reported_parts() if reported else self._parts()
+        self.head = ["", *(title for title, _ in parts)]
+        self.body = [[style.escape(one_line(row.label)), *(part(row) for _, part in parts)] for row in table.rows]
+
+    def _parts(self) -> list[_Part]:
+        table = self.table
+        parts: list[_Part] = [("seeds", _seeds)]
+        parts += [(_title(column), partial(self._figure, column)) for column in table.columns]
+        if table.baseline is not None and "overall" in table.columns:
+            parts.append(("Δ overall", self._delta))
+        return parts
+
+    def _reported_parts(self) -> list[_Part]:
+        """Ours, theirs and the difference; before anything was run theirs alone."""
+        table = self.table
+        theirs = [column for column in table.columns if column in table.reported]
+        if not table.begun:
+            return [(f"{_title(column)} reported", partial(self._reported, column)) for column in theirs]
+        parts: list[_Part] = [("seeds", _seeds)]
+        for column in table.columns:
+            parts.append((_title(column), partial(self._figure, column)))
+            if column in theirs:
+                parts.append(("reported", partial(self._reported, column)))
+                parts.append(("diff", partial(self._difference, column)))
+        return parts
+
+    def _figure(self, column: str, row: Row) -> str:
+        figure, digits = row.figures[column], self.table.digits
+        if figure.mean is None:
+            return self.style.escape("—")
+        mean = number(column, figure.mean, digits)
+        text = mean if figure.sd is None else f"{mean} ± {number(column, figure.sd, digits)}"
+        best = self._best[column]
+        if not row.complete or best is None or mean != number(column, best, digits):
+            return self.style.escape(text)
+        self.marked = True
+        return self.style.bold.format(self.style.escape(text))
+
+    def _reported(self, column: str, row: Row) -> str:
+        if column not in row.reported:
+            return ""
+        mark = "†" if column == "overall" and row.follows is False else ""
+        return self.style.escape(number(column, row.reported[column], self.table.digits) + mark)
+
+    def _difference(self, column: str, row: Row) -> str:
+        difference = row.difference(column)
+        if difference is None:
+            return ""
+        return self.style.escape(number(column, difference, self.table.digits, sign="+"))
+
+    def _delta(self, row: Row) -> str:
+        if row.label == self.table.baseline:
+            return "baseline"
+        delta = self.table.delta(row, "overall")
+        return self.style.escape("—" if delta is None else number("overall", delta, self.table.digits, sign="+"))
+
+
+def _title(column: str) -> str:
+    return "memory (MiB)" if column == "memory" else column
+
+
+def _seeds(row: Row) -> str:
+    return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
+
+
+def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
+    """A figure as the table prints it: scores with ``digits``, seconds with one, memory in MiB.
+
+    >>> number("sst", 0.51249, 3), number("seconds", 12.345, 3), number("memory", 3 * 2**20, 3)
+    ('0.512', '12.3', '3')
+    """
+    if column == "memory":
+        value, digits = value / 2**20, 0
+    elif column == "seconds":
+        digits = 1
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # + 0.0 turns -0.0 into 0.0
+
+
+def _notes(table: Table) -> list[str]:
+    """Why figures are missing, each reason once."""
+    rows: dict[str, list[str]] = {}
+    for row in table.rows:
+        seeds: dict[str, list[int]] = {}
+        for missing in row.missing:
+            seeds.setdefault(missing.why, []).append(missing.seed)
+        for why, which in seeds.items():
+            if len(which) == len(row.seeds) and len(which) > 1:
+                who = row.label
+            else:
+                who = f"{row.label}, seed{'s' if len(which) > 1 else ''} {', '.join(map(str, which))}"
+            rows.setdefault(why, []).append(who)
+    every = len(table.rows) > MOST_ROWS and not any(row.n for row in table.rows)
+    notes = []
+    for why, names in rows.items():
+        rest = f"; and {len(names) - MOST_ROWS} more" if len(names) > MOST_ROWS else ""
+        who = "every row" if every and len(names) == len(table.rows) else "; ".join(names[:MOST_ROWS]) + rest
+        notes.append(f"— {who}: {why}")
+    if len(notes) > MOST_NOTES:
+        more = len(notes) - MOST_NOTES
+        notes = [*notes[:MOST_NOTES], f"— and {more} more: `taskloom cells {table.name}` lists them all"]
+    return notes
+
+
+def _reported_notes(table: Table) -> list[str]:
+    """What a reader of published figures should know."""
+    notes = []
+    for row in table.rows:
+        if row.follows is False and row.derived is not None:
+            printed, value = (number("overall", x, table.digits) for x in (row.reported["overall"], row.derived.value))
+            slack = f"{row.derived.slack:.2g}"
+            notes.append(
+                f"† {row.label}: the reported overall {printed} does not follow from the figures beside it; they give "
+                f"{value}, and rounding explains at most {slack}"
+            )
+    test = [row.label for row in table.rows if row.split != "dev" and row.reported]
+    if test:
+        notes.append(f"reported on test and ours on dev, so without a difference: {'; '.join(test)}")
+    return [*notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
+
+
+def as_json(table: Table) -> list[dict[str, Any]]:
+    """One object per row: label, number of finished seeds, per metric mean and sd, and what was published.
+
+    ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
+    parts, and ``follows`` whether the reported one does.
+    """
+    rows = []
+    for row in table.rows:
+        metrics: dict[str, dict[str, float | int | None]] = {}
+        for column, figure in row.figures.items():
+            metrics[column] = {"mean": figure.mean, "sd": figure.sd, "n": len(figure.values)}
+            if table.baseline is not None:
+                metrics[column]["delta"] = table.delta(row, column)
+        rows.append(
+            {
+                "label": row.label,
+                "n": row.n,
+                "seeds": list(row.seeds),
+                "baseline": row.label == table.baseline,
+                "metrics": metrics,
+                "reported": row.reported,
+                "reported_train": row.reported_train,
+                "split": row.split,
+                "difference": {column: row.difference(column) for column in row.figures if column in row.reported},
+                "derived": None if row.derived is None else row.derived.value,
+                "follows": row.follows,
+                "note": row.note,
+                "missing": [vars(missing) for missing in row.missing],
+            }
+        )
+    return rows
+
+
+def _csv(table: Table, reported: bool) -> str:
+    """Raw figures, mean and sd in columns of their own; memory in bytes."""
+    text = io.StringIO()
+    shown = {column: ["mean", "sd"] for column in table.columns}
+    if reported:
+        for column in set(shown) & table.reported:
+            shown[column] += ["reported", "difference"]
+    writer = csv.writer(text, lineterminator="\n")
+    names = [f"{column} {part}" for column, parts in shown.items() for part in parts]
+    writer.writerow(["label", "n", "seeds", *names, *(["split", "follows"] if reported else []), "missing"])
+    for row in table.rows:
+        figures: list[Any] = []
+        for column, figure in row.figures.items():
+            values = {"mean": figure.mean, "sd": figure.sd, "reported": row.reported.get(column)}
+            values["difference"] = row.difference(column)
+            figures += [values[part] for part in shown[column]]
+        missing = "; ".join(f"seed {missing.seed}: {missing.why}" for missing in row.missing)
+        follows = {True: "yes", False: "no", None: ""}[row.follows]
+        figures += [row.split, follows] if reported else []
+        writer.writerow([row.label, row.n, len(row.seeds), *figures, missing])
+    return text.getvalue().rstrip("\n")

@@ -1,0 +1,177 @@
+"""One cell at work: what its stages share, what it reports, and how it hears that it should stop."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from taskloom.core import Emit, Encoder, Event, Job, Split, Task
+from taskloom.registry.results.artifacts import Artifacts, refuse_late, write_text
+from taskloom.runs.grid.build import make, make_task
+from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.feed import Feed
+from taskloom.runs.training.machine import peak_memory
+from taskloom.runs.training.model import Model, device_for_this_process
+from taskloom.runs.training.submission import json_lines
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+
+#: Seconds between two progress events.
+PULSE = 0.5
+#: The events whose facts stand in checkpoints, so that a cell that goes on can tell them again.
+REMEMBERED = frozenset({"epoch", "stage"})
+
+Told = list[tuple[str, dict[str, Any]]]
+
+
+class Stopped(Exception):  # noqa: N818 - a wish of the user's, no error
+    """Somebody asked the cell to stop."""
+
+
+class Pulse:
+    """A cell's signs of life while it works, and where it hears that it should stop."""
+
+    def __init__(self, job: Job, emit: Emit | Callable[[Event], None], stage: int = 0, epoch: int = 1) -> None:
+        self._job, self._emit = job, emit
+        self._told = time.monotonic()
+        self.facts: dict[str, Any] = {
+            "stage": stage,
+            "epoch": epoch,
+            "step": 0,
+            "steps": 0,
+            "rate": 0.0,
+            "losses": {},
+        }
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next progress event."""
+        return time.monotonic() - self._told > PULSE
+
+    def raise_if_stopped(self) -> None:
+        """Raise :class:`Stopped` if that was asked for."""
+        if getattr(self._emit, "stop_asked", False):
+            raise Stopped
+
+    def __call__(self) -> None:
+        """Heed a wish to stop; report where the cell is, if it is time."""
+        self.raise_if_stopped()
+        if self.due:
+            self._told = time.monotonic()
+            self._emit(Event("progress", self._job.cell, {**self.facts, "memory": peak_memory()}))
+
+
+@dataclass
+class Best:
+    """The epoch that selection prefers so far."""
+
+    epoch: int = -1
+    score: float = float("-inf")
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+def told_of(state: dict[str, Any]) -> Told:
+    """The epochs and stages that a checkpoint remembers, oldest first; one of an older version remembers none."""
+    return [(what, facts) for what, facts in json.loads(state.get("told", "[]"))]
+
+
+@dataclass
+class Run:
+    """What the stages of one run work on."""
+
+    job: Job
+    emit: Emit | Callable[[Event], None]
+    catalogue: "Catalogue"
+    device: torch.device
+    tasks: dict[str, Task]
+    model: Model
+    train: dict[str, Feed]
+    dev: dict[str, Feed]
+    artifacts: Artifacts
+    folder: Path
+    pulse: Pulse
+    best: Best = field(default_factory=Best)
+    told: Told = field(default_factory=list)  # what a checkpoint has to remember: a driver may not have heard it
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def build(
+        cls,
+        job: Job,
+        emit: Emit | Callable[[Event], None],
+        catalogue: "Catalogue",
+        resumed: dict[str, Any] | None = None,
+    ) -> "Run":
+        """Make the components and read the data; ``resumed`` is the state of a checkpoint, whose place it takes."""
+        began = time.monotonic()
+        where = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
+        pulse = Pulse(job, emit, **where)
+        device, artifacts, spec = device_for_this_process(), Artifacts(Path(job.folder)), job.spec
+        tasks = {name: make_task(catalogue, name, task) for name, task in spec["tasks"].items()}
+        encoder, precision = make(catalogue, Encoder, spec["encoder"]), spec.get("precision", "float32")
+        model = Model(encoder, tasks, seed=spec["seed"], precision=precision)
+
+        def feed(task: Task, split: Split) -> Feed:
+            pulse()
+            return Feed.open(task, task.data.load(split), encoder, artifacts.cache(), device, pulse)
+
+        train = {name: feed(task, "train") for name, task in tasks.items()}
+        dev = {name: feed(task, "dev") for name, task in tasks.items()}
+        for name, task in tasks.items():
+            task.loss.prepare(labels=task.labels, rows=len(train[name]))
+        model.to(device)
+        folder = artifacts.cell(job.cell)
+        run = cls(job, emit, catalogue, device, tasks, model, train, dev, artifacts, folder, pulse, began=began)
+        if resumed is not None:
+            run.began -= resumed["seconds"]
+            run.best = Best(**(resumed["best"] or {}))
+            run.told = told_of(resumed)
+        return run
+
+    def tell(self, what: str, **facts: Any) -> None:
+        if what in REMEMBERED:
+            self.told.append((what, facts))
+        self.emit(Event(what, self.job.cell, facts))
+
+    def refuse_late(self) -> None:
+        """To be asked before a file is written: ``LostLeaseError`` if the cell is somebody else's by now."""
+        if self.job.fence > 0:
+            refuse_late(self.folder, self.job.fence)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def micro_batch(self, index: int) -> int | None:
+        """Most examples of a task at a time: what the stage says, or less where memory did not allow it."""
+        limits = (self.job.spec["stages"][index].get("micro_batch"), self.job.micro_batch)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def scored(self, index: int) -> list[str]:
+        """The tasks with a dev score after stage ``index``: labelled, trained by then, their head predicting."""
+        trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
+        return [
+            name
+            for name, task in self.tasks.items()
+            if name in trained and task.data.labels is not None and task.head.gives != "vectors"
+        ]
+
+    def keep_best(self, epoch: int, scores: dict[str, float], predicted: dict[str, NDArray[np.float64]]) -> None:
+        """Keep weights and predictions if selection prefers this epoch; of equals, the first."""
+        how = self.job.spec["selection"]
+        score = float(epoch) if how == "last" or not scores else scores[how]
+        if not score > self.best.score:
+            return
+        self.best = Best(epoch, score, scores)
+        self.refuse_late()
+        saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})
+        for name, values in predicted.items():
+            self.refuse_late()
+            write_text(self.folder / f"predictions-{name}-dev.jsonl", json_lines(self.dev[name].examples, values))

@@ -1,0 +1,213 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped.
+
+A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
+random states) and ``state.json`` (where the run stands, the sampler's state, what was reported so far, and the
+checksums of both files).
+The last two are kept, so that a damaged one can be passed over. One that was written in the middle of an epoch makes
+way for the epoch's. Nothing is ever unpickled.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from taskloom.registry.results.artifacts import partial_prefix, sync
+
+Tensors = dict[str, Tensor]
+KEPT = 2
+
+
+def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
+    """Write tensors and state into ``folder``, which is there whole or not at all; replaces what was there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
+    try:
+        save_file(tensors, partial / "tensors.safetensors")
+        facts = json.loads(json.dumps({**state, "sha256": sha256_of(partial / "tensors.safetensors")}, allow_nan=False))
+        facts["check"] = _check_of(facts)
+        (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
+        for path in (partial / "tensors.safetensors", partial / "state.json", partial):
+            sync(path)
+        put_folder(partial, folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def put_folder(partial: Path, folder: Path) -> None:
+    """Give a folder its name. What has it already is moved aside first, so that nobody sees it half removed."""
+    while True:
+        try:
+            partial.rename(folder)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        aside = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
+        with suppress(FileNotFoundError):  # another process was quicker
+            folder.rename(aside / "old")
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
+    state = check_folder(folder)
+    try:
+        return load_file(folder / "tensors.safetensors"), state
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # what a stranger put there
+        raise ValueError(f"{folder.name} holds no tensors that can be read: {error}") from None
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The state that :func:`save_folder` wrote; ``ValueError`` if it or the tensors are not what was written."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        found = sha256_of(folder / "tensors.safetensors")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{folder.name} cannot be read: {error}") from None
+    whole = isinstance(state, dict) and found == state.get("sha256")
+    if not whole or state.get("check", _check_of(state)) != _check_of(state):
+        raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
+    return state
+
+
+def _check_of(state: dict[str, Any]) -> str:
+    """The checksum of a state, less itself; a state that was written before there was one has none."""
+    kept = {key: value for key, value in state.items() if key != "check"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def save_checkpoint(
+    folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any], *, place: int = 0
+) -> None:
+    """Write a checkpoint of a cell and drop older ones: two are kept, the last whole epoch's always among them.
+
+    ``epoch`` is the last one that ended, ``place`` the number of steps of the next one that were made.
+    """
+    name = f"checkpoint-{stage:03d}-{epoch:05d}"
+    save_folder(folder / (f"{name}-{place:07d}" if place else name), tensors, state)
+    paths = _checkpoints(folder)
+    ended = [path for path in paths if path.name.count("-") == name.count("-")]
+    within = [path for path in paths if path not in ended]
+    kept = [*ended[-1:], *within[-1:]] if place and ended else [*(within if place else ended)][-KEPT:]
+    for old in set(paths) - set(kept):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | None, list[str]]:
+    """The newest checkpoint that is whole, and what was wrong with newer ones."""
+    damaged: list[str] = []
+    for path in reversed(_checkpoints(folder)):
+        try:
+            return load_folder(path), damaged
+        except ValueError as error:
+            damaged.append(str(error))
+    return None, damaged
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Remove a finished cell's checkpoints, and what a killed writer left."""
+    for path in [*_checkpoints(folder), *folder.glob(".partial-*")]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoint-*"))
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def module_state(module: nn.Module, prefix: str) -> Tensors:
+    """A module's weights and buffers by name."""
+    return {prefix + name: tensor for name, tensor in unique(module.state_dict()).items()}
+
+
+def unique(tensors: Tensors) -> Tensors:
+    """What stands under two names (a shared layer) once, under the first: safetensors refuses to store it twice."""
+    seen: set[tuple[int, int]] = set()
+    kept: Tensors = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.numel())
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        kept[name] = tensor.contiguous()
+    return kept
+
+
+def load_module_state(module: nn.Module, tensors: Tensors, prefix: str) -> None:
+    """Copy saved weights and buffers into a module; names that were not saved keep what they have."""
+    saved = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    _, unexpected = module.load_state_dict(saved, strict=False)
+    if unexpected:
+        raise ValueError(f"saved tensors that nothing here has: {', '.join(unexpected)}")
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> Tensors:
+    """The optimizer's running means and step counts, by parameter."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{name}.{key}": value
+        for place, name in enumerate(names)
+        for key, value in state.get(place, {}).items()
+    }
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, names: Iterable[str], tensors: Tensors) -> None:
+    """Give an optimizer over the same parameters its running means back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for place, name in enumerate(names):
+        prefix = f"optimizer.{name}."
+        saved = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+        if saved:
+            state[place] = saved
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def random_state(generators: dict[str, torch.Generator]) -> Tensors:
+    """The run's own generators, and the global ones in case a plugin draws from them."""
+    kept = {f"random.{name}": generator.get_state() for name, generator in generators.items()}
+    kept["random.torch"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        kept["random.cuda"] = torch.cuda.get_rng_state()
+    _, words, place, has_gauss, gauss = np.random.get_state(legacy=True)
+    kept["random.numpy"] = torch.from_numpy(np.append(words, [place, has_gauss]).astype(np.int64))
+    _, state, spare = random.getstate()
+    kept["random.python"] = torch.tensor(state, dtype=torch.int64)
+    # Both keep the second of two normal numbers for the next call; NaN where there is none.
+    spares = [gauss, float("nan") if spare is None else spare]
+    kept["random.spare"] = torch.tensor(spares, dtype=torch.float64)
+    return kept
+
+
+def load_random_state(generators: dict[str, torch.Generator], tensors: Tensors) -> None:
+    """Set every generator to where it stood."""
+    for name, generator in generators.items():
+        generator.set_state(tensors[f"random.{name}"])
+    torch.set_rng_state(tensors["random.torch"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    gauss, spare = tensors["random.spare"].tolist()
+    *words, place, has_gauss = tensors["random.numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(words, np.uint32), place, has_gauss, gauss))
+    random.setstate((3, tuple(tensors["random.python"].tolist()), None if math.isnan(spare) else spare))

@@ -1,0 +1,98 @@
+"""What the machine can tell: peak memory, versions, seeds of the global generators."""
+
+import ctypes
+import functools
+import platform
+import random
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from taskloom.core import derive_seed
+from taskloom.core.units import largest_size
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed instead of giving it back to the system (glibc only).
+
+    Gradients are freed and allocated anew in every step; without this each step pays for thousands of page faults.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return  # another C library
+    mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: take large blocks from the heap
+    mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and do not shrink it
+
+
+def skip_compiler() -> None:
+    """Spare a process torch's compiler, whose import takes a second or two and which nothing here uses.
+
+    torch's optimizers import it only to tell it to look away: from some methods by a mark, which is set here by hand,
+    and from ``step``, which gets the same guard of the gradient mode without it. Where torch has changed, nothing
+    happens.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for method in vars(torch.optim.Optimizer).values():
+        function = getattr(method, "__wrapped__", None)
+        if function is not None and hasattr(function, "__dict__"):
+            function.__dict__.setdefault("__dynamo_disable", function)
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+        step = vars(kind).get("step")
+        if step is not None and step.__code__.co_name == "_use_grad":
+            kind.step = _guarded(step.__wrapped__)  # type: ignore[method-assign]
+
+
+def _guarded(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def guarded(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step(self, closure)
+
+    return guarded
+
+
+def reset_peak_memory() -> None:
+    """Start measuring anew, where the system allows it."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return  # then the peak is that of the whole process
+
+
+def peak_memory() -> int:
+    """Bytes: the GPU's peak where there is one, else the largest resident size of this process; 0 if nobody tells."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return largest_size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def machine_versions() -> dict[str, str]:
+    """The versions beside the plugins' that a result should remember."""
+    names = ("taskloom", "torch", "numpy", "tokenizers", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def seed_globals(seed: int) -> None:
+    """Seed the global generators: our components never draw from them, but a plugin might."""
+    torch.manual_seed(derive_seed(seed, "global", "torch"))
+    np.random.seed(derive_seed(seed, "global", "numpy") % 2**32)
+    random.seed(derive_seed(seed, "global", "python"))

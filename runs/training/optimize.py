@@ -1,0 +1,151 @@
+"""AdamW, learning-rate schedules, and one optimizer step as combiners see it."""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from taskloom.core import Group, TrainingError, densify_gradients
+from taskloom.runs.training.feed import Feed
+from taskloom.runs.training.memory import annotate_oom
+from taskloom.runs.training.microbatch import PartedPass, parts_of
+from taskloom.runs.training.model import Model
+
+
+def make_optimizer(parameters: Sequence[nn.Parameter], options: dict[str, Any]) -> torch.optim.AdamW:
+    """AdamW over the parameters, in one fused kernel."""
+    # An empty list is no error here: an untrained baseline, or heads without weights on a frozen encoder.
+    groups = [{"params": list(parameters)}]
+    return torch.optim.AdamW(
+        groups,
+        lr=options["lr"],
+        betas=tuple(options["betas"]),
+        eps=options["eps"],
+        weight_decay=options["weight_decay"],
+        fused=True,
+    )
+
+
+def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
+    """The share of the full learning rate at a step (counted from 0) of a stage of ``steps`` steps.
+
+    >>> [rate_factor(step, 10, {"name": "linear", "warmup": 2}) for step in (0, 1, 2, 6, 9)]
+    [0.5, 1.0, 1.0, 0.5, 0.125]
+    """
+    warmup: float = schedule["warmup"] if schedule["warmup"] >= 1 else schedule["warmup"] * steps
+    if step + 1 < warmup:
+        return (step + 1) / warmup
+    progress = min(1.0, max(0.0, (step - warmup) / max(1.0, steps - warmup)))
+    if schedule["name"] == "linear":
+        return 1.0 - progress
+    if schedule["name"] == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0
+
+
+class GroupStep:
+    """One optimizer step over a group of task batches: what a combiner is given (``core.Step``).
+
+    ``micro_batch`` is the most examples of a task in memory at a time: see ``microbatch``.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        model: Model,
+        feeds: dict[str, Feed],
+        shared: Sequence[nn.Parameter],
+        trained: Sequence[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        clip: float | None,
+        micro_batch: int | None = None,
+    ) -> None:
+        self._batches = {batch.task: batch.rows for batch in group}
+        self._model, self._feeds = model, feeds
+        self.shared, self._trained = shared, trained
+        self._optimizer, self._clip = optimizer, clip
+        self._most = micro_batch
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        return tuple(self._batches)
+
+    def own(self, task: str) -> Sequence[nn.Parameter]:
+        return self._model.own_parameters(task)
+
+    def backward(self, task: str, scale: float = 1.0) -> Tensor:
+        with self._naming(task):
+            total = sum(
+                share * self._backward_part(task, rows, part, share * scale)
+                for part, (share, rows) in enumerate(self._parts(task))
+            )
+            assert isinstance(total, Tensor)  # a batch has a row
+        self._check_own(task)
+        return total
+
+    def evaluate(self, task: str) -> Tensor:
+        with torch.no_grad(), self._naming(task):
+            total = sum(share * self._loss(task, rows, part) for part, (share, rows) in enumerate(self._parts(task)))
+            assert isinstance(total, Tensor)
+        return total
+
+    def apply(self) -> None:
+        densify_gradients(self._trained)  # an encoder may give its embeddings sparse gradients
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._trained, self._clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def annotate_oom(self) -> AbstractContextManager[None]:
+        """Memory that runs out between the tasks' passes is put down to the largest batch."""
+        return self._naming(max(self._batches, key=lambda task: len(self._batches[task])))
+
+    def _size(self, task: str) -> int:
+        """Examples of a task in memory at a time."""
+        count = len(self._batches[task])
+        return count if self._most is None else min(count, self._most)
+
+    def _naming(self, task: str) -> AbstractContextManager[None]:
+        return annotate_oom(task, micro_batch=self._size(task), batch=len(self._batches[task]))
+
+    def _parts(self, task: str) -> list[tuple[float, NDArray[np.int64]]]:
+        """The rows that a loss sees at a time, with their share of the batch."""
+        rows, size = self._batches[task], self._size(task)
+        if len(rows) <= size or not self._model.loss(task).separable:
+            return [(1.0, rows)]
+        return [(len(part) / len(rows), part) for part in parts_of(rows, size)]
+
+    def _backward_part(self, task: str, rows: NDArray[np.int64], part: int, scale: float) -> Tensor:
+        loss = self._loss(task, rows, part)
+        if loss.requires_grad:  # a frozen encoder under a head without weights has nothing to learn
+            torch.autograd.backward(loss if scale == 1.0 else loss * scale)
+        return loss.detach()
+
+    def _loss(self, task: str, rows: NDArray[np.int64], part: int) -> Tensor:
+        """The loss of some rows; what looks across more rows than are in memory at a time gets cached vectors."""
+        criterion, feed, size = self._model.loss(task), self._feeds[task], self._size(task)
+        passes = [
+            self._model.forward_pass(task, feed.tokens(some), torch.from_numpy(some), part=part)
+            for some in parts_of(rows, size)
+        ]
+        whole = passes[0] if len(passes) == 1 else PartedPass(passes, loss=criterion.name)
+        loss: Tensor = criterion(whole(None), feed.target(rows))
+        if isinstance(whole, PartedPass):
+            whole.final = True
+        if not torch.isfinite(loss):
+            raise TrainingError(f"the loss {criterion.name!r} of task {task!r} is {loss.item()}")
+        return loss
+
+    def _check_own(self, task: str) -> None:
+        """Combiners look at the shared gradients; those of heads and losses are looked at here."""
+        gradients = [parameter.grad for parameter in self.own(task) if parameter.grad is not None]
+        dense = [gradient for gradient in gradients if not gradient.is_sparse]
+        if dense and not torch.stack(torch._foreach_norm(dense)).isfinite().all():
+            head, loss = self._model.head(task).name, self._model.loss(task).name
+            raise TrainingError(f"the gradient of task {task!r} is not finite (head {head!r}, loss {loss!r})")

@@ -1,0 +1,104 @@
+"""What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_generator
+from taskloom.runs.grid.build import make
+from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.optimize import make_optimizer
+
+if TYPE_CHECKING:
+    from taskloom.runs.training.cell import Run
+
+
+@dataclass
+class StageState:
+    """What belongs to one stage: sampler, combiner, optimizer, and the generators they draw from."""
+
+    stage: dict[str, Any]
+    sampler: Sampler
+    combiner: GradientCombiner
+    optimizer: torch.optim.Optimizer
+    names: list[str]  # of the trained parameters
+    generators: dict[str, torch.Generator]
+    step: int = 0  # of the stage
+    place: int = 0  # steps of the present epoch that were made
+    through: bool = False  # the epoch's steps are made, and the sampler is at the beginning of the next
+    sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, run: "Run", index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
+        seed = run.job.spec["seed"]
+        generators = {
+            "model": derive_generator(seed, "stage", index, "model", device=run.device),
+            "combiner": derive_generator(seed, "stage", index, "combiner"),
+        }
+        bind_generator(run.model, generators["model"])
+        sampler = make(run.catalogue, Sampler, stage["sampler"])
+        pools = {name: run.train[name].pool() for name in tasks}
+        draws = derive_generator(seed, "stage", index, "sampler")
+        sampler.prepare(pools, generator=draws, epochs=stage["epochs"])
+        combiner = make(run.catalogue, GradientCombiner, stage["combiner"])
+        combiner.prepare(tasks=tasks)
+        combiner.to(run.device)
+        bind_generator(combiner, generators["combiner"])
+        trained = dict(run.model.trained_parameters(tasks))
+        trained |= {f"combiner.{name}": parameter for name, parameter in combiner.named_parameters()}
+        optimizer = make_optimizer(list(trained.values()), stage["optimizer"])
+        return cls(stage, sampler, combiner, optimizer, list(trained), generators)
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """Each task's mean loss in the present epoch."""
+        return {name: self.sums[name] / self.counts[name] for name in self.sums}
+
+    def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
+        """Count a step."""
+        self.step += 1
+        self.place += 1
+        for name, loss in losses.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(loss)
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def end_epoch(self) -> None:
+        """Begin to count anew."""
+        self.place, self.through, self.sums, self.counts = 0, False, {}, {}
+
+    def save(self, run: "Run", index: int, epoch: int) -> None:
+        """Write a checkpoint: after ``epoch`` epochs and what was made of the next."""
+        tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
+        tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
+        state = {
+            "stage": index,
+            "epoch": epoch,
+            "step": self.step,
+            "place": self.place,
+            "through": self.through,
+            "sums": self.sums,
+            "counts": self.counts,
+            "sampler": self.sampler.state_dict(),
+            "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
+            "seconds": run.seconds,
+            "told": json.dumps(run.told, default=float),  # as text: a figure of a loss may be no number
+        }
+        run.refuse_late()
+        saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)
+
+    def load(self, run: "Run", tensors: saved.Tensors, state: dict[str, Any]) -> None:
+        saved.load_module_state(run.model, tensors, "model.")
+        saved.load_module_state(self.combiner, tensors, "combiner.")
+        saved.load_optimizer_state(self.optimizer, self.names, tensors)
+        saved.load_random_state(self.generators, tensors)
+        self.sampler.load_state_dict(state["sampler"])
+        self.step, self.place, self.through = state["step"], state.get("place", 0), state.get("through", False)
+        self.sums, self.counts = dict(state.get("sums", {})), dict(state.get("counts", {}))

@@ -1,0 +1,201 @@
+"""One run, from its resolved specification to its scores. Read from top to bottom."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from taskloom.core import Emit, Event, Job, OutOfMemory, TrainingError
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.cell import Run as Run
+from taskloom.runs.training.cell import Stopped, told_of
+from taskloom.runs.training.evaluate import overall, predictions, score_of
+from taskloom.runs.training.machine import (
+    keep_freed_memory,
+    machine_versions,
+    peak_memory,
+    reset_peak_memory,
+    seed_globals,
+    skip_compiler,
+)
+from taskloom.runs.training.memory import release_memory
+from taskloom.runs.training.model import device_for_this_process
+from taskloom.runs.training.optimize import GroupStep, rate_factor
+from taskloom.runs.training.stage import StageState
+
+Checkpoint = tuple[saved.Tensors, dict[str, Any]]
+
+
+def train(job: Job, emit: Emit | Callable[[Event], None]) -> None:
+    """Run a cell: go on from its last checkpoint if there is one, train every stage, report.
+
+    Asked to stop, it writes a checkpoint where it is and ends as ``interrupted``; a batch that does not fit into
+    memory ends it as ``oom``. Raises what else goes wrong; the engine turns that into the cell's failure.
+    """
+    keep_freed_memory()
+    skip_compiler()
+    reset_peak_memory()
+    seed_globals(job.spec["seed"])
+    try:
+        end = Event("finished", job.cell, run_cell(job, emit))
+    except Stopped:
+        end = Event("interrupted", job.cell)
+    except OutOfMemory as error:
+        facts = {"task": error.task, "micro_batch": error.micro_batch, "batch": error.batch, "reason": str(error)}
+        end = Event("oom", job.cell, facts)
+    if end.what == "oom":
+        release_memory()  # the run and its tensors are gone by now: the next attempt finds room
+    emit(end)
+
+
+def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
+    """Train every stage that is left; returns what is to be said at the end.
+
+    The checkpoints stay until the driver has written that down; it removes them.
+    """
+    resumed = find_checkpoint(job, emit)
+    run = Run.build(job, emit, load_catalogue(), resumed[1] if resumed else None)
+    first = resumed[1]["stage"] if resumed else 0
+    for index in range(first, len(job.spec["stages"])):
+        run_stage(run, index, resumed if index == first else None)
+    facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "seconds": run.seconds}
+    return {**facts, "peak_memory": peak_memory()}
+
+
+def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoint | None:
+    """The newest whole checkpoint; reports damaged ones, and whether the cell begins or goes on.
+
+    A cell that goes on tells again, with the fact ``retold``, what it had told before the checkpoint was written: its
+    driver may have been dead, asleep or unable to write. The ledger takes what it has missed.
+    """
+    found, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
+    for message in damaged:
+        emit(Event("log", job.cell, {"message": f"checkpoint passed over: {message}"}))
+    facts = {"versions": machine_versions(), "device": str(device_for_this_process())}
+    emit(Event("resumed" if found else "started", job.cell, facts))
+    for what, known in told_of(found[1]) if found else ():
+        emit(Event(what, job.cell, {**known, "retold": True}))
+    return found
+
+
+def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
+    """Train one stage, from its beginning or from a checkpoint, or take over its result from another cell."""
+    stage, last = run.job.spec["stages"][index], index == len(run.job.spec["stages"]) - 1
+    began, key = time.monotonic(), "" if last else run.job.stage_keys[index]
+    shared = run.artifacts.stage(key) / "result" if key else None
+    if shared is not None and resumed is None and take_over(run, shared):
+        run.tell("stage", index=index, key=key, shared=True, seconds=0.0)
+        return
+
+    run.model.freeze_encoder(stage["frozen"])
+    state = StageState.build(run, index, stage, tuple(stage["tasks"]))
+    done = 0
+    if resumed is not None:
+        state.load(run, *resumed)
+        done = resumed[1]["epoch"]
+    elif stage["epochs"] == 0 and last:
+        score_epoch(run, index, 0, state)  # an untrained baseline still has scores
+
+    for epoch in range(done + 1, stage["epochs"] + 1):
+        try:
+            train_epoch(run, state, index, epoch)
+            score_epoch(run, index, epoch, state)
+        except Stopped:
+            if state.place:
+                state.save(run, index, epoch - 1)
+            raise
+        state.end_epoch()
+        state.save(run, index, epoch)
+        if epoch < stage["epochs"] or not last:
+            run.pulse.raise_if_stopped()
+    if shared is not None:
+        trained = {name for one in run.job.spec["stages"][: index + 1] for name in one["tasks"]}
+        run.refuse_late()
+        saved.save_folder(shared, saved.unique(run.model.trained_state(trained)), {"stage": index})
+    run.tell("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
+
+
+def take_over(run: Run, shared: Path) -> bool:
+    """Load what another cell's stage handed on, if it is there and whole."""
+    if not shared.is_dir():
+        return False
+    try:
+        tensors, _ = saved.load_folder(shared)
+    except ValueError as error:
+        run.tell("log", message=f"shared stage trained again: {error}")
+        return False
+    saved.load_module_state(run.model, tensors, "")
+    return True
+
+
+def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
+    """What is left of one pass of the sampler; counts and losses are in the state."""
+    stage, optimizer = state.stage, state.optimizer
+    steps, micro_batch = state.sampler.steps, run.micro_batch(index)
+    shared, trained = run.model.shared_parameters(), state.trained
+    began, before = time.monotonic(), state.place
+    run.model.train()
+    for group in () if state.through else state.sampler.epoch():
+        factor = rate_factor(state.step, steps * stage["epochs"], stage["schedule"])
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = stage["optimizer"]["lr"] * factor
+        step = GroupStep(
+            group,
+            model=run.model,
+            feeds=run.train,
+            shared=shared,
+            trained=trained,
+            optimizer=optimizer,
+            clip=stage["clip"],
+            micro_batch=micro_batch,
+        )
+        with annotate_place(index, epoch, state.place + 1), step.annotate_oom():
+            losses = state.combiner.update(step)
+        state.add_losses(losses)
+        if run.pulse.due:
+            rate = (state.place - before) / (time.monotonic() - began)
+            facts = {"stage": index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
+            run.pulse.facts = {**facts, "losses": state.losses}
+        run.pulse()
+    state.through = True
+
+
+@contextmanager
+def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
+    """Say of what goes wrong where it went wrong."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except TrainingError as error:
+        raise TrainingError(f"{error} (stage {stage}, epoch {epoch}, step {step})") from None
+
+
+def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
+    """Score the dev sets, let losses and combiner react, report, and keep the epoch if it is the best."""
+    spec, losses = run.job.spec, state.losses
+    with annotate_place(index, epoch, state.place):
+        predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored(index)}
+        scores = {name: score_of(run.tasks[name], run.dev[name], values) for name, values in predicted.items()}
+    if epoch > 0:
+        for name in spec["stages"][index]["tasks"]:
+            run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
+        state.combiner.epoch_ended(epoch=epoch, losses=losses)
+    every = {**scores, "overall": overall(scores, run.tasks, spec["overall"])} if scores else {}
+    figures = {name: run.model.loss(name).figures() for name in spec["stages"][index]["tasks"]}
+    if index == len(spec["stages"]) - 1:
+        run.keep_best(epoch, every, predicted)
+    run.tell(
+        "epoch",
+        stage=index,
+        epoch=epoch,
+        step=state.step,
+        losses=losses,
+        scores=every,
+        metrics={name: values for name, values in figures.items() if values},
+        seconds=run.seconds,
+        memory=peak_memory(),
+    )

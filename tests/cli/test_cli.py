@@ -1,0 +1,385 @@
+"""The command line: what each command prints, where, and with which exit code."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from taskloom.core import Event
+from taskloom.registry.results.file import FILE
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.cli import cli
+from taskloom.runs.grid.plan import PlannedCell
+
+COMMANDS = ["run", "plan", "table", "cells", "predict", "grids", "plugins", "validate", "schema"]
+SPEC = {"tasks": {"sst": {}}, "stages": [{"epochs": 2}, {"epochs": 2}], "seed": 0}
+RAW = {"description": "What a test runs.", "base": {"tasks": {"sst": {"data": "generated"}}}, "seeds": [0, 1]}
+
+Invoke = Callable[..., Result]
+
+
+def planned(id: str, label: str, seed: int = 0, status: str = "new") -> PlannedCell:
+    return PlannedCell(id=id, label=label, seed=seed, status=status, spec=SPEC, versions={}, stage_keys=())
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Path:
+    """A registry with a grid of one finished and one failed cell, and the grid's file beside it."""
+    with Ledger.open(tmp_path / "registry", create=True) as ledger:
+        ledger.record_grid("mine", RAW, [planned("aa", "sum", 0), planned("bb", "sum", 1)])
+        ledger.write(Event("started", "aa", {"device": "cpu"}))
+        ledger.write(Event("finished", "aa", {"scores": {"sst": 0.75, "overall": 0.75}, "seconds": 2.5}))
+        ledger.write(Event("started", "bb", {}))
+        ledger.write(Event("failed", "bb", {"reason": "loss of task 'sst' is not finite"}))
+    (tmp_path / "mine.json").write_text(json.dumps(RAW))
+    return tmp_path / "registry"
+
+
+@pytest.fixture
+def taskloom(registry: Path) -> Invoke:
+    def invoke(*arguments: object, **variables: str) -> Result:
+        environment = {"TASKLOOM_REGISTRY": str(registry), **variables}
+        return CliRunner().invoke(cli, [str(argument) for argument in arguments], env=environment)
+
+    return invoke
+
+
+def refused(result: Result) -> str:
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+# Asking
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_by_example(taskloom: Invoke, command: str) -> None:
+    result = taskloom(command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"  taskloom {command}" in result.stdout
+
+
+def test_help_lists_every_command_with_a_whole_sentence(taskloom: Invoke) -> None:
+    text = taskloom("--help").stdout
+    assert [name for name in COMMANDS if f"\n  {name} " not in text] == []
+    assert "..." not in text.split("Commands:")[1]
+
+
+def test_a_misspelt_command_is_recognised(taskloom: Invoke) -> None:
+    assert "no command 'tabel'; did you mean 'table'?" in refused(taskloom("tabel"))
+    assert "No such option" in refused(taskloom("table", "mine", "--fromat", "csv"))
+
+
+def test_version(taskloom: Invoke) -> None:
+    assert taskloom("--version").stdout.startswith("taskloom, version 0.")
+
+
+LIGHT = """
+import sys
+from taskloom.runs.cli import cli
+try:
+    cli(sys.argv[1:])
+except SystemExit as end:
+    assert end.code == 0, end.code
+heavy = {"torch", "numpy", "scipy", "pydantic", "rich"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["table", "mine"], ["cells"], ["cells", "mine"], ["grids"]])
+def test_commands_that_only_read_are_light(registry: Path, arguments: list[str]) -> None:
+    options = [] if "--help" in arguments else ["--registry", str(registry)]
+    done = subprocess.run([sys.executable, "-c", LIGHT, *arguments, *options], capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+
+
+# Reading the ledger
+
+
+def test_table_prints_figures_and_holes(taskloom: Invoke) -> None:
+    result = taskloom("table", "mine")
+    assert result.exit_code == 0
+    assert "sum      1/2  0.750      0.750" in result.stdout
+    assert "— sum, seed 1: failed: loss of task 'sst' is not finite" in result.stdout
+    assert result.stderr == ""
+
+
+def test_table_in_formats_for_programs(taskloom: Invoke) -> None:
+    (row,) = json.loads(taskloom("table", "mine", "--format", "json").stdout)
+    assert (row["label"], row["n"], row["metrics"]["sst"]) == ("sum", 1, {"mean": 0.75, "sd": None, "n": 1})
+    (line,) = csv.DictReader(io.StringIO(taskloom("table", "mine", "--format", "csv").stdout))
+    assert (line["label"], line["sst mean"], line["sst sd"]) == ("sum", "0.75", "")
+
+
+def test_a_grid_is_known_by_name_and_by_path(taskloom: Invoke, registry: Path) -> None:
+    path = registry.parent / "mine.json"
+    assert taskloom("table", path).stdout == taskloom("table", "mine").stdout
+    assert taskloom("table", path).stderr == ""
+    path.write_text(json.dumps({**RAW, "seeds": [0, 1, 2]}))
+    changed = taskloom("table", path)
+    assert changed.exit_code == 0
+    assert f"{path} has changed since grid 'mine' was last run" in changed.stderr
+    path.write_text("{")
+    assert "has changed" in taskloom("cells", path).stderr
+
+
+def test_grids_that_were_not_run_are_told_apart(taskloom: Invoke, registry: Path) -> None:
+    assert "no grid 'mein'; did you mean 'mine'?" in refused(taskloom("table", "mein"))
+    assert "`taskloom run quickstart` does that" in refused(taskloom("table", "quickstart"))
+    other = registry.parent / "other.json"
+    other.write_text("{}")
+    assert "grid 'other' was not run" in refused(taskloom("table", other))
+    assert "no grid" in refused(taskloom("cells", "x" * 5000))
+
+
+def test_cells_lists_them_for_people_and_programs(taskloom: Invoke) -> None:
+    lines = taskloom("cells").stdout.splitlines()
+    assert [line.split()[:5] for line in lines[2:]] == [
+        ["aa", "mine", "sum", "0", "finished"],
+        ["bb", "mine", "sum", "1", "failed"],
+    ]
+    cells = json.loads(taskloom("cells", "mine", "--json").stdout)["cells"]
+    assert [(cell["id"], cell["label"], cell["seed"], cell["status"]) for cell in cells] == [
+        ("aa", "sum", 0, "finished"),
+        ("bb", "sum", 1, "failed"),
+    ]
+    assert cells[0]["scores"] == {"sst": 0.75, "overall": 0.75}
+    assert cells[1]["reason"] == "loss of task 'sst' is not finite"
+
+
+def test_cells_that_left_their_grid_are_still_listed(taskloom: Invoke, registry: Path) -> None:
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.record_grid("mine", RAW, [planned("aa", "sum")])
+    cells = json.loads(taskloom("cells", "--json").stdout)["cells"]
+    assert [(cell["id"], cell["grid"]) for cell in cells] == [("aa", "mine"), ("bb", None)]
+
+
+def test_grids_lists_packaged_and_recorded_ones(taskloom: Invoke) -> None:
+    found = json.loads(taskloom("grids", "--json").stdout)
+    assert "quickstart" in [grid["name"] for grid in found["packaged"]]
+    (mine,) = found["recorded"]
+    assert (mine["name"], mine["cells"]) == ("mine", {"finished": 1, "failed": 1})
+    text = taskloom("grids").stdout
+    assert "quickstart" in text
+    assert "1 failed, 1 finished" in text
+
+
+def test_no_registry_is_an_answer(taskloom: Invoke, tmp_path: Path) -> None:
+    nowhere = {"TASKLOOM_REGISTRY": str(tmp_path / "nowhere")}
+    for command in (["table", "mine"], ["cells"]):
+        assert "nothing was run there yet" in refused(taskloom(*command, **nowhere))
+    assert json.loads(taskloom("grids", "--json", **nowhere).stdout)["recorded"] == []
+    assert not (tmp_path / "nowhere").exists(), "reading makes nothing"
+    assert "should be a folder" in refused(taskloom("plan", "quickstart", "--registry", tmp_path / "mine.json"))
+
+
+def test_a_reader_that_goes_away_is_no_error(registry: Path) -> None:
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.record_grid("long", {}, [planned(f"c{i}", f"row {i}") for i in range(3000)])
+    command = [sys.executable, "-c", "from taskloom.runs.cli import main; main()", "table", "long"]
+    with subprocess.Popen(
+        [*command, "--registry", str(registry)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
+
+
+def test_a_terminal_without_our_signs_still_gets_a_table(registry: Path) -> None:
+    command = [sys.executable, "-c", "from taskloom.runs.cli import main; main()", "table", "mine"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TASKLOOM_REGISTRY": str(registry)}
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"0.750" in done.stdout
+
+
+# What is installed
+
+
+def test_plugins_lists_components_with_their_options(taskloom: Invoke) -> None:
+    found = json.loads(taskloom("plugins", "--json").stdout)
+    assert {"components", "plugins", "failed", "left_out"} == set(found)
+    kinds = {component["kind"] for component in found["components"]}
+    assert {"encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine"} == kinds
+    for component in found["components"]:
+        assert {"kind", "name", "plugin", "version", "summary", "options"} <= set(component)
+        assert component["summary"]
+    pcgrad = next(component for component in found["components"] if component["name"] == "pcgrad")
+    assert "reduction" in {option["name"] for option in pcgrad["options"]}
+    assert "pcgrad" in taskloom("plugins").stdout
+    assert "reduction" in taskloom("plugins", "pcgrad").stdout
+    assert "did you mean 'pcgrad'" in refused(taskloom("plugins", "pcgard"))
+
+
+def test_schema_is_one_that_packaged_grids_follow(taskloom: Invoke) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(taskloom("schema").stdout)
+    jsonschema.validators.validator_for(schema).check_schema(schema)
+    for grid in json.loads(taskloom("grids", "--json").stdout)["packaged"]:
+        jsonschema.validate(json.loads(Path(grid["path"]).read_text()), schema)
+
+
+# Planning and running
+
+TINY: dict[str, Any] = {
+    "base": {
+        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
+        "tasks": {
+            "sst": {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}},
+            "sts": {
+                "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32},
+                "head": "cosine",
+                "loss": "mse",
+                "metric": "pearson",
+            },
+        },
+        "stages": [{"epochs": 1, "optimizer": {"lr": 0.001}}],
+    },
+    "axes": {"stages.0.combiner": ["sum", "pcgrad"]},
+    "baseline": "sum",
+}
+
+
+def write_grid(folder: Path, **changes: Any) -> Path:
+    path = folder / "tiny.json"
+    path.write_text(json.dumps({**TINY, **changes}))
+    return path
+
+
+def test_run_plan_and_run_again(taskloom: Invoke, tmp_path: Path) -> None:
+    path, results = write_grid(tmp_path), tmp_path / "new" / "results"
+    before = json.loads(taskloom("plan", path, "--registry", results, "--json").stdout)["cells"]
+    assert [(cell["label"], cell["seed"], cell["status"]) for cell in before] == [
+        ("sum", 0, "new"),
+        ("pcgrad", 0, "new"),
+    ]
+    assert before[0]["spec"]["stages"][0]["combiner"]["name"] == "sum"
+    assert not results.exists(), "a plan writes nothing"
+
+    result = taskloom("run", path, "--registry", results, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)  # and nothing else
+    assert [(row["label"], row["n"], row["missing"]) for row in rows] == [("sum", 1, []), ("pcgrad", 1, [])]
+    assert set(rows[0]["metrics"]) == {"sst", "sts", "overall"}
+    assert "sum, seed 0: finished" in result.stderr
+    assert "2 of 2 cells done" in result.stderr
+
+    path = write_grid(tmp_path, seeds=[0, 1])
+    after = json.loads(taskloom("plan", path, "--registry", results, "--json").stdout)["cells"]
+    assert [(cell["seed"], cell["status"]) for cell in after] == [(0, "finished"), (1, "new")] * 2
+    assert [cell["id"] for cell in after][::2] == [cell["id"] for cell in before]
+    assert "4 cells: 2 finished, 2 new" in taskloom("plan", path, "--registry", results).stdout
+    grown = taskloom("run", path, "--registry", results)
+    assert grown.exit_code == 0
+    assert "seed 0: started" not in grown.stderr
+    assert grown.stderr.count("seed 1: started") == 2
+    assert "±" in grown.stdout
+    assert taskloom("table", path, "--registry", results).stdout == grown.stdout
+
+
+def test_a_failed_cell_leaves_a_hole_and_exit_code_1(taskloom: Invoke, registry: Path, tmp_path: Path) -> None:
+    lr = {"sound": 0.001, "wild": 1e38}
+    path = write_grid(tmp_path, axes={"stages.0.optimizer.lr": lr}, baseline="sound")
+    result = taskloom("run", path)
+    assert result.exit_code == 1, result.stderr
+    assert "— wild, seed 0: failed: " in result.stdout
+    assert "1 of 2 cells did not succeed:\n  wild, seed 0: failed: " in result.stderr
+    assert f"This tries them again:\n  taskloom run {path} --only wild --registry " in result.stderr
+    assert "Traceback" not in result.stderr
+    logs = {cell["label"]: cell["id"] for cell in json.loads(taskloom("cells", path, "--json").stdout)["cells"]}
+    sound, wild = ((registry / "cells" / logs[label] / "log.txt").read_text() for label in ("sound", "wild"))
+    assert [line[21:30] for line in sound.splitlines()] == ["started o", "stage 1 e", "finished "]
+    assert "Traceback" in wild
+    assert "  failed: the " in wild.splitlines()[-1]
+    rows = json.loads(taskloom("table", path, "--format", "json").stdout)
+    assert [(row["label"], row["n"]) for row in rows] == [("sound", 1), ("wild", 0)]
+    again = taskloom("run", path, "--no-retry")
+    assert again.exit_code == 1
+    assert "started" not in again.stderr
+
+
+def test_all_errors_of_a_request_come_together(taskloom: Invoke, tmp_path: Path) -> None:
+    wrong = {**TINY["base"], "encoder": {"name": "minbert", "widht": 3}}
+    path, results = write_grid(tmp_path, base=wrong, axes={"stages.0.combiner": ["sum", "pcgard"]}), tmp_path / "none"
+    for command in ("run", "plan"):
+        message = refused(taskloom(command, path, "--registry", results))
+        assert "did you mean 'width'" in message
+        assert "did you mean 'pcgrad'" in message
+    answer = taskloom("validate", path, "--json")
+    assert answer.exit_code == 2
+    report = json.loads(answer.stdout)
+    assert report["valid"] is False
+    assert {"encoder.widht", "stages.0.combiner"} <= {error["path"] for error in report["errors"]}
+    assert not results.exists(), "a refused request writes nothing"
+
+    assert "no packaged grid 'quikstart'; did you mean 'quickstart'?" in refused(taskloom("run", "quikstart"))
+    assert "no engine 'lokal'; did you mean 'local'?" in refused(
+        taskloom("run", write_grid(tmp_path), "--engine", "lokal")
+    )
+    large = write_grid(tmp_path, seeds=list(range(20_000)))
+    assert "pass --yes" in refused(taskloom("plan", large))
+
+
+def test_validate_accepts_what_can_be_run(taskloom: Invoke, tmp_path: Path) -> None:
+    path = write_grid(tmp_path, seeds=[0, 1])
+    assert taskloom("validate", path).stdout == f"{path} is valid: 4 cells in 2 rows\n"
+    assert json.loads(taskloom("validate", path, "--json").stdout) == {"valid": True, "errors": []}
+
+
+def test_a_newer_registry_is_refused_by_every_command_that_reads_it(
+    taskloom: Invoke, registry: Path, tmp_path: Path
+) -> None:
+    import sqlite3
+
+    database = sqlite3.connect(registry / FILE)
+    database.execute("PRAGMA user_version = 99")
+    database.commit()
+    database.close()
+    for command in (["table", "mine"], ["cells"], ["grids"], ["plan", "quickstart"], ["run", "quickstart"]):
+        assert "ledger version 99" in refused(taskloom(*command))
+
+
+def interrupt_at(words: str, *arguments: object) -> tuple[int, str, str]:
+    """Press Ctrl-C when a line of progress holds the words; exit code, that line, and what came after it."""
+    command = [sys.executable, "-c", "from taskloom.runs.cli import main; main()", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if words in line)
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate(timeout=60)
+    assert out == ""
+    return process.returncode, line, rest
+
+
+def test_an_interrupted_run_goes_on_where_it_was(taskloom: Invoke, tmp_path: Path) -> None:
+    stages = [{"epochs": 500, "optimizer": {"lr": 0.001}}]
+    path = write_grid(tmp_path, base={**TINY["base"], "stages": stages}, axes={}, baseline=None)
+    results = ["--registry", tmp_path / "results"]
+    code, _, rest = interrupt_at("epoch 3/500", "run", path, *results)
+    assert code == 130
+    assert "go on from their last checkpoint:" in rest
+    assert "Traceback" not in rest
+    with Ledger.open(tmp_path / "results", create=False) as ledger:
+        kept = ledger.cells()[0].epochs
+        assert kept >= 3
+    (cell,) = json.loads(taskloom("plan", path, *results, "--json").stdout)["cells"]
+    assert cell["status"] == "interrupted"
+    assert f"interrupted after {kept} epochs" in taskloom("table", path, *results).stdout
+    code, line, rest = interrupt_at(": epoch ", "run", path, *results)
+    assert code == 130
+    assert int(line.split(": epoch ")[1].split("/")[0]) >= kept, "what was done is not done again"

@@ -1,0 +1,98 @@
+"""One new plugin of each kind, built as a wheel, installed into a new environment, tested and run there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from taskloom.registry.installed.entries import HOOKS
+from taskloom.runs.cli import cli
+from taskloom.runs.scaffold.kinds import KINDS
+
+#: A plugin of each kind: kind → name.
+NAMES = {kind: f"new_{kind}" for kind in KINDS}
+#: Runs several grids in one process, which imports torch once; prints each table as JSON, with the exit code.
+RUN_ALL = """
+import json, sys
+from taskloom.runs.cli import cli
+for arguments in json.loads(sys.argv[1]):
+    code = cli.main(["run", *arguments, "--format", "json"], prog_name="taskloom", standalone_mode=False)
+    print("\\nended with", code)
+"""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package of each kind."""
+    folder = tmp_path_factory.mktemp("packages")
+    for kind, name in NAMES.items():
+        done = CliRunner().invoke(cli, ["new-plugin", name, "--kind", kind, "--into", str(folder)])
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(new_environment: Any, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The new environment with all of them in it, from wheels."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    folders = sorted(map(str, packages.iterdir()))
+    done = new_environment.run(["pip", "wheel", "-q", "--no-deps", "-w", str(wheels), *folders], cwd=wheels)
+    assert done.returncode == 0, done.stderr
+    built = sorted(map(str, wheels.glob("*.whl")))
+    assert len(built) == len(KINDS)
+    done = new_environment.run(["pip", "install", "-q", "--no-deps", *built], cwd=wheels)
+    assert done.returncode == 0, done.stderr
+    return new_environment
+
+
+def found(environment: Any, cwd: Path) -> dict[str, str]:
+    """Kind → name of the components of new plugins that the environment has; none of them is broken."""
+    done = environment.run(["taskloom", "plugins", "--json"], cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["failed"] == []
+    return {one["kind"]: one["name"] for one in answer["components"] if one["distribution"].startswith("taskloom-new-")}
+
+
+def test_their_tests_pass_as_generated(installed: Any, packages: Path) -> None:
+    tests = sorted(map(str, packages.glob("*/tests")))
+    done = installed.run(["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=packages)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
+
+
+def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None:
+    requests = []
+    for kind, name in NAMES.items():
+        grid = name if kind == "grid" else str(packages / f"taskloom-new-{kind}" / f"{name}.json")
+        requests.append([grid, "--engine", name if kind == "engine" else "inline"])
+    command = ["python", "-c", RUN_ALL, json.dumps(requests)]
+    done = installed.run(command, cwd=tmp_path, TASKLOOM_NEW_TRACKER_FILE=str(tmp_path / "events.jsonl"))
+    assert done.returncode == 0, done.stderr
+    *tables, rest = done.stdout.split("\nended with 0\n")
+    assert (len(tables), rest) == (len(KINDS), ""), done.stdout + done.stderr
+    for (kind, name), table in zip(NAMES.items(), tables, strict=True):
+        rows = {row["label"]: row for row in json.loads(table)}
+        assert len(rows) == 2
+        assert kind in ("engine", "tracker", "grid") or name in rows
+        assert [row["metrics"]["overall"]["n"] for row in rows.values()] == [2, 2]
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    # Every cell once; those that several grids have in common are not trained again.
+    cells = {event["cell"] for event in events}
+    for what in ("started", "epoch", "finished"):
+        assert sorted(event["cell"] for event in events if event["what"] == what) == sorted(cells)
+
+
+def test_they_come_and_go(installed: Any, packages: Path, tmp_path: Path) -> None:
+    assert found(installed, tmp_path) == {kind: NAMES[kind] for kind in HOOKS}
+    schema = installed.run(["taskloom", "schema"], cwd=tmp_path).stdout
+    grids = installed.run(["taskloom", "grids", "--json"], cwd=tmp_path).stdout
+    for kind, name in NAMES.items():
+        assert (f'"{name}"' in schema) == (kind not in ("engine", "tracker")), kind
+        assert (f'"name": "{name}"' in grids) == (kind == "grid"), kind
+    done = installed.run(["pip", "uninstall", "-q", "-y", *(f"taskloom-new-{kind}" for kind in KINDS)], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert found(installed, tmp_path) == {}
+    assert '"new_grid"' not in installed.run(["taskloom", "grids", "--json"], cwd=tmp_path).stdout

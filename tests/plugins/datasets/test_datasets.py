@@ -1,0 +1,625 @@
+"""Data sets from files: round trips, the real files, and every way a file can be wrong."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from taskloom.core import DataError, Labels
+from taskloom.plugins.datasets import taskloom_datasets
+from taskloom.plugins.datasets.cs224n import CS224N
+from taskloom.plugins.datasets.table import Table
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.grid.build import without_locations
+
+COURSE = ("sst", "cfimdb", "para", "sts")
+WRITERS = {"csv": ",", "tsv": "\t"}
+in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+
+
+def rows(examples):
+    return list(zip(*examples.columns, strict=True))
+
+
+def table(path: Path, **options) -> Table:
+    given = {"train": str(path), "dev": str(path), "text": "text", "label": "label", "classes": 2}
+    return Table(**{**given, **options})
+
+
+def file(folder: Path, content: str | bytes, name: str = "data.tsv") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def many(bad: str, at: int = 104, header: str = "text\tlabel") -> str:
+    """A file of 150 good rows with a bad one at a line."""
+    lines = [header, *(f"text number {n}\t{n % 2}" for n in range(150))]
+    lines.insert(at - 1, bad)
+    return "\n".join(lines) + "\n"
+
+
+def refusal(data, split="train") -> str:
+    with pytest.raises(DataError) as error:
+        data.load(split)
+    return str(error.value)
+
+
+def test_all_are_offered():
+    assert [data.name for data in taskloom_datasets()] == ["generated", "cs224n", "sick", "snli", "table"]
+
+
+# What is written is read.
+
+
+def written(format: str, header: list[str], records: list[list[object]]) -> str:
+    if format == "jsonl":
+        return "".join(json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) + "\n" for row in records)
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter=WRITERS[format]).writerows([header, *records])
+    return out.getvalue()
+
+
+def tells_apart(text: str, format: str) -> bool:
+    """Not a text of several lines that hold the delimiter: those may look like swallowed rows."""
+    return format == "jsonl" or WRITERS[format] not in text or not ("\n" in text or "\r" in text)
+
+
+@in_folder
+@pytest.mark.parametrize("format", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("named", [True, False])
+@given(records=st.lists(st.tuples(texts, texts, st.integers(0, 2)), min_size=1, max_size=8))
+@example(records=[('"', '""', 0), ('a "b" c', "line one\nline two\r\nline\rfour", 1), ("\ufeffx", "\x00", 2)])
+@example(records=[("a,b", "c\td", 0), ("'", "\\", 1), ("\u2028x\x85y", "\x1c z", 2)])
+def test_any_text_survives_the_round_trip(tmp_path, format, named, records):
+    records = [row for row in records if tells_apart(row[0], format) and tells_apart(row[1], format)] or [("a", "b", 1)]
+    path = file(
+        tmp_path, written(format, ["a", "n", "label", "b"], [[a, n, y, b] for n, (a, b, y) in enumerate(records)])
+    )
+    data = table(path, text=["a", "b"], id="n", classes=3, format=format if named else "auto")
+    examples = data.load("train")
+    assert rows(examples) == [(a.strip(), b.strip()) for a, b, _ in records]
+    assert examples.labels.tolist() == [y for *_, y in records]
+    assert examples.ids == tuple(str(n) for n in range(len(records)))
+    assert examples.skipped == ()
+
+
+@in_folder
+@given(values=st.lists(st.floats(-3, 7), min_size=1, max_size=9))
+def test_values_survive_the_round_trip(tmp_path, values):
+    for format in ("csv", "tsv", "jsonl"):
+        path = file(tmp_path, written(format, ["text", "label"], [["x", value] for value in values]))
+        data = table(path, classes=None, range=(-3, 7), format=format)
+        assert data.load("dev").labels.tolist() == values
+        assert data.labels == Labels.of_range(-3, 7)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_line_ends_and_byte_order_marks_do_no_harm(tmp_path, ends, mark):
+    path = file(tmp_path, mark + ends.join(["text,label", "one,0", "", '"two, too",1']).encode(), "x.csv")
+    examples = table(path).load("train")
+    assert examples.columns == (("one", "two, too"),)
+    assert examples.ids == ("2", "4")
+
+
+def test_fields_may_be_larger_than_the_csv_module_allows(tmp_path):
+    long = "word " * 100_000
+    before = csv.field_size_limit()
+    path = file(tmp_path, written("csv", ["text", "label"], [[long, 1]]))
+    assert table(path).load("train").columns == ((long.strip(),),)
+    assert csv.field_size_limit() == before
+
+
+def test_quotes_can_be_plain_characters(tmp_path):
+    content = 'text\tlabel\n"so" he said\t1\n"\t0\n'
+    assert table(file(tmp_path, content), quotes=False).load("train").columns == (('"so" he said', '"'),)
+    assert 'set "quotes": false' in refusal(table(file(tmp_path, content)))
+
+
+def test_classes_can_have_names(tmp_path):
+    path = file(tmp_path, "text\tlabel\na\tno\nb\tyes\nc\t no \n")
+    data = table(path, classes=["yes", "no"])
+    assert data.labels == Labels.of_classes(2)
+    assert data.load("train").labels.tolist() == [1, 0, 1]
+
+
+def test_json_booleans_are_classes(tmp_path):
+    path = file(tmp_path, '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
+    assert table(path).load("train").labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "content", ["text\na\nb\n", "text\tlabel\na\t\nb\t\n", '{"text": "a"}\n{"text": "b", "label": null}\n']
+)
+def test_a_test_file_may_have_no_labels(tmp_path, content):
+    path = file(tmp_path, content)
+    examples = table(path, test=str(path)).load("test")
+    assert examples.labels is None
+    assert examples.columns == (("a", "b"),)
+
+
+def test_a_test_file_with_labels_keeps_them(tmp_path):
+    path = file(tmp_path, '{"text": "a", "label": 0}\n')
+    assert table(path, test=str(path)).load("test").labels.tolist() == [0]
+
+
+def test_a_table_without_labels(tmp_path):
+    path = file(tmp_path, "a\tb\tc\nx\ty\tz\n")
+    data = table(path, text=["a", "b", "c"], label=None, classes=None)
+    assert (data.columns, data.labels, data.load("train").labels) == (3, None, None)
+    assert rows(data.load("train")) == [("x", "y", "z")]
+
+
+# Which part is held out, which sample is taken.
+
+
+@in_folder
+@given(
+    numbers=st.lists(st.integers(0, 60), min_size=4, max_size=60).filter(lambda numbers: len(set(numbers)) > 3),
+    share=st.floats(0.05, 0.3),
+)
+def test_holding_out_parts_the_rows_and_never_equal_texts(tmp_path, numbers, share):
+    path = file(tmp_path, "text\tlabel\n" + "".join(f"text {n}\t{n % 2}\n" for n in numbers))
+    data = table(path, dev=None, dev_share=share)
+    train, dev = data.load("train"), data.load("dev")
+    assert sorted(map(int, train.ids + dev.ids)) == list(range(2, len(numbers) + 2))
+    assert not set(train.columns[0]) & set(dev.columns[0])
+    assert len(dev) >= max(1, round(share * len(numbers)))
+    for part in (train, dev):
+        assert [int(id) for id in part.ids] == sorted(int(id) for id in part.ids)
+        assert part.labels.tolist() == [int(text.split()[1]) % 2 for text in part.columns[0]]
+
+
+def test_the_share_is_exact_where_texts_differ_and_does_not_depend_on_order(tmp_path):
+    lines = [f"text {n}\t0\n" for n in range(200)]
+    parts = []
+    for order in (lines, lines[::-1]):
+        dev = table(file(tmp_path, "text\tlabel\n" + "".join(order)), dev=None, dev_share=0.1).load("dev")
+        parts.append(set(dev.columns[0]))
+    assert parts[0] == parts[1]
+    assert len(parts[0]) == 20
+
+
+def test_holding_out_everything_is_refused(tmp_path):
+    data = table(file(tmp_path, "text\tlabel\na\t0\n"), dev=None, dev_share=0.5)
+    assert "dev_share 0.5 leaves nothing to train on" in refusal(data)
+
+
+@in_folder
+@given(
+    numbers=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    share=st.floats(0, 1, exclude_min=True, exclude_max=True),
+)
+def test_a_split_has_rows_or_is_an_error(tmp_path, numbers, share):
+    path = file(tmp_path, "text\tlabel\n" + "".join(f"text {n}\t0\n" for n in numbers))
+    data = table(path, dev=None, dev_share=share)
+    try:
+        assert len(data.load("train")) and len(data.load("dev"))  # noqa: PT018
+    except DataError as error:
+        assert "leaves nothing to train on" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(
+            {"name": name, "task": task, "dir": "x", "limit": 0}
+            for name, task in [("cs224n", "sst"), ("sick", "triples")]
+        ),
+        {"name": "snli", "task": "entailment", "dir": "x", "limit": -1},
+        *({"name": "generated", "task": "sentiment", size: 0} for size in ("size", "dev_size", "test_size")),
+        *({"name": "table", "train": "x", "text": "a", "dev_share": share} for share in (0, 1, -1, float("nan"))),
+    ],
+)
+def test_options_that_leave_no_rows_are_refused(spec):
+    _, (problem,) = load_catalogue().resolve("data", spec)
+    assert "Found" in problem.message
+
+
+def test_no_sample_is_empty(tmp_path):
+    assert (
+        refusal(CS224N(task="sst", dir=str(course_folder(tmp_path)), limit=0)) == "limit should be at least 1. Found 0."
+    )
+
+
+def course_folder(folder: Path, rows: int = 60) -> Path:
+    for split in ("train", "dev"):
+        lines = [f"{n}\tid{n}\t sentence {split} {n} \t{n * 5 // rows}\n" for n in range(rows)]
+        file(folder, "\tid\tsentence\tsentiment\n" + "".join(lines), f"ids-sst-{split}.csv")
+    return folder
+
+
+def test_a_limited_sample_is_shuffled_grows_and_touches_only_training(tmp_path):
+    folder = str(course_folder(tmp_path))
+    whole, ten, thirty = (CS224N(task="sst", dir=folder, limit=n) for n in (None, 10, 30))
+    small, large = ten.load("train"), thirty.load("train")
+    assert rows(small) == rows(large)[:10]
+    assert set(rows(large)) < set(rows(whole.load("train")))
+    assert len(set(small.labels)) > 2  # the file is ordered by label
+    assert len(ten.load("dev")) == 60
+    at = dict(zip(whole.load("train").ids, whole.load("train").labels, strict=True))
+    assert [at[id] for id in small.ids] == small.labels.tolist()
+
+
+# The real files.
+
+
+def naive(path: Path) -> list[dict[str, str]]:
+    """The rows by splitting lines and undoubling quotes: a reader that shares nothing with ours."""
+
+    def field(part: str) -> str:
+        quoted = len(part) > 1 and part[0] == part[-1] == '"'
+        return (part[1:-1] if quoted else part).replace('""', '"') if quoted else part
+
+    header, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    return [dict(zip(header.split("\t"), map(field, line.split("\t")), strict=True)) for line in lines]
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.parametrize("task", COURSE)
+def test_the_courses_files_are_read_as_a_naive_reader_does(course_data, task, split):
+    data = CS224N(task=task, dir=str(course_data))
+    examples = data.load(split)
+    columns = ["sentence"] if data.columns == 1 else ["sentence1", "sentence2"]
+    label = {"para": "is_duplicate", "sts": "similarity"}.get(task, "sentiment")
+    theirs = [row for row in naive(data.path(split)) if all(row[column].strip() for column in [*columns, label])]
+    assert rows(examples) == [tuple(row[column].strip() for column in columns) for row in theirs]
+    assert examples.labels.tolist() == [float(row[label]) for row in theirs]
+    assert examples.ids == tuple(row["id"] for row in theirs)
+    assert len(examples.skipped) == len(naive(data.path(split))) - len(theirs)
+
+
+@pytest.mark.parametrize(
+    ("task", "sizes", "labels"),
+    [
+        ("sst", (8544, 600), Labels.of_classes(5)),
+        ("cfimdb", (1707, 245), Labels.of_classes(2)),
+        ("para", (13_999, 2_499), Labels.of_classes(2)),
+        ("sts", (6040, 450), Labels.of_range(0, 5)),
+    ],
+)
+def test_the_courses_files_have_their_sizes_and_labels(course_data, task, sizes, labels):
+    data = CS224N(task=task, dir=str(course_data))
+    train, dev = data.load("train"), data.load("dev")
+    assert (len(train), len(dev)) == sizes
+    assert data.labels == labels
+    found = np.unique(train.labels)
+    assert (found[0], found[-1]) == (labels.low, labels.high)
+    assert not labels.classes or len(found) == labels.classes
+
+
+def test_the_unreadable_quora_rows_are_named(course_data):
+    """14,000 and 2,500 pairs, one of which in each file is cut short."""
+    data = CS224N(task="para", dir=str(course_data))
+    assert data.load("train").skipped == ("quora-train.csv, line 2577: is_duplicate is empty",)
+    assert data.load("dev").skipped == ("quora-dev.csv, line 222: sentence2 is empty",)
+    strict = CS224N(task="para", dir=str(course_data), strict=True)
+    assert refusal(strict) == "quora-train.csv, line 2577: is_duplicate is empty (strict: true refuses such rows)"
+
+
+@pytest.mark.parametrize(("task", "size"), [("sst", 2210), ("sts", 1725)])
+def test_the_courses_test_files_have_no_labels(course_data, task, size):
+    """The header of the SST one begins with a stray column."""
+    examples = CS224N(task=task, dir=str(course_data)).load("test")
+    assert len(examples) == size
+    assert examples.labels is None
+    assert all(len(id) == 25 for id in examples.ids)
+
+
+def test_a_test_file_that_was_not_handed_out_is_missed_by_name(course_data):
+    message = refusal(CS224N(task="para", dir=str(course_data)), "test")
+    assert message.startswith("no file 'quora-test-student.csv'")
+
+
+def test_sick_is_read_as_a_table(sick_data):
+    options = {"text": ["sentence_A", "sentence_B"], "id": "pair_ID", "dev": None, "dev_share": 0.1}
+    relations = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
+    path = sick_data / "SICK.txt"
+    nli = table(path, label="entailment_label", classes=relations, **options)
+    train, dev = nli.load("train"), nli.load("dev")
+    assert len(train) + len(dev) == 9840
+    assert set(train.labels) == set(dev.labels) == {0.0, 1.0, 2.0}
+    related = table(path, label="relatedness_score", classes=None, range=(1, 5), **options)
+    assert related.load("dev").ids == dev.ids
+
+
+# Where files lie.
+
+
+def test_folders_may_be_relative_or_hold_variables(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    course_folder(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    found = {
+        CS224N(task="sst", dir=folder).fingerprint() for folder in ("data", "~/data", "$PLACE/data", "${PLACE}/data/")
+    }
+    assert len(found) == 1
+
+
+def test_other_file_names(tmp_path):
+    course_folder(tmp_path)
+    (tmp_path / "ids-sst-train.csv").rename(tmp_path / "mine.csv")
+    data = CS224N(task="sst", dir=str(tmp_path), train="mine.csv", test="ids-sst-dev.csv")
+    assert len(data.load("train")) == len(data.load("test").labels) == 60
+
+
+def test_making_a_data_set_reads_nothing(tmp_path):
+    CS224N(task="sst", dir=str(tmp_path / "nowhere"))
+    table(tmp_path / "nowhere.csv")
+
+
+# Content: what it depends on and what not.
+
+
+def test_content_changes_with_bytes_and_options_and_not_with_place(tmp_path):
+    (tmp_path / "other").mkdir()
+    here, there = course_folder(tmp_path), course_folder(tmp_path / "other")
+    data = CS224N(task="sst", dir=str(here))
+    first = data.fingerprint()
+    assert first == CS224N(task="sst", dir=str(there), strict=True).fingerprint()
+    assert first != CS224N(task="sst", dir=str(here), limit=5).fingerprint()
+    file(here, "id\tsentence\n1\tx\n", "ids-sst-test-student.csv")
+    assert data.fingerprint() == first  # no finished run depends on a test file
+    with (here / "ids-sst-dev.csv").open("a") as out:
+        out.write("9\tid9\tone more\t1\n")
+    assert data.fingerprint() != first
+
+
+def test_content_of_a_table_sees_what_changes_its_reading(tmp_path):
+    path = file(tmp_path, "text\tlabel\tother\na\t1\t0\n")
+    options = [
+        {},
+        {"text": "other"},
+        {"label": "other"},
+        {"id": "other"},
+        {"classes": 3},
+        {"classes": ["0", "1"]},
+        {"classes": ["1", "0"]},
+        {"classes": None, "range": (0, 2)},
+        {"quotes": False},
+        {"dev": None, "dev_share": 0.5},
+    ]
+    assert len({table(path, **option).fingerprint() for option in options}) == len(options)
+    assert table(path).fingerprint() == table(path, strict=True).fingerprint()
+
+
+def test_refusing_rows_changes_no_identity(tmp_path):
+    catalogue = load_catalogue()
+    for spec in (
+        {"name": "cs224n", "task": "sst", "dir": "x"},
+        {"name": "table", "train": "x", "text": "a", "dev_share": 0.1},
+        {"name": "sick", "task": "triples", "dir": "x"},
+        {"name": "snli", "task": "triples", "dir": "x"},
+    ):
+        given = [catalogue.resolve("data", {**spec, "strict": strict})[0] for strict in (False, True)]
+        assert given[0] != given[1]
+        assert without_locations(catalogue, "data", given[0]) == without_locations(catalogue, "data", given[1])
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_content_of_missing_files_is_an_error(tmp_path, split):
+    (course_folder(tmp_path) / f"ids-sst-{split}.csv").unlink()
+    with pytest.raises(DataError, match=f"no file 'ids-sst-{split}.csv'"):
+        CS224N(task="sst", dir=str(tmp_path)).fingerprint()
+
+
+# Files that cannot be used.
+
+
+def test_a_missing_file_is_named_with_the_nearest(tmp_path):
+    file(tmp_path, "x", "quora-train.csv")
+    for n in range(50):
+        file(tmp_path, "x", f"a{n}.txt")
+    message = refusal(table(tmp_path / "quora-trian.csv"))
+    assert message.startswith("no file 'quora-trian.csv'; did you mean 'quora-train.csv'?")
+    assert f"in {tmp_path}: a0.txt" in message
+    assert message.count("a") < 60 + len(str(tmp_path))
+
+
+def test_a_missing_folder_is_named_with_the_nearest(tmp_path):
+    (tmp_path / "data").mkdir()
+    message = refusal(CS224N(task="sst", dir=str(tmp_path / "dat" / "cs224n")))
+    assert "is not a folder: no folder 'dat'; did you mean 'data'?" in message
+
+
+def test_a_variable_that_is_not_set_is_named():
+    assert "environment variable NOT_SET_AT_ALL is not set" in refusal(CS224N(task="sst", dir="$NOT_SET_AT_ALL/x"))
+
+
+def test_a_home_that_nobody_has_is_named():
+    message = "~no-such-user/x: '~no-such-user' is nobody's home; write the folder in full"
+    for data in (CS224N(task="sst", dir="~no-such-user/x"), table("~no-such-user/x")):
+        assert refusal(data) == message
+        with pytest.raises(DataError, match="is nobody's home"):
+            data.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "/data.tsv", "x/" * 3000 + "y", "y" * 100_000])
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path, name):
+    for data in (table(tmp_path / name), CS224N(task="sst", dir=str(tmp_path / name))):
+        message = refusal(data)
+        assert message.endswith("… cannot be read: File name too long")
+        assert len(message) < 300
+        with pytest.raises(DataError, match="File name too long"):
+            data.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["null\0byte", "half \ud83d"])
+def test_a_name_that_no_file_can_have(tmp_path, name):
+    assert refusal(table(tmp_path / name)).startswith(f"no file {name!r}")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    assert refusal(table(tmp_path)) == f"{tmp_path} is a folder; a file is needed"
+
+
+def test_a_split_that_no_option_names(tmp_path):
+    data = table(file(tmp_path, "text\tlabel\na\t0\n"))
+    assert refusal(data, "test") == 'data set "table" has no test file; name one with the option "test"'
+
+
+WHOLE = [
+    ("", "data.tsv is empty"),
+    ("\ufeff\n \n", "data.tsv is empty"),
+    ("text\tlabel\n", "data.tsv has a header and no rows"),
+    ("text\tlable\na\t1\n", "no column 'label'; did you mean 'lable'? (there: lable, text)"),
+    ("\t\n1\t2\n", "no column 'text' (there: none); no column 'label'"),
+    ("text\ttext\tlabel\na\tb\t1\n", "column 'text' is there 2 times"),
+    ("text\tlabel\n".encode("utf-16"), "data.tsv is UTF-16; save it as UTF-8"),
+    ('"text\tlabel\na\t1\n', "line 1: the header cannot be read: a quote opens and does not close"),
+    (b"text\tlab\xe9l\na\t1\n", "no column 'label'; did you mean 'lab?l'?"),
+    ('{"text": "a"}\n{"text": "b"}\n', "no column 'label' (there: text)"),
+    ("{text: 1}\n", "line 1: not JSON: Expecting property name"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), WHOLE)
+def test_a_file_that_is_wrong_as_a_whole(tmp_path, content, message):
+    refused = refusal(table(file(tmp_path, content)))
+    assert message in refused
+    refused.encode()
+
+
+# Rows that cannot be used: skipped and named, refused when strict or too many.
+
+BAD = [
+    ("\t1", "text is empty"),
+    ("  \t1", "text is empty"),
+    ("fine\t", "label is empty"),
+    ("fine\t2", "label 2 is out of range; it should be a whole number from 0 to 1"),
+    ("fine\t-1", "label -1 is out of range; it should be a whole number from 0 to 1"),
+    ("fine\t0.5", "label 0.5 is out of range; it should be a whole number from 0 to 1"),
+    ("fine\tnan", "label nan is out of range; it should be a whole number from 0 to 1"),
+    ("fine\tinf", "label inf is out of range; it should be a whole number from 0 to 1"),
+    ("fine\tgood", "label 'good' is not a number"),
+    ("fine\t0_1", "label '0_1' is not a number"),
+    ("fine", "1 field; the header has 2"),
+    ("fine\t1\tmore", "3 fields; the header has 2"),
+    ('"never closed\t1', "a quote opens and does not close"),
+    ('"closed" too early\t1', "text follows a closing quote"),
+    ("caf\udce9 au lait\t1", "text is not UTF-8 (byte 0xe9 after 'caf')"),
+]
+
+
+@pytest.mark.parametrize("at", [2, 104, 152])
+@pytest.mark.parametrize(("bad", "message"), BAD)
+def test_a_bad_row_is_skipped_and_named_and_costs_no_other(tmp_path, bad, message, at):
+    path = file(tmp_path, many(bad, at).encode("utf-8", "surrogateescape"))
+    examples = table(path).load("train")
+    assert examples.skipped == (f"data.tsv, line {at}: {message}",)
+    assert examples.columns[0] == tuple(f"text number {n}" for n in range(150))
+    assert examples.labels.tolist() == [n % 2 for n in range(150)]
+    assert refusal(table(path, strict=True)) == f"data.tsv, line {at}: {message} (strict: true refuses such rows)"
+
+
+def test_a_value_out_of_range(tmp_path):
+    path = file(tmp_path, many("fine\t5.5"))
+    data = table(path, classes=None, range=(0, 5))
+    assert data.load("train").skipped == ("data.tsv, line 104: label 5.5 is out of range; it should be 0 to 5",)
+
+
+def test_a_class_that_has_no_such_name(tmp_path):
+    data = table(file(tmp_path, many("fine\tO")), classes=["0", "1", "no"])
+    (skipped,) = data.load("train").skipped
+    assert skipped == "data.tsv, line 104: label: no class 'O' (allowed: 0, 1, no)"
+
+
+JSON_BAD = [
+    ("[1, 2]", 'not an object like {"text": "…"}: \'[1, 2]\''),
+    ('{"text": "a", "label": 1', "not JSON: Expecting ',' delimiter"),
+    ('{"label": 1}', "there is no text"),
+    ('{"text": "a"}', "there is no label"),
+    ('{"text": null, "label": 1}', "text is empty"),
+    ('{"text": 7, "label": 1}', "text is '7', not a text"),
+    ('{"text": "a", "label": null}', "label is empty"),
+    ('{"text": "a", "label": [1]}', "label '[1]' is not a number"),
+    ('{"text": "a", "label": NaN}', "label nan is out of range"),
+    ('{"text": "half \\ud83d", "label": 1}', "text is not UTF-8 (\\ud83d after 'half ')"),
+    ("[" * 100_000, "not JSON"),
+    ("9" * 5000, "not"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), JSON_BAD, ids=[message for _, message in JSON_BAD])
+def test_a_bad_line_of_json_is_skipped_and_named(tmp_path, bad, message):
+    lines = [json.dumps({"text": f"t{n}", "label": 1}) for n in range(150)]
+    lines.insert(103, bad)
+    examples = table(file(tmp_path, "\n".join(lines))).load("train")
+    assert len(examples) == 150
+    (skipped,) = examples.skipped
+    assert skipped.startswith(f"data.tsv, line 104: {message}")
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path):
+    """A text over three lines and an empty line before the bad row."""
+    content = 'text\tlabel\n"one\ntwo\nthree"\t1\n\nbad\n' + "fine\t1\n" * 200
+    examples = table(file(tmp_path, content)).load("train")
+    assert examples.skipped == ("data.tsv, line 6: 1 field; the header has 2",)
+    assert examples.columns[0][0] == "one\ntwo\nthree"
+
+
+@pytest.mark.parametrize("closing", ['he said so"\t1', 'x "y" z\t1', '"quoted"\t1'])
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_an_open_quote_does_not_swallow_rows_up_to_the_next_quote(tmp_path, closing, delimiter):
+    good = [f"text number {n}\t1" for n in range(300)]
+    lines = ["text\tlabel", *good[:100], '"open\t1', *good[100:150], "", *good[150:200], closing, *good[200:]]
+    path = file(tmp_path, "\n".join(lines).replace("\t", delimiter))
+    examples = table(path).load("train")
+    assert examples.skipped == ("data.tsv, line 102: a quote opens and does not close",)
+    assert len(examples) == 301
+
+
+def test_an_open_quote_does_not_swallow_rows_without_labels(tmp_path):
+    lines = ["id\ttext", *(f"{n}\tx" for n in range(200)), '7\t"open', *(f"{n}\ty" for n in range(9)), '8\tclose"']
+    path = file(tmp_path, "\n".join(lines))
+    examples = table(path, test=str(path)).load("test")
+    assert examples.skipped == ("data.tsv, line 202: a quote opens and does not close",)
+    assert len(examples) == 210
+
+
+@pytest.mark.parametrize(("bad", "good", "refused"), [(1, 99, False), (1, 98, True), (2, 198, False), (5, 100, True)])
+def test_one_per_cent_may_be_bad(tmp_path, bad, good, refused):
+    path = file(tmp_path, "text\tlabel\n" + "\t1\n" * bad + "fine\t1\n" * good)
+    if not refused:
+        assert len(table(path).load("train").skipped) == bad
+        return
+    message = refusal(table(path))
+    assert message.startswith(
+        f"{path}: {bad} of {bad + good} rows cannot be read; up to 1% would be skipped: data.tsv, line 2"
+    )
+    assert ("and 2 more" in message) == (bad == 5)
+
+
+def test_a_file_of_nothing_but_quotes_is_read_in_reasonable_time(tmp_path):
+    message = refusal(table(file(tmp_path, "text\tlabel\n" + '"a\t1\n' * 20_000)))
+    assert "20000 of 20000 rows" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": None}, "exactly one of classes and range should be given. Found none."),
+        ({"range": (0, 1)}, "exactly one of classes and range should be given. Found classes and range."),
+        ({"label": None}, "neither classes nor range without label should be given. Found classes."),
+        ({"classes": None, "range": (5, 0)}, "range should go from low to high. Found [5, 0]."),
+        ({"classes": ["a", "a"]}, "classes should be different names. Found ['a', 'a']."),
+        (
+            {"dev": None},
+            "either dev (a file) or dev_share (the part of train to hold out, such as 0.1) should be given",
+        ),
+        ({"dev_share": 0.1}, "Found both."),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_at_once(tmp_path, options, message):
+    with pytest.raises(ValueError, match="should") as error:
+        table(tmp_path / "x.csv", **options)
+    assert message in str(error.value)

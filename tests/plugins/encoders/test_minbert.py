@@ -1,0 +1,278 @@
+"""minbert: equal to transformers.BertModel, independent of the batch, its own randomness, weights that do not fit."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from taskloom.core import Tokens, WeightsError, arrange, bind_generator, derive_generator
+from taskloom.plugins.encoders.attention import group_sizes
+from taskloom.plugins.encoders.minbert import MinBert
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+LENGTHS = [1, 400, 3, 17, 60, 60, 2, 33]
+
+
+def built(seed: int = 0, **options: object) -> MinBert:
+    encoder = MinBert(**options)  # type: ignore[arg-type]
+    encoder.build(generator=derive_generator(seed, "encoder"))
+    bind_generator(encoder, derive_generator(seed, "dropout"))
+    return encoder.eval()
+
+
+def random_tokens(lengths: list[int], vocabulary: int, *, joined: bool = False, seed: int = 0) -> Tokens:
+    generator = torch.Generator().manual_seed(seed)
+    sequences = [torch.randint(5, vocabulary, (n,), generator=generator).tolist() for n in lengths]
+    types = [[0] * (n // 2) + [1] * (n - n // 2) if joined else [0] * n for n in lengths]
+    return Tokens.pack(sequences, types)
+
+
+def states_of(encoder: MinBert, tokens: Tokens) -> Tensor:
+    return encoder.encode(encoder.embed(tokens), tokens)
+
+
+def reference_output(model, tokens: Tokens) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+    with torch.no_grad():
+        out = model(
+            input_ids=tokens.pad(tokens.ids),
+            token_type_ids=tokens.pad(tokens.types),
+            attention_mask=tokens.mask.long(),
+        )
+    return tokens.unpad(out.last_hidden_state), out.pooler_output
+
+
+@pytest.fixture(scope="module")
+def minilm_reference(minilm: Path):  # type: ignore[no-untyped-def]
+    from transformers import BertModel
+
+    return BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def pretrained() -> MinBert:
+    return built(weights="minilm")
+
+
+# Equality with transformers
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_equal_to_transformers_on_minilm(minilm_reference, pretrained: MinBert, joined: bool) -> None:  # type: ignore[no-untyped-def]
+    tokens = random_tokens(LENGTHS, 30522, joined=joined)
+    with torch.no_grad():
+        states = states_of(pretrained, tokens)
+        pooled, vectors = pretrained.pool(states, tokens), pretrained(tokens)
+    hidden, pooler = reference_output(minilm_reference, tokens)
+    torch.testing.assert_close(states, hidden, atol=1e-5, rtol=0)
+    torch.testing.assert_close(pooled, pooler, atol=1e-5, rtol=0)
+    torch.testing.assert_close(vectors, pooler, atol=1e-5, rtol=0)
+
+
+def test_text_to_vector_equal_to_transformers(minilm: Path, minilm_reference, pretrained: MinBert) -> None:  # type: ignore[no-untyped-def]
+    from transformers import BertTokenizerFast
+
+    texts = ["A short one.", "Ein Café, naïvely long " * 20, ""]
+    seconds = ["Its partner", "x", "alone"]
+    columns = [pretrained.tokenize(texts), pretrained.tokenize(seconds)]
+    tokenizer = BertTokenizerFast.from_pretrained(minilm)
+    for reads, batch in (
+        ("single", tokenizer(texts, padding=True, return_tensors="pt")),
+        ("joint", tokenizer(texts, seconds, padding=True, truncation=False, return_tensors="pt")),
+    ):
+        tokens = arrange(columns, reads, pretrained.special_tokens, pretrained.max_length)
+        with torch.no_grad():
+            expected = minilm_reference(**batch).pooler_output
+            torch.testing.assert_close(pretrained(tokens), expected, atol=1e-5, rtol=0)
+
+
+# Laws
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 48), min_size=1, max_size=9), st.randoms(use_true_random=False))
+def test_states_do_not_depend_on_the_rest_of_the_batch(lengths: list[int], shuffler) -> None:  # type: ignore[no-untyped-def]
+    encoder = ENCODER
+    tokens = random_tokens(lengths, 60, joined=True)
+    with torch.no_grad():
+        parts = states_of(encoder, tokens).split(lengths)
+        vectors = encoder(tokens)
+        order = list(range(len(lengths)))
+        shuffler.shuffle(order)
+        ids, types = tokens.ids.split(lengths), tokens.types.split(lengths)
+        moved = Tokens.pack([ids[i].tolist() for i in order], [types[i].tolist() for i in order])
+        shuffled = states_of(encoder, moved).split([lengths[i] for i in order])
+        for place, i in enumerate(order):
+            alone = Tokens.pack([ids[i].tolist()], [types[i].tolist()])
+            torch.testing.assert_close(shuffled[place], parts[i], atol=1e-5, rtol=0)
+            torch.testing.assert_close(states_of(encoder, alone), parts[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(encoder(moved), vectors[order], atol=1e-5, rtol=0)
+
+
+ENCODER = built(layers=2, width=48, heads=12, vocabulary=60, max_length=48)
+
+
+def test_many_heads_and_lengths_make_several_groups() -> None:
+    """The laws above are only worth something if the batches they see are cut into groups."""
+    assert group_sizes([48, 47, 46, 3, 3, 2, 2, 1, 1], heads=12) == [3, 6]
+    assert group_sizes([400, 60, 60, 33, 17, 3, 2, 1], heads=12)[0] == 1
+    assert group_sizes([7] * 100, heads=12) == [100]
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=40), st.integers(1, 16))
+def test_groups_never_cost_more_than_one_block(lengths: list[int], heads: int) -> None:
+    lengths = sorted(lengths, reverse=True)
+    sizes = group_sizes(lengths, heads)
+    assert sum(sizes) == len(lengths)
+    assert min(sizes) > 0
+    cost = start = 0
+    for size in sizes:
+        cost += size * lengths[start] ** 2
+        start += size
+    assert cost <= len(lengths) * lengths[0] ** 2
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "cls", "mean", "max"])
+@pytest.mark.parametrize("lengths", [[4, 9, 1], [6, 6], [5]])
+def test_poolings_are_what_they_say(pooling: str, lengths: list[int]) -> None:
+    encoder = built(layers=1, width=8, heads=2, vocabulary=60, pooling=pooling)
+    tokens = random_tokens(lengths, 60)
+    with torch.no_grad():
+        states = states_of(encoder, tokens)
+        parts = states.split(lengths)
+        definitions: dict[str, Callable[[Tensor], Tensor]] = {
+            "cls": lambda part: part[0],
+            "mean": lambda part: part.mean(0),
+            "max": lambda part: part.amax(0),
+            "pooler": lambda part: torch.tanh(encoder.pooler.dense(part[0])),  # type: ignore[union-attr]
+        }
+        expected = torch.stack([definitions[pooling](part) for part in parts])
+        torch.testing.assert_close(encoder.pool(states, tokens), expected)
+        torch.testing.assert_close(encoder(tokens), expected, atol=1e-6, rtol=1e-5)
+    assert (encoder.pooler is not None) == (pooling == "pooler")
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "mean", "max"])
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_by_finite_differences(pooling: str, training: bool) -> None:
+    encoder = built(layers=2, width=8, heads=2, feed_forward=12, vocabulary=20, dropout=0.3, pooling=pooling)
+    encoder.double().train(training)
+    tokens = random_tokens([3, 1, 4], 20)
+    base = encoder.embed(tokens).detach()
+    change = torch.zeros_like(base, requires_grad=True)
+
+    def vectors(change: Tensor, *_: Tensor) -> Tensor:
+        bind_generator(encoder, derive_generator(5))  # the same dropout each time
+        return encoder.vectors(base + change, tokens)
+
+    weights = [encoder.layers[1].qkv.weight, encoder.layers[0].down.bias, encoder.layers[1].output_norm.weight]
+    assert torch.autograd.gradcheck(vectors, (change, *weights))
+
+
+def test_embedding_gradient_is_the_rows_of_the_batch() -> None:
+    encoder = built(layers=1, width=8, heads=2, vocabulary=60)
+    tokens = Tokens.pack([[2, 7, 7, 3], [2, 9, 3]])
+    encoder.embed(tokens).sum(1).dot(torch.arange(7.0)).backward()
+    gradient = encoder.embeddings.word.grad
+    assert gradient.is_sparse
+    assert set(gradient.coalesce().indices()[0].tolist()) == {2, 3, 7, 9}
+
+
+def test_batch_of_one_and_many_equal_sequences() -> None:
+    for lengths in ([1], [5], [4, 4, 4]):
+        tokens = random_tokens(lengths, 60)
+        assert ENCODER(tokens).shape == (len(lengths), 48)
+
+
+def test_autocast_to_bfloat16() -> None:
+    encoder = built(layers=2, width=16, heads=4, vocabulary=60)
+    tokens = random_tokens([3, 30, 12], 60)
+    with torch.no_grad():
+        exact = encoder(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(encoder(tokens).float(), exact, atol=0.05, rtol=0.05)
+        encoder.train()(tokens).float().sum().backward()
+    gradients = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in encoder.parameters()]
+    assert all(gradient.isfinite().all() and gradient.dtype == torch.float32 for gradient in gradients)
+
+
+# Randomness
+
+
+def test_training_draws_only_from_the_bound_generator() -> None:
+    encoder = built(layers=2, width=16, heads=4, vocabulary=60).train()
+    tokens = random_tokens([3, 30, 12], 60)
+    before = torch.random.get_rng_state()
+    first, second = encoder(tokens), encoder(tokens)
+    assert not torch.equal(first, second)
+    bind_generator(encoder, derive_generator(0, "dropout"))
+    torch.testing.assert_close(encoder(tokens), first, atol=0, rtol=0)
+    first.sum().backward()
+    built(layers=1, width=8, heads=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_build_is_decided_by_the_generator() -> None:
+    one, same, other = (built(seed, layers=1, width=8, heads=2) for seed in (0, 0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(one.embeddings.word, other.embeddings.word)
+    assert one.embeddings.word.std().item() == pytest.approx(0.02, rel=0.02)
+    assert not one.layers[0].qkv.bias.any()
+    assert one.layers[0].output_norm.weight.eq(1).all()
+
+
+def test_dropout_acts_where_bert_has_it() -> None:
+    tokens = random_tokens([30, 30], 60)
+    sizes = {"layers": 1, "width": 16, "heads": 4, "vocabulary": 60}
+    still = built(**sizes, dropout=0.0, attention_dropout=0.0).train()
+    assert torch.equal(still(tokens), still(tokens))
+    attention = built(**sizes, dropout=0.0, attention_dropout=0.5).train()
+    assert torch.equal(attention.embed(tokens), attention.embed(tokens))
+    assert not torch.equal(attention(tokens), attention(tokens))
+    hidden = built(**sizes, dropout=0.5, attention_dropout=0.0).train()
+    dropped = (hidden.embed(tokens) == 0).float().mean().item()
+    assert 0.4 < dropped < 0.6
+    # Without dropout the two ways of computing attention are the same function.
+    torch.testing.assert_close(still(tokens), still.eval()(tokens), atol=1e-6, rtol=0)
+
+
+def test_written_out_attention_equals_the_fused_kernel() -> None:
+    encoder = built(layers=2, width=48, heads=12, vocabulary=60, dropout=0.0, attention_dropout=1e-9)
+    tokens = random_tokens([40, 3, 3, 17], 60)
+    torch.testing.assert_close(encoder.train()(tokens), encoder.eval()(tokens), atol=1e-6, rtol=0)
+    torch.testing.assert_close(states_of(encoder.train(), tokens), states_of(encoder.eval(), tokens), atol=1e-6, rtol=0)
+
+
+def test_frozen_encoder_has_nothing_to_train() -> None:
+    encoder = built(layers=1, width=8, heads=2, trainable=False)
+    tokens = Tokens.pack([[2, 7, 3]])
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    assert not encoder(tokens).requires_grad
+    embedded = encoder.embed(tokens).requires_grad_()
+    encoder.vectors(embedded, tokens).sum().backward()
+    assert embedded.grad is not None
+
+
+def test_state_survives_saving(tmp_path: Path) -> None:
+    one, other = built(0, layers=1, width=8, heads=2), built(1, layers=1, width=8, heads=2)
+    save_file(one.state_dict(), tmp_path / "encoder.safetensors")
+    other.load_state_dict(load_file(tmp_path / "encoder.safetensors"))
+    tokens = Tokens.pack([[2, 7, 3], [2, 3]])
+    assert torch.equal(one(tokens), other(tokens))
+
+
+def test_untrained_sizes_that_do_not_fit_each_other() -> None:
+    with pytest.raises(WeightsError, match=r"heads should divide width\. Found width 100 and heads 3"):
+        MinBert(width=100, heads=3).check()
+
+
+def test_untrained_defaults() -> None:
+    encoder = built()
+    assert (len(encoder.layers), encoder.width, encoder.heads, encoder.max_length) == (2, 128, 2, 512)
+    assert encoder.embeddings.word.shape == (8192, 128)
+    assert built(width=64).layers[0].up.weight.shape == (256, 64)

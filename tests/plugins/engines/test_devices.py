@@ -1,0 +1,169 @@
+"""Where workers are placed: made-up machines in, slots out. The machine that runs this is only looked at once."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskloom.core import RequestError
+from taskloom.plugins.engines import devices
+from taskloom.plugins.engines.devices import Inventory, Slot, inventory, named, place
+from taskloom.plugins.engines.local import Local
+
+TWO = Inventory(cores=8, cuda=("0", "1"))
+BARE = Inventory(cores=6)
+
+
+def visible(slots: tuple[Slot, ...]) -> list[str]:
+    return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots]
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "expected"),
+    [
+        (TWO, {}, ["0", "1"]),
+        (TWO, {"cells_per_gpu": 2}, ["0", "1", "0", "1"]),
+        (TWO, {"cells_per_gpu": 2, "workers": 3}, ["0", "1", "0"]),
+        (TWO, {"devices": "cuda:1"}, ["1"]),
+        (TWO, {"devices": "cuda:1,cuda:0"}, ["1", "0"]),
+        (TWO, {"devices": "cuda"}, ["0", "1"]),
+        (TWO, {"devices": "cpu:3"}, ["", "", ""]),
+        (TWO, {"workers": 1}, ["0"]),
+        (Inventory(4, ("3", "GPU-8f2")), {}, ["3", "GPU-8f2"]),
+        (Inventory(4, ("3", "GPU-8f2")), {"devices": "cuda:1"}, ["GPU-8f2"]),
+        (BARE, {}, [""] * 6),
+        (BARE, {"workers": 2}, [""] * 2),
+        (BARE, {"devices": "cpu", "workers": 20}, [""] * 20),
+        (Inventory(64), {}, [""] * 8),
+    ],
+)
+def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str]) -> None:
+    slots = place(machine, **asked)
+    assert visible(slots) == expected
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        assert all(slot.environment[name] == str(slot.threads) for slot in slots)
+    assert all(slot.device.startswith("cuda:") == bool(seen) for slot, seen in zip(slots, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "message"),
+    [
+        (BARE, {"devices": "cuda:0"}, r"there is no cuda:0 on this machine \(no GPU; 6 cores\)"),
+        (BARE, {"devices": "cuda"}, "there is no cuda on this machine"),
+        (TWO, {"devices": "cuda:2"}, r"there is no cuda:2 .*\(cuda:0, cuda:1; 8 cores\)"),
+        (TWO, {"devices": "cuda:0,cuda:0"}, "stands twice; --cells-per-gpu"),
+        (TWO, {"devices": "cuda:0,cpu:1"}, "differ in the last digits"),
+        (TWO, {"devices": "gpu"}, "should be auto, cpu, cpu:N .*Found 'gpu'"),
+        (TWO, {"devices": "cpu:0"}, "Found 'cpu:0'"),
+        (TWO, {"devices": "cuda:-1"}, "Found 'cuda:-1'"),
+        (TWO, {"devices": ""}, "Found ''"),
+        (BARE, {"devices": "cpu:2,cpu"}, "the CPU stands twice; cpu:N is N cells at once. Found 'cpu:2,cpu'"),
+        (BARE, {"devices": "cpu,cpu"}, "stands twice"),
+        (TWO, {"workers": 3}, "3 workers need more than 2 GPUs with 1 cell each; --cells-per-gpu"),
+        (TWO, {"workers": 5, "cells_per_gpu": 2}, "more than 2 GPUs with 2 cells each;"),
+        (TWO, {"workers": 0}, "should be at least 1. Found 0."),
+        (TWO, {"threads": 0}, "should be at least 1. Found 0."),
+        (BARE, {"cells_per_gpu": 2}, "no GPU is used here"),
+        (BARE, {"devices": "cpu:2", "workers": 3}, "do not agree"),
+    ],
+)
+def test_what_cannot_be_is_told(machine: Inventory, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        place(machine, **asked)
+
+
+@given(
+    cores=st.integers(1, 256),
+    gpus=st.integers(0, 8),
+    per_gpu=st.integers(1, 4),
+    workers=st.none() | st.integers(1, 40),
+    devices=st.sampled_from(["auto", "cpu"]),
+)
+def test_threads_are_divided_and_depend_on_nothing_else(
+    cores: int, gpus: int, per_gpu: int, workers: int | None, devices: str
+) -> None:
+    machine = Inventory(cores, tuple(map(str, range(gpus))))
+    asked = {"workers": workers, "devices": devices, "cells_per_gpu": per_gpu}
+    try:
+        slots = place(machine, **asked)
+    except RequestError:
+        return
+    assert slots == place(machine, **asked)
+    assert len({slot.threads for slot in slots}) == 1, "a cell's result would depend on the worker it gets"
+    assert slots[0].threads == max(1, cores // len(slots))
+    assert len({name for _, name in named(slots)}) == len(slots)
+    on_gpus = [slot.device for slot in slots if slot.device != "cpu"]
+    counts = [on_gpus.count(device) for device in set(on_gpus)]
+    assert not counts or max(counts) - min(counts) <= 1, "a GPU has two cells more than another"
+
+
+@pytest.mark.parametrize(
+    ("inherited", "count", "expected"),
+    [
+        (None, 2, ["0", "1"]),
+        ("2,3", 2, ["2", "3"]),
+        (" 3 , 1 ", 2, ["3", "1"]),
+        ("GPU-8f2,GPU-1c0", 2, ["GPU-8f2", "GPU-1c0"]),
+        ("2,3,7", 2, ["2", "3"]),  # CUDA stops at the first that is not there
+        ("2", 2, ["0", "1"]),  # whatever counted them did not read the variable
+        ("", 0, []),
+    ],
+)
+def test_devices_keep_the_names_that_this_process_was_given(
+    inherited: str | None, count: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+    found = inventory()
+    assert list(found.cuda) == expected
+    if count:
+        assert visible(place(found, devices="cuda")) == expected, "a worker would use a GPU that is another's"
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 8), ("300000 100000", 3), ("50000 100000", 1), ("9900000 100000", 8), (None, 8), ("nonsense", 8)],
+)
+def test_a_container_has_the_cores_that_it_may_use(
+    quota: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(f"{quota}\n")
+    monkeypatch.setattr(devices, "QUOTA", file)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert inventory().cores == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "threads"),
+    [
+        ("1", {}, 1),
+        ("3", {}, 3),
+        ("64", {}, 4),
+        ("2,1", {}, 2),
+        ("many", {}, 4),
+        ("0", {}, 4),
+        ("1", {"threads": 5}, 5),
+    ],
+)
+def test_omp_num_threads_is_a_limit_unless_threads_are_given(
+    variable: str, asked: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    machine = Inventory(cores=8, most_threads=inventory().most_threads)
+    slots = place(machine, workers=2, **asked)
+    assert [(slot.threads, slot.environment["OMP_NUM_THREADS"]) for slot in slots] == [(threads, str(threads))] * 2
+
+
+def test_this_machine() -> None:
+    found = inventory()
+    assert 1 <= found.cores <= (os.cpu_count() or 1)
+    engine = Local(devices="cpu:2", threads=3)
+    engine.check()
+    assert (engine.slots, engine.describe()) == (2, "2 worker processes on cpu, 3 threads each")

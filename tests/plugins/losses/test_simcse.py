@@ -1,0 +1,266 @@
+"""SimCSE: its matrix, its three forms, and a first stage of training that does what it is for."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from taskloom.core import (
+    Event,
+    Labels,
+    Prediction,
+    Replay,
+    SharedModules,
+    Tokens,
+    TrainingError,
+    arrange,
+    bind_generator,
+    derive_generator,
+    predict,
+)
+from taskloom.core.testing import check
+from taskloom.plugins.datasets.generated import Generated
+from taskloom.plugins.encoders.minbert import MinBert
+from taskloom.plugins.heads.embedding import Embedding
+from taskloom.plugins.losses.simcse import SimCSE
+from taskloom.plugins.similarity import cosine_of
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.driver.drive import run_plan
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import make_plan
+
+NOTHING = torch.zeros(2)
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def seen(vectors: Tensor) -> Prediction:
+    return Prediction(torch.zeros(vectors.shape[1]), vectors)
+
+
+def replayed(first: Tensor, second: Tensor) -> Prediction:
+    """A prediction for single texts whose replay has other vectors."""
+    return Prediction(torch.zeros(len(first)), first[None], None, Replay(first, lambda _: seen(second[None])))
+
+
+# The matrix
+
+
+def test_triples_by_hand() -> None:
+    # Premises along the axes; the first entailment at cosine 0.6 and 0.8 to them, and so on.
+    premises = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    entailments = torch.tensor([[0.6, 0.8], [0.0, 3.0]])
+    contradictions = torch.tensor([[-1.0, 0.0], [4.0, 0.0]])
+    cosines = [[0.6, 0.0, -1.0, 1.0], [0.8, 1.0, 0.0, 0.0]]  # to e₁, e₂, c₁, c₂
+    tau = 0.5
+    expected = 0.0
+    for own, row in enumerate(cosines):
+        weights = [math.exp(cosine / tau) for cosine in row]
+        expected -= math.log(weights[own] / sum(weights)) / 2
+    found = SimCSE(temperature=tau)(seen(torch.stack([premises, entailments, contradictions])), NOTHING)
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+    assert expected == pytest.approx(0.9675314, abs=1e-6)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 6),
+    sequences=st.integers(1, 3),
+    tau=st.sampled_from([0.05, 0.3, 2.0]),
+)
+def test_it_is_cross_entropy_over_the_written_out_matrix(seed: int, rows: int, sequences: int, tau: float) -> None:
+    vectors = draw(seed, max(sequences, 2), rows, 5)
+    unit = normalize(vectors, dim=-1)
+    columns = [*unit[1], *(unit[2] if sequences == 3 else [])]
+    matrix = torch.stack([torch.stack([anchor.dot(other) / tau for other in columns]) for anchor in unit[0]])
+    expected = cross_entropy(matrix, torch.arange(rows))
+    prediction = replayed(vectors[0], vectors[1]) if sequences == 1 else seen(vectors)
+    torch.testing.assert_close(SimCSE(temperature=tau)(prediction, NOTHING), expected)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), sequences=st.integers(2, 3))
+def test_only_directions_count(seed: int, sequences: int) -> None:
+    vectors = draw(seed, sequences, 4, 5)
+    lengths = draw(seed + 1, sequences, 4, 1).exp()
+    torch.testing.assert_close(SimCSE()(seen(vectors * lengths), NOTHING), SimCSE()(seen(vectors), NOTHING))
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6))
+def test_contradictions_can_only_make_it_harder(seed: int) -> None:
+    vectors = draw(seed, 3, 4, 5)
+    loss = SimCSE()
+    assert loss(seen(vectors), NOTHING) > loss(seen(vectors[:2]), NOTHING) > 0
+
+
+def test_the_gradient_draws_partners_together_and_pushes_contradictions_away() -> None:
+    vectors = draw(3, 3, 4, 5).requires_grad_()
+    SimCSE(temperature=0.5)(seen(vectors), NOTHING).backward()
+    assert vectors.grad is not None
+    with torch.no_grad():
+        before, after = (normalize(x, dim=-1) for x in (vectors, vectors - 0.05 * vectors.grad))
+        to_own, to_own_after = ((x[0] * x[1]).sum(-1).mean() for x in (before, after))
+        away, away_after = ((x[0] @ x[2].T).mean() for x in (before, after))
+    assert to_own_after > to_own
+    assert away_after < away
+
+
+# The three forms
+
+
+class Model:
+    """A tiny encoder with dropout and the head that passes its vectors on."""
+
+    def __init__(self, reads: Any, dropout: float = 0.2) -> None:
+        self.encoder = MinBert(layers=1, width=8, heads=2, vocabulary=30, dropout=dropout, attention_dropout=dropout)
+        self.encoder.build(generator=derive_generator(0))
+        self.head = Embedding(reads=reads)
+        self.head.build(
+            width=8,
+            outputs=1,
+            labels=Labels.of_range(0, 0),
+            generator=derive_generator(1),
+            shared=SharedModules(),
+        )
+        bind_generator(self.encoder, derive_generator(2))
+
+    def predict(self) -> Prediction:
+        texts = [[1, 7, 8, 2], [1, 9, 2], [1, 5, 6, 7, 2], [1, 8, 11, 2], [1, 12, 2], [1, 14, 13, 2]]
+        return predict(self.encoder, self.head, Tokens.pack(texts))
+
+
+def test_unsupervised_compares_two_different_dropouts_and_learns_from_both() -> None:
+    model = Model("single")
+    prediction = model.predict()
+    assert prediction.replay is not None
+    passes: list[Tensor] = [prediction.vectors]
+
+    def noting(embedded: Tensor | None) -> Prediction:
+        again = prediction.replay(embedded)  # type: ignore[misc]
+        passes.append(again.vectors)
+        return again
+
+    replay = Replay(prediction.replay.embedded, noting)
+    value = SimCSE()(Prediction(prediction.score, prediction.vectors, None, replay), NOTHING)
+    first, second = passes
+    assert not first.allclose(second)  # two dropouts
+    similarity = normalize(first[0], dim=-1) @ normalize(second[0], dim=-1).T / 0.05
+    torch.testing.assert_close(value, cross_entropy(similarity, torch.arange(6)))
+    gradients = torch.autograd.grad(value, [first, second], retain_graph=True)
+    assert all(gradient.any() for gradient in gradients)
+    value.backward()
+    assert all(parameter.grad is not None for parameter in model.encoder.parameters())
+
+
+def test_without_dropout_the_two_passes_are_one() -> None:
+    model = Model("single", dropout=0.0)
+    prediction = model.predict()
+    vectors = normalize(prediction.vectors[0].double(), dim=-1)
+    expected = cross_entropy(vectors @ vectors.T / 0.05, torch.arange(6))
+    assert SimCSE()(prediction, NOTHING).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_one_text_needs_a_replay() -> None:
+    with pytest.raises(TrainingError, match="loss 'simcse' needs a prediction that can be replayed"):
+        SimCSE()(seen(draw(0, 1, 2, 3)), NOTHING)
+
+
+@pytest.mark.parametrize("reads", ["single", "pair", "triple"])
+def test_what_the_head_reads_decides(reads: Any) -> None:
+    prediction = Model(reads).predict()
+    value = SimCSE()(prediction, NOTHING)
+    assert value.isfinite()
+    if reads != "single":  # no second pass
+        assert value.equal(SimCSE()(seen(prediction.vectors), NOTHING))
+
+
+def test_pairs_with_labels_are_refused_with_a_way_out() -> None:
+    loss = SimCSE()
+    loss.prepare(labels=Labels.of_classes(2), rows=9)
+    with pytest.raises(TrainingError, match=r"should have no labels\. Found labels from 0 to 1; use 'mnr'"):
+        loss(seen(draw(0, 2, 2, 3)), NOTHING)
+    assert loss(replayed(draw(0, 2, 3), draw(1, 2, 3)), NOTHING).isfinite()  # single texts: their labels do not matter
+
+
+def test_it_keeps_the_laws_of_losses() -> None:
+    check(SimCSE)
+    check(SimCSE, temperature=1.0)
+
+
+# A first stage of training
+
+NLI: dict[str, Any] = {
+    "data": {"name": "generated", "task": "entailment", "size": 256, "dev_size": 32},
+    "head": {"name": "embedding", "reads": "triple"},
+    "loss": "simcse",
+}
+STS: dict[str, Any] = {
+    "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 64},
+    "head": {"name": "cosine", "dropout": 0.0},
+    "loss": "mse",
+    "metric": "pearson",
+}
+
+
+def told_apart(encoder: MinBert) -> float:
+    """The share of dev triples whose premise is nearer to the entailment than to the contradiction."""
+    examples = Generated(task="entailment", size=256, dev_size=100).load("dev")
+    columns = [encoder.tokenize(column) for column in examples.columns]
+    with torch.no_grad():
+        vectors = encoder.eval()(arrange(columns, "triple", encoder.special_tokens, encoder.max_length)).view(
+            3, 100, -1
+        )
+    premise, entailment, contradiction = vectors
+    return float((cosine_of(premise, entailment) > cosine_of(premise, contradiction)).double().mean())
+
+
+def test_a_first_stage_on_triples_teaches_the_encoder_and_is_shared(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2, "vocabulary": 2048, "pooling": "mean"}
+    first = {"tasks": ["nli"], "epochs": 4, "optimizer": {"lr": 0.005}}
+    stages = [first, {"tasks": ["sts"], "epochs": 0}]
+    base = {"encoder": {"name": "minbert", **options}, "tasks": {"nli": NLI, "sts": STS}, "stages": stages}
+    cells = [
+        {"label": "untrained", "set": {"stages.0.epochs": 0}},
+        {"label": "pretrained"},
+        {"label": "tuned", "set": {"stages.1.epochs": 1, "stages.1.optimizer.lr": 0.001}},
+    ]
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps({"base": base, "cells": cells}))
+    catalogue, events = load_catalogue(), list[Event]()
+    with Ledger.open(tmp_path / "r", create=True) as ledger:
+        plan = make_plan(load_grid(str(path)), catalogue, ledger)
+        outcome = run_plan(plan, catalogue, ledger, listen=events.append)
+    assert (outcome.finished, outcome.failed) == (3, 0)
+    ids = {cell.label: cell.id for cell in plan.cells}
+
+    shares = {}
+    for label, cell in ids.items():
+        encoder = MinBert(**options)
+        encoder.build(generator=derive_generator(0))
+        tensors = load_file(tmp_path / "r" / "cells" / cell / "best" / "tensors.safetensors")
+        own = {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")}
+        encoder.load_state_dict(own)
+        shares[label] = told_apart(encoder)
+    assert shares["pretrained"] > shares["untrained"] + 0.15
+    assert shares["tuned"] > shares["untrained"] + 0.1
+
+    told = [e.facts for e in events if e.what == "epoch" and e.cell == ids["pretrained"] and e.facts["stage"] == 0]
+    losses = [facts["losses"]["nli"] for facts in told]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0] - 0.3
+    assert all(facts["scores"] == {} for facts in told)  # triples have no labels, so no score
+    shared = [e.facts["shared"] for e in events if e.what == "stage" and e.cell == ids["tuned"]]
+    assert shared == [True, False]

@@ -1,0 +1,72 @@
+"""Drivers of no-op cells, for tests with many processes on one registry.
+
+``python drivers.py REGISTRY GRID`` says "ready", waits for a line, claims and finishes cells of the grid until all are
+finished, by whomever, and prints the cells that it finished itself. ``python drivers.py REGISTRY GRID loop`` does so
+with the loop of ``taskloom run``; without it nothing here imports torch.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from taskloom.core.engine import Emit
+from taskloom.core.events import Event, Job
+from taskloom.registry.results.leases import Leases
+from taskloom.registry.results.ledger import Ledger
+
+FINISHED = {"scores": {"overall": 1.0}, "seconds": 0.0}
+
+
+def drive(registry: str, grid: str) -> list[str]:
+    """Finish what can be claimed; the cells that this driver finished."""
+    done = []
+    with Ledger.open(registry, create=False) as ledger, Leases(ledger) as leases, leases.beating():
+        waiting = [place.cell.id for place in ledger.grid(grid).cells]
+        while waiting:
+            for cell, fence in leases.claim_some(waiting).items():
+                ledger.write(Event("started", cell, {"device": "none"}, fence))
+                ledger.write(Event("finished", cell, FINISHED, fence))
+                leases.release(cell)
+                done.append(cell)
+                break
+            else:
+                time.sleep(0.01)  # others have the rest; should one of them die it comes to us
+            waiting = leases.unfinished(waiting)
+    return done
+
+
+def nothing(job: Job, emit: Emit) -> None:
+    """A cell that has nothing to do."""
+    emit(Event("started", job.cell))
+    with (Path(job.folder) / "cells" / job.cell / "ran").open("a") as file:
+        file.write(f"{job.fence}\n")
+    emit(Event("finished", job.cell, FINISHED))
+
+
+def loop(registry: str, grid: str) -> list[str]:
+    """The same with the loop of ``taskloom run`` and its inline engine."""
+    from taskloom.plugins.engines.inline import Inline
+    from taskloom.registry.installed.manager import Plugins
+    from taskloom.runs.driver.claims import Claims
+    from taskloom.runs.driver.loop import Loop
+    from taskloom.runs.driver.outcome import Outcome
+
+    said: list[Event] = []
+    engine, outcome = Inline(), Outcome()
+    with Ledger.open(registry, create=False) as ledger, Leases(ledger) as leases, leases.beating():
+        places = ledger.grid(grid).cells
+        jobs = [Job(place.cell.id, place.label, place.seed, place.cell.spec, registry) for place in places]
+        engine.open("drivers:nothing", Path(registry))
+        try:
+            Loop(jobs, engine, ledger, Plugins(), Claims(ledger, leases), outcome=outcome, listen=said.append).run()
+        finally:
+            engine.close()
+    done = [event.cell for event in said if event.what == "finished" and event.fence]  # others' ends have none
+    assert (outcome.finished, outcome.finished + outcome.elsewhere) == (len(done), len(jobs)), outcome
+    return done
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(*(loop if sys.argv[3:] == ["loop"] else drive)(*sys.argv[1:3]))

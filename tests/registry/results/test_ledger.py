@@ -1,0 +1,653 @@
+"""The ledger on real SQLite files: what is written is read back, whole or not at all, by any number of processes."""
+
+import json
+import math
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskloom.core import Event, RegistryError
+from taskloom.registry.results.artifacts import Artifacts, write_atomically, write_bytes, write_text
+from taskloom.registry.results.errors import HeldUpError
+from taskloom.registry.results.events import LOG_LINES
+from taskloom.registry.results.file import FILE
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.rows import history_of
+from taskloom.registry.results.tables import SCHEMA
+
+
+@dataclass(frozen=True)
+class Cell:
+    id: str
+    label: str = "sum"
+    seed: int = 0
+    spec: dict[str, Any] = field(default_factory=lambda: {"tasks": {"sst": {}}, "seed": 0})
+    reported: dict[str, float] = field(default_factory=dict)
+
+
+CELLS = [Cell("aa01", "sum", 0), Cell("aa02", "sum", 1), Cell("bb01", "pcgrad", 0, reported={"sst": 0.5})]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "registry", create=True) as opened:
+        opened.record_grid("grid", {"base": {}}, CELLS)
+        yield opened
+
+
+def epoch(cell: str, number: int, score: float, *, stage: int = 0) -> Event:
+    facts = {
+        "stage": stage,
+        "epoch": number,
+        "step": 10 * number,
+        "seconds": 1.5,
+        "losses": {"sst": 1.0 / number},
+        "scores": {"sst": score, "overall": score},
+        "metrics": {"sst": {"macro_f1": score / 2}},
+    }
+    return Event("epoch", cell, facts)
+
+
+def finish(ledger: Ledger, cell: str, **scores: float) -> None:
+    ledger.write(Event("started", cell, {"versions": {"torch": "2"}, "device": "cpu"}))
+    facts = {"scores": scores, "best_epoch": 2, "seconds": 3.25, "peak_memory": 2**40}
+    ledger.write(Event("finished", cell, facts))
+
+
+def test_a_grid_is_read_back_as_it_was_recorded(ledger: Ledger) -> None:
+    record = ledger.grid("grid")
+    assert record.spec == {"base": {}}
+    assert [(c.label, c.seed, c.cell.id, c.reported) for c in record.cells] == [
+        ("sum", 0, "aa01", {}),
+        ("sum", 1, "aa02", {}),
+        ("pcgrad", 0, "bb01", {"sst": 0.5}),
+    ]
+    assert {c.cell.status for c in record.cells} == {"planned"}
+    assert record.created == record.updated
+
+
+def test_a_cell_from_start_to_finish(ledger: Ledger) -> None:
+    versions = {"torch": "2.13", "taskloom": "0.1.0"}
+    ledger.write(Event("started", "aa01", {"versions": versions, "device": "cpu"}))
+    running = ledger.cell("aa01")
+    assert (running.status, running.attempts, running.device, running.versions) == ("running", 1, "cpu", versions)
+    ledger.write(epoch("aa01", 1, 0.25))
+    ledger.write(epoch("aa01", 2, 0.5))
+    ledger.write(Event("stage", "aa01", {"index": 0, "key": "cafe", "shared": True, "seconds": 3.0}))
+    ledger.write(Event("log", "aa01", {"message": "a line"}))
+    ledger.write(Event("progress", "aa01", {"step": 3}))
+    scores = {"sst": 0.1 + 0.2, "overall": 1 / 3}
+    ledger.write(Event("finished", "aa01", {"scores": scores, "best_epoch": 2, "seconds": 7.5, "peak_memory": 2**33}))
+
+    cell = ledger.cell("aa01")
+    assert cell.scores == scores, "to the last bit"
+    assert (cell.status, cell.best_epoch, cell.seconds, cell.peak_memory) == ("finished", 2, 7.5, 2**33)
+    assert cell.epochs == 2
+    assert cell.started is not None
+    assert cell.finished is not None
+    assert cell.created <= cell.started <= cell.finished
+    first, second = ledger.epochs("aa01")
+    assert (first.epoch, first.step, first.losses, first.seconds) == (1, 10, {"sst": 1.0}, 1.5)
+    assert (second.scores, second.metrics) == ({"sst": 0.5, "overall": 0.5}, {"sst": {"macro_f1": 0.25}})
+    assert [(s.index, s.key, s.shared, s.seconds) for s in ledger.stages("aa01")] == [(0, "cafe", True, 3.0)]
+    assert ledger.log("aa01") == ["a line"]
+
+
+def test_a_resumed_cell_replaces_the_epochs_that_it_reports_again(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    ledger.write(epoch("aa01", 1, 0.1))
+    ledger.write(epoch("aa01", 2, 0.2))
+    ledger.write(Event("resumed", "aa01", {}))
+    ledger.write(epoch("aa01", 2, 0.3))
+    assert [e.scores["sst"] for e in ledger.epochs("aa01")] == [0.1, 0.3]
+    assert ledger.cell("aa01").attempts == 2
+    assert ledger.cell("aa01").status == "running"
+
+
+def test_a_cell_started_anew_forgets_its_former_attempt(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    ledger.write(epoch("aa01", 1, 0.1))
+    ledger.write(Event("stage", "aa01", {"index": 0, "key": "cafe"}))
+    ledger.write(Event("failed", "aa01", {"reason": "out of memory"}))
+    assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("failed", "out of memory")
+    ledger.write(Event("started", "aa01", {}))
+    assert (ledger.epochs("aa01"), ledger.stages("aa01")) == ((), ())
+    assert (ledger.cell("aa01").reason, ledger.cell("aa01").finished) == (None, None)
+
+
+def test_a_score_that_is_no_number_stays_one(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=math.nan, overall=math.inf)
+    scores = ledger.cell("aa01").scores
+    assert math.isnan(scores["sst"])
+    assert scores["overall"] == math.inf
+
+
+def test_a_plan_learns_what_is_done(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=0.5)
+    ledger.write(Event("started", "aa02", {}))
+    ledger.write(Event("started", "bb01", {}))
+    ledger.write(Event("failed", "bb01", {"reason": "no"}))
+    assert ledger.states() == {"aa01": "finished", "aa02": "interrupted", "bb01": "failed"}
+
+
+def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None:
+    ledger.write(Event("lost", "aa01", {"reason": "worker 7 died while it loaded"}))  # before its first word
+    ledger.write(Event("started", "aa01", {"worker": "gpu0", "versions": {"torch": "2"}}))
+    ledger.write(Event("oom", "aa01", {"reason": "sst: 16 examples", "task": "sst", "micro_batch": 16}))
+    assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("oom", "sst: 16 examples")
+    ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))
+    ledger.write(Event("interrupted", "aa01", {}))
+    assert ledger.states() == {"aa01": "interrupted"}
+    ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))  # and its driver was killed
+    ledger.write(Event("resumed", "aa01", {"micro_batch": 8}))
+    ledger.write(Event("lost", "aa01", {"reason": "no sign of life for 60 s"}))
+    assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("interrupted", "no sign of life for 60 s")
+    ledger.write(Event("resumed", "aa01", {"versions": {"torch": "3"}}))
+    assert ledger.attempts("aa01")[-1].ended is None
+    ledger.write(Event("finished", "aa01", {"scores": {"sst": 0.5}}))
+    told = [(a.number, a.how, a.reason, a.micro_batch, a.worker) for a in ledger.attempts("aa01")]
+    assert told == [
+        (1, "lost", "worker 7 died while it loaded", None, None),
+        (2, "oom", "sst: 16 examples", None, "gpu0"),
+        (3, "interrupted", None, 8, None),
+        (4, "lost", "its driver or worker was gone before it had ended", 8, None),
+        (5, "lost", "no sign of life for 60 s", 8, None),
+        (6, "finished", None, None, None),
+    ]
+    cell = ledger.cell("aa01")
+    assert (cell.attempts, cell.status, cell.reason, cell.versions) == (6, "finished", None, {"torch": "3"})
+    assert [a.versions.get("torch") for a in ledger.attempts("aa01")] == [None, "2", None, None, None, "3"]
+    assert all(a.fence == 0 and a.driver is None and a.ended for a in ledger.attempts("aa01"))
+
+
+def test_growing_a_grid_keeps_what_its_cells_have(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=0.5, overall=0.5)
+    ledger.record_grid("grid", {"base": {}, "seeds": [0]}, [Cell("cc01", "new"), CELLS[0]])
+    record = ledger.grid("grid")
+    assert [(c.label, c.cell.status) for c in record.cells] == [("new", "planned"), ("sum", "finished")]
+    assert record.spec["seeds"] == [0]
+    assert len(ledger.cells()) == 4, "cells that left the grid are still known"
+    assert [grid.name for grid in ledger.grids()] == ["grid"]
+
+
+def test_one_cell_may_stand_under_two_labels(ledger: Ledger) -> None:
+    ledger.record_grid("twice", {}, [Cell("aa01", "one"), Cell("aa01", "two")])
+    finish(ledger, "aa01", sst=0.5)
+    assert [c.cell.scores for c in ledger.grid("twice").cells] == [{"sst": 0.5}] * 2
+
+
+def test_cells_are_found_by_a_prefix_that_is_theirs_alone(ledger: Ledger) -> None:
+    assert ledger.cell("b").id == "bb01"
+    with pytest.raises(RegistryError, match=r"'aa' could be aa01, aa02; give more"):
+        ledger.cell("aa")
+    for nothing in ("zz", "", "%", "aa01x"):
+        with pytest.raises(RegistryError, match="no cell"):
+            ledger.cell(nothing)
+    with pytest.raises(RegistryError, match=r"no grid 'gird'; did you mean 'grid'\?"):
+        ledger.grid("gird")
+
+
+def test_events_that_make_no_sense_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="no recorded grid has"):
+        ledger.write(Event("started", "zz99", {}))
+    with pytest.raises(ValueError, match="did you mean 'started'"):
+        ledger.write(Event("startet", "aa01", {}))
+
+
+def test_an_event_is_written_whole_or_not_at_all(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    with pytest.raises(sqlite3.Error):
+        ledger.write(Event("finished", "aa01", {"scores": {"sst": 0.5, "para": object()}, "seconds": 1.0}))
+    cell = ledger.cell("aa01")
+    assert (cell.status, cell.scores, cell.seconds) == ("running", {}, None)
+
+
+def test_the_log_stays_small(ledger: Ledger) -> None:
+    for number in range(LOG_LINES + 20):
+        ledger.write(Event("log", "aa01", {"message": f"line {number}"}))
+    lines = ledger.log("aa01")
+    assert len(lines) == LOG_LINES
+    assert lines[-1] == f"line {LOG_LINES + 19}"
+
+
+def test_plain_sql_answers_questions(ledger: Ledger) -> None:
+    finish(ledger, "aa01", sst=0.25)
+    finish(ledger, "aa02", sst=0.75)
+    with sqlite3.connect(ledger.folder / FILE) as database:
+        query = "SELECT label, avg(value) FROM grid_cells JOIN scores USING (cell) WHERE task = 'sst' GROUP BY label"
+        assert database.execute(query).fetchall() == [("sum", 0.5)]
+    database.close()
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["started", "resumed", "epoch", "finished", "failed", "oom", "interrupted", "lost"]),
+        st.sampled_from(["aa01", "aa02"]),
+        st.integers(1, 3),
+        st.floats(0, 1),
+    ),
+    max_size=25,
+)
+
+
+@given(EVENTS)
+def test_any_history_reads_as_if_only_its_last_words_had_been_said(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, str, int, float]]
+) -> None:
+    """The ledger against a dictionary that is told the same."""
+    status = dict.fromkeys(["aa01", "aa02"], "planned")
+    epochs: dict[str, dict[int, float]] = {"aa01": {}, "aa02": {}}
+    with Ledger.open(tmp_path_factory.mktemp("law"), create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+        for what, cell, number, score in events:
+            if what == "epoch":
+                ledger.write(epoch(cell, number, score))
+                epochs[cell][number] = score
+                continue
+            ledger.write(Event(what, cell, {"scores": {"sst": score}, "reason": "why"}))
+            status[cell] = {"started": "running", "resumed": "running", "lost": "interrupted"}.get(what, what)
+            if what == "started":
+                epochs[cell] = {}
+        for cell in status:
+            assert ledger.cell(cell).status == status[cell]
+            assert {e.epoch: e.scores["sst"] for e in ledger.epochs(cell)} == epochs[cell]
+            attempts = ledger.attempts(cell)
+            assert [a.number for a in attempts] == list(range(1, ledger.cell(cell).attempts + 1))
+            assert [a.ended is None for a in attempts[:-1]] == [False] * len(attempts[:-1]), "only the last may go on"
+            assert (ledger.cell(cell).status == "running") == any(a.ended is None for a in attempts)
+
+
+# Several processes
+
+
+WRITER = """
+import sys
+from taskloom.core import Event
+from taskloom.registry.results.ledger import Ledger
+
+with Ledger.open(sys.argv[1], create=True) as ledger:
+    class Cell:
+        id, label, seed, spec, reported = sys.argv[2], sys.argv[2], 0, {}, {}
+    ledger.record_grid(sys.argv[2], {}, [Cell])
+    ledger.write(Event("started", sys.argv[2], {}))
+    for number in range(1, int(sys.argv[3]) + 1):
+        scores = {f"task{i}": number for i in range(20)}
+        ledger.write(Event("epoch", sys.argv[2], {"stage": 0, "epoch": number, "scores": scores}))
+        print(number, flush=True)
+"""
+
+
+def writer(folder: Path, cell: str, epochs: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(folder), cell, str(epochs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_begin_and_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "registry"
+    writers = [writer(folder, f"cell{i}", 40) for i in range(3)]
+    for process in writers:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    with Ledger.open(folder, create=False) as ledger:
+        assert [len(ledger.epochs(f"cell{i}")) for i in range(3)] == [40] * 3
+
+
+def test_a_killed_writer_leaves_whole_events(tmp_path: Path) -> None:
+    process = writer(tmp_path, "cell", 100_000)
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(25)]
+    time.sleep(0.003)  # somewhere inside an event
+    process.send_signal(signal.SIGKILL)
+    said += [int(line) for line in process.stdout.read().splitlines() if line.strip()]
+    process.wait()
+    process.stdout.close()
+    with Ledger.open(tmp_path, create=True) as ledger:
+        epochs = ledger.epochs("cell")
+        assert len(epochs) in (said[-1], said[-1] + 1), "what was reported is there"
+        assert all(set(e.scores.values()) == {e.epoch} and len(e.scores) == 20 for e in epochs)
+        assert ledger.states() == {"cell": "interrupted"}
+        ledger.write(Event("resumed", "cell", {}))  # and it goes on
+        database = ledger._database
+        assert database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+# Registries that cannot be used
+
+
+def refusal(folder: Path, *, create: bool = True) -> str:
+    with pytest.raises(RegistryError) as caught:
+        Ledger.open(folder, create=create)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_newer_registry_is_refused_with_both_versions(tmp_path: Path) -> None:
+    Ledger.open(tmp_path, create=True).close()
+    database = sqlite3.connect(tmp_path / FILE)
+    database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    database.execute("UPDATE meta SET value = '9.9.9'")
+    database.commit()
+    database.close()
+    before = (tmp_path / FILE).read_bytes()
+    message = refusal(tmp_path)
+    assert f"taskloom 9.9.9 (ledger version {SCHEMA + 1})" in message
+    assert f"reads ledger version {SCHEMA}" in message
+    assert "Upgrade taskloom" in message
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    assert "nothing was run there yet" in refusal(tmp_path / "none", create=False)
+    assert "nothing was run there yet" in refusal(tmp_path, create=False)
+    assert Ledger.find(tmp_path / "none") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("hello")
+    assert "should be a folder" in refusal(tmp_path / "file", create=False)
+    assert "cannot be made" in refusal(tmp_path / "file")
+    assert "cannot be made" in refusal(tmp_path / "file" / "below")
+
+    (tmp_path / "folder" / FILE).mkdir(parents=True)
+    assert "it is a folder" in refusal(tmp_path / "folder")
+
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / FILE).write_text("this is no database, and long enough to be looked at " * 20)
+    assert "not a database" in refusal(tmp_path / "text")
+
+    (tmp_path / "other").mkdir()
+    database = sqlite3.connect(tmp_path / "other" / FILE)
+    database.execute("CREATE TABLE theirs (x)")
+    database.close()
+    before = (tmp_path / "other" / FILE).read_bytes()
+    assert "no ledger of taskloom" in refusal(tmp_path / "other")
+    assert (tmp_path / "other" / FILE).read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc, where nobody may make a folder")
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    message = refusal(Path("/proc/taskloom-runs"))
+    assert "/proc/taskloom-runs cannot be made" in message
+    assert "--registry" in message
+
+
+def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()  # what a process killed between open and the first commit leaves
+    assert "nothing was run there yet" in refusal(tmp_path, create=False)
+    with Ledger.open(tmp_path, create=True) as ledger:
+        assert ledger.grids() == ()
+
+
+def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+    path = tmp_path / FILE
+    path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
+    assert "cannot be used as a ledger" in refusal(tmp_path)
+
+
+def test_damaged_pages_are_told_by_every_question(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {}, [Cell(f"c{number:03}") for number in range(200)])
+    path = tmp_path / FILE
+    database = sqlite3.connect(path)
+    roots = [row[0] for row in database.execute("SELECT rootpage FROM sqlite_master")]  # of all that is not the schema
+    database.close()
+    content = bytearray(path.read_bytes())
+    for root in roots:
+        content[4096 * (root - 1) : 4096 * root] = b"\xff" * 4096
+    path.write_bytes(content)
+    with Ledger.open(tmp_path, create=False) as ledger:
+        for ask in (*QUESTIONS.values(), lambda ledger: ledger.record_grid("other", {}, CELLS)):
+            with pytest.raises(
+                RegistryError, match=r"is damaged \(.*malformed\)\. Put back a copy of it; or move it away"
+            ):
+                ask(ledger)
+
+
+QUESTIONS: dict[str, Callable[[Ledger], object]] = {
+    "grid_names": Ledger.grid_names,
+    "grids": Ledger.grids,
+    "grid": lambda ledger: ledger.grid("grid"),
+    "cells": Ledger.cells,
+    "states": Ledger.states,
+    "cell": lambda ledger: ledger.cell("aa01"),
+    "epochs": lambda ledger: ledger.epochs("aa01"),
+    "stages": lambda ledger: ledger.stages("aa01"),
+    "log": lambda ledger: ledger.log("aa01"),
+    "attempts": lambda ledger: ledger.attempts("aa01"),
+    "history": lambda ledger: history_of(ledger, "grid"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger that has something in every table."""
+    folder = tmp_path_factory.mktemp("sound")
+    with Ledger.open(folder, create=True) as ledger:
+        ledger.record_grid("grid", {"base": {}}, CELLS)
+        finish(ledger, "aa01", sst=0.5)
+        for number in range(1, 9):
+            ledger.write(epoch("aa01", number, 0.5))
+        ledger.write(Event("stage", "aa01", {"index": 0, "key": "cafe", "seconds": 3.0}))
+        ledger.write(Event("log", "aa01", {"message": "a line"}))
+    return folder / FILE
+
+
+@settings(max_examples=300)
+@given(place=st.floats(0, 1, exclude_max=True), junk=st.binary(min_size=1, max_size=60))
+def test_any_damage_is_a_message_or_goes_unnoticed(
+    tmp_path_factory: pytest.TempPathFactory, sound: Path, place: float, junk: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    # Most of a page is empty; what is not stands at both its ends.
+    content = sound.read_bytes()
+    used = [at for at, byte in enumerate(content) if byte]
+    at = used[int(place * len(used))]
+    (folder / FILE).write_bytes(content[:at] + junk + content[at + len(junk) :])
+    said = []
+    try:
+        with Ledger.open(folder, create=False) as ledger:
+            for ask in QUESTIONS.values():
+                try:
+                    ask(ledger)
+                except RegistryError as error:
+                    said.append(str(error))
+    except RegistryError as error:
+        said.append(str(error))
+    assert all("\n" not in message and len(message) < 500 + len(str(folder)) for message in said)
+
+
+def test_what_the_ledger_cannot_keep_is_refused_and_nothing_is_half_written(ledger: Ledger) -> None:
+    before = ledger.grid("grid")
+    with pytest.raises(RegistryError, match=r"whole numbers from −2\*\*63 to 2\*\*63 − 1.*nothing was written"):
+        ledger.record_grid("grid", {"other": 1}, [Cell("cc01"), Cell("cc02", seed=10**20)])
+    with pytest.raises(RegistryError, match=r"UTF-8, which 'half \\ud83d' cannot"):
+        ledger.record_grid("grid", {"other": 1}, [Cell("cc01"), Cell("cc02", label="half \ud83d")])
+    with pytest.raises(RegistryError, match=r"'\\udcff' cannot"):
+        ledger.cell("\udcff")
+    assert ledger.grid("grid") == before
+    assert len(ledger.cells()) == len(CELLS)
+    ledger.record_grid("grid", {}, [Cell("cc01", seed=2**63 - 1)])
+    assert ledger.grid("grid").cells[0].seed == 2**63 - 1
+
+
+def test_a_ledger_that_another_connection_holds(ledger: Ledger) -> None:
+    with Ledger.open(ledger.folder, create=True, patience=0.1) as impatient, ledger.transaction():
+        with pytest.raises(RegistryError, match=r"is locked: another process holds it.* Try again when that is done"):
+            impatient.write(Event("started", "aa01", {}))
+        assert impatient.states() == {}, "reading goes on"
+    with Ledger.open(ledger.folder, create=True) as again:
+        again.write(Event("started", "aa01", {}))
+
+
+def test_a_disk_that_is_full_loses_nothing_that_was_written(ledger: Ledger) -> None:
+    ledger.write(Event("started", "aa01", {}))
+    pages = ledger._database.execute("PRAGMA page_count").fetchone()[0]
+    ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(RegistryError, match=r"the disk is full\. Make room and run again"):
+        ledger.write(Event("log", "aa01", {"message": "long " * 10_000}))
+    assert ledger.states() == {"aa01": "interrupted"}
+    assert ledger.log("aa01") == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the limits of POSIX")
+def test_a_disk_that_takes_nothing_leaves_the_ledger_readable(ledger: Ledger) -> None:
+    import resource
+
+    ledger.write(Event("started", "aa01", {}))
+    ledger.close()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as a quota would: there is room, and not for us
+    try:
+        with pytest.raises(HeldUpError, match=r"cannot be used just now.*what was written so far is kept\.$"):
+            Ledger.open(ledger.folder, create=True)
+        with Ledger.open(ledger.folder, create=False) as read:
+            assert read.states() == {"aa01": "interrupted"}
+            with pytest.raises(HeldUpError, match="cannot be used just now"):
+                read.write(Event("failed", "aa01", {}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with Ledger.open(ledger.folder, create=False) as written:
+        written.write(Event("failed", "aa01", {}))
+
+
+# Registries that may be read and not written
+
+
+READER = """
+import os, sys
+from taskloom.core import Event, RegistryError
+from taskloom.registry.results.ledger import Ledger
+
+if os.geteuid() == 0:  # root may write everywhere
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    with Ledger.open(sys.argv[1], create=False) as ledger:
+        print(sorted(ledger.states().items()))
+        ledger.write(Event("failed", "aa01", {}))
+except RegistryError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that others may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def answers(folder: Path) -> list[str]:
+    """What a process is told that may not write to the folder."""
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    done = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True)
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755)
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+WRITES_REFUSED = r"ledger\.sqlite can be read and not written: .* Choose a folder that you may write to with --registry"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the rights of POSIX")
+def test_a_reader_without_rights_sees_what_a_run_has_just_written(shared: Path) -> None:
+    with Ledger.open(shared, create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+        finish(ledger, "aa01", sst=0.5)
+        assert (shared / f"{FILE}-wal").stat().st_size, "it is not in the ledger's own file yet"
+        states, refused = answers(shared)
+    assert states == "[('aa01', 'finished')]"
+    assert re.search(WRITES_REFUSED, refused)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the rights of POSIX")
+def test_a_reader_without_rights_sees_what_a_closed_or_killed_run_has_left(shared: Path) -> None:
+    with Ledger.open(shared, create=True) as ledger:
+        ledger.record_grid("grid", {}, CELLS)
+        finish(ledger, "aa01", sst=0.5)
+    assert [path.name for path in shared.iterdir()] == [FILE]
+    states, refused = answers(shared)
+    assert states == "[('aa01', 'finished')]"
+    assert re.search(WRITES_REFUSED, refused)
+
+    killed = [sys.executable, "-c", KILLED, str(shared)]
+    assert subprocess.run(killed).returncode == -signal.SIGKILL
+    states, refused = answers(shared)
+    assert states == "[('aa01', 'finished'), ('aa02', 'interrupted')]"
+    assert re.search(WRITES_REFUSED, refused)
+
+    (shared / f"{FILE}-shm").unlink()  # a copy that left it behind
+    (said,) = answers(shared)
+    assert said.startswith(f"{shared / FILE}-wal holds what was written last"), "and not an older state"
+
+
+KILLED = """
+import os, signal, sys
+from taskloom.core import Event
+from taskloom.registry.results.ledger import Ledger
+
+Ledger.open(sys.argv[1], create=False).write(Event("started", "aa02", {}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+# Files beside the ledger
+
+
+def test_folders_lie_inside_the_registry(tmp_path: Path) -> None:
+    artifacts = Artifacts(tmp_path / "registry")
+    assert artifacts.cell("0a1b") == tmp_path / "registry" / "cells" / "0a1b"
+    assert artifacts.stage("ff-2").is_dir()
+    assert artifacts.cache().is_dir()
+    assert sorted(path.name for path in (tmp_path / "registry").iterdir()) == ["cache", "cells", "stages"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc", "a/b", "a\\b", "a.b", "-rf", "ä", "a\n", "x" * 129])
+def test_no_name_leads_out_of_the_registry(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RegistryError, match="cannot name a folder"):
+        Artifacts(tmp_path).cell(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_whose_place_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "cells").write_text("")
+    with pytest.raises(RegistryError, match="cannot be made"):
+        Artifacts(tmp_path).cell("0a1b")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_text(path, '{"epoch": 1}')
+    with suppress(ZeroDivisionError), write_atomically(path) as part:
+        part.write_text('{"epoch": ')
+        raise ZeroDivisionError
+    assert json.loads(path.read_text()) == {"epoch": 1}
+    write_text(tmp_path / "log.txt", "one\r\ntwö\n")
+    write_bytes(tmp_path / "raw", b"\0\1")
+    assert (tmp_path / "log.txt").read_bytes() == "one\r\ntwö\n".encode()
+    assert (tmp_path / "raw").read_bytes() == b"\0\1"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.txt", "raw", "state.json"], "no part is left"

@@ -1,0 +1,316 @@
+"""Tables: figures that can be recomputed, holes that say why, formats that parse back."""
+
+import csv
+import io
+import json
+import math
+import re
+import statistics
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskloom.core import Event
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
+from taskloom.runs.analysis.tables import Table, table_of
+from taskloom.runs.show.render import FORMATS, MOST_NOTES, as_json, number, render
+
+TASKS = {"sst": {}, "sts": {}}
+
+
+def cell(
+    id: str, status: str = "finished", *, reason: str | None = None, tasks: Any = None, **scores: float
+) -> CellRecord:
+    return CellRecord(
+        id=id,
+        spec={"tasks": TASKS if tasks is None else tasks},
+        status=status,
+        reason=reason,
+        attempts=1,
+        created="",
+        started=None,
+        finished=None,
+        seconds=12.34,
+        peak_memory=3 * 2**20,
+        device="cpu",
+        versions={},
+        best_epoch=1,
+        epochs=2,
+        scores=scores,
+    )
+
+
+def grid(*rows: tuple[str, list[CellRecord]], reported: Any = None, **spec: Any) -> GridRecord:
+    cells = [
+        GridCell(label, seed, (reported or {}).get(label, {}), one)
+        for label, row in rows
+        for seed, one in enumerate(row)
+    ]
+    return GridRecord("grid", spec, "", "", tuple(cells))
+
+
+SUM = ("sum", [cell("a0", sst=0.5, sts=0.2, overall=0.35), cell("a1", sst=0.7, sts=0.4, overall=0.55)])
+PCGRAD = ("pcgrad", [cell("b0", sst=0.6, sts=0.5, overall=0.55), cell("b1", sst=0.6, sts=0.6, overall=0.6)])
+
+
+def body(table: Table, form: str = "plain") -> list[list[str]]:
+    """The cells of the plain table's lines."""
+    lines = render(table, form).split("\n\n")[0].splitlines()
+    return [re.split(r"\s{2,}", line.strip()) for line in lines if not line.startswith("--")]
+
+
+def test_means_and_sds_worked_by_hand() -> None:
+    # sst of sum: mean 0.6, deviations ±0.1, sample variance (0.01 + 0.01)/1, sd √0.02 = 0.1414…
+    head, first, second = body(table_of(grid(SUM, PCGRAD)))
+    assert head == ["seeds", "sst", "sts", "overall"]
+    assert first == ["sum", "2", "*0.600 ± 0.141", "0.300 ± 0.141", "0.450 ± 0.141"]
+    assert second == ["pcgrad", "2", "*0.600 ± 0.000", "*0.550 ± 0.071", "*0.575 ± 0.035"]
+
+
+def test_one_seed_has_no_sd() -> None:
+    one = ("one", [cell("a", sst=0.5, overall=0.5)])
+    assert body(table_of(grid(one, table={"columns": ["sst"]})))[1] == ["one", "1", "0.500"]
+    assert as_json(table_of(grid(one)))[0]["metrics"]["sst"] == {"mean": 0.5, "sd": None, "n": 1}
+
+
+def test_columns_and_digits_are_the_grids() -> None:
+    columns = ["overall", "sts", "seconds", "memory"]
+    head, first, _ = body(table_of(grid(SUM, PCGRAD, table={"columns": columns, "digits": 1})))
+    assert head == ["seeds", "overall", "sts", "seconds", "memory (MiB)"]
+    assert first[2:] == ["0.5 ± 0.1", "0.3 ± 0.1", "*12.3 ± 0.0", "*3 ± 0"]
+
+
+def test_holes_say_why() -> None:
+    failed = cell("b1", "failed", reason="loss of task 'sts' is not finite\n at step 12")
+    half = ("pcgrad", [cell("b0", sst=0.9, sts=0.9, overall=0.9), failed])
+    never = ("later", [cell("c0", "planned"), cell("c1", "planned")])
+    broken_off = ("slow", [cell("d0", "running"), cell("d1", sst=0.1, sts=math.nan, overall=0.1)])
+    table = table_of(grid(SUM, half, never, broken_off))
+    text = render(table, "plain")
+    rows = {row[0]: row[1:] for row in body(table)[1:]}
+    assert rows["pcgrad"] == ["1/2", "0.900", "0.900", "0.900"], "one lucky seed is not crowned"
+    assert rows["later"] == ["0/2", "—", "—", "—"]
+    assert rows["slow"] == ["1/2", "0.100", "—", "0.100"]
+    notes = text.split("\n\n")[1].splitlines()
+    assert notes == [
+        "— pcgrad, seed 1: failed: loss of task 'sts' is not finite at step 12",
+        "— later: not run yet",
+        "— slow, seed 0: not finished: running, or interrupted after 2 epochs",
+        "— slow, seed 1: sts is nan",
+    ]
+    rows_json = json.loads(render(table, "json"))
+    assert rows_json[1]["missing"] == [
+        {"seed": 1, "status": "failed", "why": "failed: loss of task 'sts' is not finite at step 12"}
+    ]
+    assert rows_json[3]["metrics"]["sts"] == {"mean": None, "sd": None, "n": 0}
+
+
+def test_cells_out_of_memory_or_interrupted_say_so_once() -> None:
+    least = cell("a0", "oom", reason="out of memory with 1 example of task 'sts' at a time (batch 8)")
+    other = cell("a1", "oom", reason="MemoryError")
+    stopped = ("later", [cell("b0", "interrupted"), cell("b1", "interrupted", reason="asked to\n stop")])
+    assert render(table_of(grid(("large", [least, other]), stopped)), "plain").split("\n\n")[1].splitlines() == [
+        "— large, seed 0: out of memory with 1 example of task 'sts' at a time (batch 8)",
+        "— large, seed 1: out of memory: MemoryError",
+        "— later, seed 0: interrupted after 2 epochs; goes on from there when it is run again",
+        "— later, seed 1: interrupted after 2 epochs (asked to stop); goes on from there when it is run again",
+    ]
+
+
+def test_a_row_without_a_task_says_so() -> None:
+    alone = ("sst alone", [cell("c", tasks={"sst": {}}, sst=0.5, overall=0.5)])
+    assert "— sst alone, seed 0: has no task 'sts'" in render(table_of(grid(SUM, alone)), "plain")
+
+
+def test_a_pretraining_task_without_scores_has_no_column() -> None:
+    tasks = {"nli": {}, "sst": {}}
+    done = ("done", [cell("a", tasks=tasks, sst=0.5, overall=0.5)])
+    planned = ("planned", [cell("b", "planned", tasks=tasks)])
+    assert table_of(grid(done, planned)).columns == ("sst", "overall")
+    assert table_of(grid(planned)).columns == ("nli", "sst", "overall")
+
+
+def test_many_holes_are_counted() -> None:
+    rows = [(f"row {i}", [cell(f"{i}", "failed", reason=f"at step {i}")]) for i in range(40)]
+    notes = render(table_of(grid(*rows)), "plain").split("\n\n")[1].splitlines()
+    assert len(notes) == MOST_NOTES + 1
+    assert notes[-1] == f"— and {40 - MOST_NOTES} more: `taskloom cells grid` lists them all"
+
+
+def test_rows_with_the_same_hole_share_a_line() -> None:
+    never = [(f"row {i}", [cell(f"{i}", "planned"), cell(f"x{i}", "planned")]) for i in range(7)]
+    assert render(table_of(grid(*never)), "plain").split("\n\n")[1] == "— every row: not run yet"
+    some = render(table_of(grid(SUM, *never)), "plain").split("\n\n")[1]
+    assert some == "— row 0; row 1; row 2; row 3; and 3 more: not run yet"
+
+
+def test_the_baseline_is_compared_with() -> None:
+    table = table_of(grid(SUM, PCGRAD, baseline="sum"))
+    head, first, second = body(table)
+    assert (head[-1], first[-1], second[-1]) == ("Δ overall", "baseline", "+0.125")
+    rows = as_json(table)
+    assert [row["baseline"] for row in rows] == [True, False]
+    assert rows[1]["metrics"]["sts"]["delta"] == pytest.approx(0.25)
+    assert rows[0]["metrics"]["sts"]["delta"] == 0
+
+
+def test_published_figures_stand_beside_ours() -> None:
+    table = table_of(grid(SUM, PCGRAD, reported={"pcgrad": {"sst": 0.489}}))
+    assert "0.489" not in render(table, "plain"), "only on request"
+    lines = [re.split(r"\s{2,}", line.strip()) for line in render(table, "plain", reported=True).splitlines()]
+    assert lines[0] == ["seeds", "sst", "reported", "diff", "sts", "overall"]
+    assert len(lines[2]) == 5, "no published figure, no text"
+    assert lines[3][2:5] == ["*0.600 ± 0.000", "0.489", "+0.111"]
+    row = as_json(table)[1]
+    assert row["reported"] == {"sst": 0.489}
+    assert row["difference"] == {"sst": pytest.approx(0.111)}
+
+
+def test_means_that_look_the_same_are_all_best() -> None:
+    near = ("near", [cell("c", sst=0.60004, sts=0, overall=0), cell("d", sst=0.60004, sts=0, overall=0)])
+    table = table_of(grid(SUM, PCGRAD, near))
+    assert [row[2][0] for row in body(table)[1:]] == ["*", "*", "*"]
+    assert "* best of its column" in render(table, "plain")
+    alone = render(table_of(grid(SUM)), "plain")
+    assert "*" not in alone, "where nobody competes nobody wins"
+
+
+def test_bold_where_the_format_has_it() -> None:
+    table = table_of(grid(SUM, PCGRAD))
+    assert "**0.550 ± 0.071**" in render(table, "github")
+    assert r"\textbf{0.550 $\pm$ 0.071}" in render(table, "latex")
+    assert "<b>0.550 ± 0.071</b>" in render(table, "html")
+    terminal = render(table, "plain", terminal=True)
+    assert "\x1b[1m0.550 ± 0.071\x1b[0m" in terminal
+    assert "*" not in terminal
+    plain = re.sub(r"\x1b\[\d+m", "", terminal).splitlines()
+    assert len({len(line) for line in plain}) == 1, "columns stay aligned"
+
+
+# What parses back
+
+LABELS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+SCORES = st.floats(-1, 1) | st.just(math.nan)
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> GridRecord:
+    labels = draw(st.lists(LABELS, min_size=1, max_size=4, unique=True))
+    rows = []
+    for label in labels:
+        row = []
+        for seed in range(draw(st.integers(1, 4))):
+            if draw(st.integers(0, 3)):
+                scores = {task: draw(SCORES) for task in (*TASKS, "overall")}
+                row.append(cell(f"{label}{seed}", **scores))
+            else:
+                row.append(
+                    cell(
+                        f"{label}{seed}", draw(st.sampled_from(["planned", "failed", "running", "oom", "interrupted"]))
+                    )
+                )
+        rows.append((label, row))
+    return grid(*rows, baseline=draw(st.none() | st.sampled_from(labels)))
+
+
+@given(grids())
+def test_the_json_table_equals_means_and_sds_computed_independently(record: GridRecord) -> None:
+    rows = {row["label"]: row for row in json.loads(render(table_of(record), "json"))}
+    assert list(rows) == list(dict.fromkeys(place.label for place in record.cells)), "in grid order"
+    for label, row in rows.items():
+        places = [place for place in record.cells if place.label == label]
+        done = [place.cell for place in places if place.cell.status == "finished"]
+        assert (row["n"], len(row["seeds"])) == (len(done), len(places))
+        assert {hole["seed"] for hole in row["missing"]} >= {p.seed for p in places if p.cell not in done}
+        for column in row["metrics"]:
+            values = [one.scores[column] for one in done if not math.isnan(one.scores[column])]
+            expected = {
+                "mean": statistics.mean(values) if values else None,
+                "sd": statistics.stdev(values) if len(values) > 1 else None,
+            }
+            assert {key: row["metrics"][column][key] for key in expected} == expected
+
+
+@given(grids())
+def test_the_csv_table_parses_back_to_the_same_figures(record: GridRecord) -> None:
+    table = table_of(record)
+    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    for text, row in zip(rows, table.rows, strict=True):
+        assert (text["label"], int(text["n"]), int(text["seeds"])) == (row.label, row.n, len(row.seeds))
+        for column, figure in row.figures.items():
+            for part, value in (("mean", figure.mean), ("sd", figure.sd)):
+                found = text[f"{column} {part}"]
+                assert (float(found) if found else None) == value
+
+
+class Cells(HTMLParser):
+    """The texts of a table's body, and the tags seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+@given(grids())
+def test_the_html_table_holds_every_label_and_no_tag_of_theirs(record: GridRecord) -> None:
+    table = table_of(record)
+    parser = Cells()
+    parser.feed(render(table, "html").split("</table>")[0])
+    assert [row[0].strip() for row in parser.rows[1:]] == [row.label for row in table.rows]
+    assert parser.tags <= {"table", "thead", "tbody", "tr", "th", "td", "b"}
+
+
+@given(grids())
+def test_every_row_of_every_text_format_has_all_columns(record: GridRecord) -> None:
+    table = table_of(record)
+    width = 2 + len(table.columns) + (table.baseline is not None)
+    latex = render(table, "latex").split(r"\end{tabular}")[0].splitlines()
+    lines = [line for line in latex if line.endswith(r"\\")]
+    assert [len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines] == [width] * (1 + len(table.rows))
+    github = [line for line in render(table, "github").splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", re.sub(r"\\\\", "", line))) for line in github} == {width + 1}
+
+
+def test_latex_and_github_escape_what_is_theirs() -> None:
+    table = table_of(grid((r"a_b & 50% {x} #1 ~^\$", [cell("a", overall=1.0)])))
+    expected = r"a\_b \& 50\% \{x\} \#1 \textasciitilde{}\textasciicircum{}\textbackslash{}\$"
+    assert expected in render(table, "latex")
+    assert r"a\|b \*x\* \_y z_z" in render(table_of(grid(("a|b *x* _y z_z", [cell("a")]))), "github")
+
+
+def test_minus_nothing_is_nothing() -> None:
+    assert number("sst", -0.0001, 3) == "0.000"
+    assert number("overall", -0.0001, 3, sign="+") == "+0.000"
+    assert number("overall", -0.25, 1, sign="+") == "-0.2"
+
+
+def test_a_table_from_a_ledger_that_never_saw_torch(tmp_path: Path) -> None:
+    class Planned:
+        id, label, seed, spec, reported = "aa", "sum", 3, {"tasks": {"sst": {}}}, {"sst": 0.5}
+
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {"table": {"columns": ["sst"]}}, [Planned])
+        ledger.write(Event("started", "aa", {}))
+        ledger.write(Event("finished", "aa", {"scores": {"sst": 0.75, "overall": 0.75}}))
+        table = table_of(ledger.grid("grid"))
+    for form in FORMATS:
+        assert "0.75" in render(table, form)
+    with pytest.raises(ValueError, match="no format 'markdwon'"):
+        render(table, "markdwon")

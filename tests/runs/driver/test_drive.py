@@ -1,0 +1,281 @@
+"""The drive loop with work that takes no time: order, shared stages, other drivers, bounds; and ``run``'s flags."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from faults import faulty_rows, write_grid
+
+from taskloom.core import Engine, Event, Job
+from taskloom.plugins.engines.inline import Inline
+from taskloom.plugins.engines.local import Local
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.leases import Leases
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.cli import cli
+from taskloom.runs.driver.claims import Claims
+from taskloom.runs.driver.loop import Loop
+from taskloom.runs.driver.outcome import Outcome
+from taskloom.runs.driver.signals import Stop
+
+WORK = "faulty_work:work"
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"), prepend=":")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path, create=True) as opened:
+        yield opened
+
+
+def jobs_of(ledger: Ledger, **dos: str | tuple[str, ...]) -> list[Job]:
+    """Recorded cells: name → what it does, and its stage keys."""
+    jobs = []
+    for name, do in dos.items():
+        what, *keys = [do] if isinstance(do, str) else do
+        jobs.append(Job(name, name, 0, {"do": what}, str(ledger.folder), tuple(keys)))
+    cells = [
+        SimpleNamespace(id=job.cell, label=job.label, seed=0, spec=job.spec, reported={}, facts={}) for job in jobs
+    ]
+    ledger.record_grid("grid", {}, cells)
+    return jobs
+
+
+class Run:
+    """A loop with everything that was told."""
+
+    def __init__(self, ledger: Ledger, jobs: list[Job], engine: Engine | None = None, **options: Any) -> None:
+        self.events: list[Event] = []
+        self.outcome = Outcome()
+        self.engine = engine or Inline()
+        self.react: Callable[[Event], None] = lambda event: None
+        self.leases = Leases(ledger)
+        options = {"outcome": self.outcome, "listen": self.hear, **options}
+        plugins = load_catalogue().plugins
+        self.loop = Loop(jobs, self.engine, ledger, plugins, Claims(ledger, self.leases), **options)
+        self.folder = ledger.folder
+
+    def hear(self, event: Event) -> None:
+        self.events.append(event)
+        self.react(event)
+
+    def __call__(self) -> Outcome:
+        self.engine.check()
+        self.engine.open(WORK, self.folder)
+        try:
+            self.loop.run()
+        finally:
+            self.engine.close()
+            self.leases.close()
+        return self.outcome
+
+    def told(self, *what: str) -> list[str]:
+        return [f"{event.cell} {event.what}" for event in self.events if event.what in what]
+
+
+def test_cells_run_in_order_and_longest_first_once_known(ledger: Ledger) -> None:
+    run = Run(ledger, jobs_of(ledger, a="fine", b="talk", c="chatter"))
+    assert run().finished == 3
+    assert run.told("started") == ["a started", "b started", "c started"]
+    for cell, seconds in (("a", 1.0), ("b", 9.0), ("c", 5.0)):
+        spec = ledger.cell(cell).spec
+        ledger.write(Event("finished", cell, {"scores": {}, "seconds": seconds}))
+        assert spec["do"] in ("fine", "talk", "chatter")
+    later = jobs_of(ledger, a="fine", b="talk", c="chatter", d="fine", e="talk", f="chatter")[3:]
+    run = Run(ledger, later)
+    assert run().finished == 3
+    assert run.told("started") == ["e started", "f started", "d started"]
+
+
+def test_cells_that_share_a_stage_wait_for_it_once(ledger: Ledger) -> None:
+    jobs = jobs_of(ledger, first=("wait", "k"), second=("fine", "k"), other=("fine", "l"), third=("fine", "k"))
+    run = Run(ledger, jobs, Local(workers=2, devices="cpu", threads=1))
+
+    def react(event: Event) -> None:
+        if event.what == "finished" and event.cell == "other":
+            assert not {"second started", "third started"} & set(run.told("started")), "somebody did not wait"
+            (ledger.folder / "stages" / "k" / "result").mkdir(parents=True)  # the first has computed it and goes on
+        if event.what == "finished" and event.cell == "third":
+            run.engine.stop("first")
+
+    run.react = react
+    outcome = run()
+    assert (outcome.finished, outcome.interrupted) == (3, 1)
+    assert run.told("finished", "interrupted")[-1] == "first interrupted"
+
+
+def test_when_the_one_that_computes_a_stage_fails_the_next_takes_over(ledger: Ledger) -> None:
+    jobs = jobs_of(ledger, first=("raise", "k"), second=("fine", "k"))
+    run = Run(ledger, jobs, Local(workers=2, devices="cpu", threads=1))
+    outcome = run()
+    assert (outcome.finished, outcome.failed) == (1, 1)
+    assert outcome.reasons == {"first": "ValueError: a plugin's defect"}
+    assert run.told("started", "failed") == ["first started", "first failed", "second started"]
+    assert "in work" in (ledger.folder / "cells" / "first" / "log.txt").read_text(), "the traceback is in the log"
+
+
+def test_a_cell_of_another_driver_is_waited_for_and_taken_over(ledger: Ledger) -> None:
+    jobs = jobs_of(ledger, theirs="fine", mine="fine", broken="fine", left="fine")
+    with Ledger.open(ledger.folder, create=False) as second:
+        others = Leases(second)
+        fences = {cell: others.claim(cell) for cell in ("theirs", "broken", "left")}
+        run = Run(ledger, jobs)
+
+        def react(event: Event) -> None:
+            if event.cell == "mine" and event.what == "finished":  # the other driver goes on meanwhile
+                for cell, what in (("theirs", "finished"), ("broken", "failed")):
+                    assert fences[cell]
+                    second.write(Event("started", cell, {}, fences[cell]))
+                    facts = {"scores": {"sst": 0.25}, "seconds": 1.0, "reason": "their defect"}
+                    second.write(Event(what, cell, facts, fences[cell]))
+                others.close()
+
+        run.react = react
+        outcome = run()
+    assert run.told("started") == ["mine started", "left started"]
+    assert (outcome.finished, outcome.elsewhere, outcome.failed) == (2, 1, 1)
+    assert outcome.reasons == {"broken": "their defect"}
+    assert next(e for e in run.events if e.cell == "theirs").facts["scores"] == {"sst": 0.25}
+    assert [attempt.how for attempt in ledger.attempts("left")] == ["finished"]
+
+
+@pytest.mark.parametrize("how", ["computes it", "dies"])
+def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how: str) -> None:
+    jobs = jobs_of(ledger, theirs=("fine", "k"), mine=("fine", "k"), too=("fine", "k"), other=("fine", "l"))
+    script = (
+        "import sys, time; from taskloom.registry.results.leases import Leases\n"
+        "from taskloom.registry.results.ledger import Ledger\n"
+        "leases = Leases(Ledger.open(sys.argv[1], create=False)); print(leases.claim('theirs', ['k']), flush=True)\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(ledger.folder)], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "1\n"
+        run = Run(ledger, jobs[1:])
+
+        def react(event: Event) -> None:
+            if event.cell == "other" and event.what == "finished":
+                assert run.told("started") == ["other started"], "somebody did not wait"
+                if how == "dies":
+                    driver.kill()
+                else:  # and goes on with its next stage
+                    (ledger.folder / "stages" / "k" / "result").mkdir(parents=True)
+
+        run.react = react
+        try:
+            assert run().finished == 3
+        finally:
+            driver.kill()
+    assert run.told("started")[0] == "other started"
+    assert sorted(run.told("started")[1:]) == ["mine started", "too started"]
+
+
+def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
+    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), attempts=3, timeout=1.0)
+    outcome = run()
+    assert (outcome.finished, outcome.failed) == (1, 1)
+    assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 1 s (--timeout)"
+    attempts = ledger.attempts("hangs")
+    assert [attempt.how for attempt in attempts] == ["lost", "lost", "failed"]
+    assert len({attempt.fence for attempt in attempts}) == 3, "an old attempt could still write"
+    again = [event.facts for event in run.events if event.what == "lost"]
+    assert [(facts["attempt"], facts["attempts"], facts["again"]) for facts in again] == [(2, 3, True), (3, 3, True)]
+
+
+def test_stopping_begins_nothing_and_counts_what_is_left(ledger: Ledger) -> None:
+    said: list[str] = []
+    stop = Stop(said.append)
+    run = Run(ledger, jobs_of(ledger, first="wait", second="fine", third="fine"), stop=stop)
+    run.react = lambda event: stop() if event.what == "started" else None
+    outcome = run()
+    assert run.told("started", "interrupted") == ["first started", "first interrupted"]
+    assert (outcome.finished, outcome.interrupted) == (0, 3)
+    assert [text.partition(":")[0] for text in said] == ["Stopping"]
+    assert ledger.states() == {"first": "interrupted"}
+
+
+def test_a_ledger_that_cannot_be_written_ends_the_run_and_its_cells(ledger: Ledger) -> None:
+    from taskloom.core import RegistryError
+
+    run = Run(ledger, jobs_of(ledger, first="wait", second="wait"), Local(workers=2, devices="cpu", threads=1))
+
+    def react(event: Event) -> None:
+        if len(run.told("started")) == 2:
+            raise RegistryError("the disk is full")
+
+    run.react = react
+    with pytest.raises(RegistryError, match="the disk is full"):
+        run()
+    assert run.loop.running == {}, "cells were not given time to write a checkpoint"
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["run", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--engine", "inline", "--workers", "2"], "--workers: engine 'inline' has no such option (it has none"),
+        (["--engine", "local", "--address", "auto"], "engine 'local' has no such option (it has --workers, --devices"),
+        (["--engine", "local", "--devices", "cuda:93"], "there is no cuda:93 on this machine"),
+        (["--engine", "local", "--devices", "tpu"], "devices: should be auto, cpu, cpu:N"),
+        (["--engine", "local", "--devices", "cpu:100000"], "devices: should be at most"),
+        (["--engine", "local", "--devices", "cpu:" + "9" * 5000], "devices: should be auto, cpu, cpu:N"),
+        (["--engine", "local", "--workers", "100000"], "workers: should be at most"),
+        (["--engine", "lokal"], "no engine 'lokal'; did you mean 'local'?"),
+        (["--engine", '{"name": "local", "wrokers": 2}'], "did you mean 'workers'"),
+        (["--engine", "{"], "is no JSON object"),
+        (["--workers", "0"], "--workers"),
+        (["--timeout", "0"], "--timeout"),
+        (["--timeout", "nan"], "'--timeout': should be a number of seconds. Found 'nan'."),
+        (["--attempts", "0"], "--attempts"),
+    ],
+)
+def test_flags_that_cannot_be_are_told_before_anything_is_made(flags: list[str], message: str, tmp_path: Path) -> None:
+    answer = invoke(write_grid(tmp_path), "--registry", tmp_path / "registry", *flags)
+    assert answer.exit_code == 2
+    assert message in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not (tmp_path / "registry").exists()
+
+
+def test_a_ledger_that_is_held_is_no_wrong_request(
+    faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, registry = write_grid(tmp_path), tmp_path / "registry"
+    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "patience", 0.3)  # type: ignore[attr-defined]
+    Ledger.open(registry, create=True).close()
+    with closing(sqlite3.connect(registry / "ledger.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answer = invoke(grid, "--registry", registry, "--engine", "inline")
+    assert answer.exit_code == 1
+    assert "is locked: another process holds it" in answer.stderr
+    assert answer.stderr.rstrip().endswith(f"taskloom run {grid} --registry {registry} --engine inline")
+    assert "Traceback" not in answer.stderr
+
+
+def test_the_end_names_the_failures_and_the_command_that_tries_them_again(faulty: None, tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, **faulty_rows(raises={"do": "raise"}))
+    options = ["--registry", tmp_path / "registry", "--engine", "inline", "--format", "json"]
+    answer = invoke(grid, *options)
+    assert answer.exit_code == 1
+    assert [row["n"] for row in json.loads(answer.stdout)] == [1, 0]
+    assert "1 of 2 cells did not succeed" in answer.stderr
+    assert "ZeroDivisionError: a defect of the plugin" in answer.stderr
+    command = f"taskloom run {grid} {' '.join(map(str, options))} --only raises"
+    assert answer.stderr.rstrip().endswith(command)

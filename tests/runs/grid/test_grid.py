@@ -1,0 +1,255 @@
+"""Grids: what a JSON file stands for, and every way in which it can be wrong."""
+
+import itertools
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskloom.core import RequestError
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.grid.grid import Grid, Variant, expand, load_grid
+from taskloom.runs.grid.paths import PathError, assign, matches
+from taskloom.runs.grid.plan import make_plan
+
+BASE: dict[str, Any] = {
+    "tasks": {
+        "sst": {"data": {"name": "generated", "task": "sentiment"}},
+        "sts": {
+            "data": {"name": "generated", "task": "similarity"},
+            "head": "cosine",
+            "loss": {"name": "cosine_embedding", "margin": 0.5},
+            "metric": "pearson",
+        },
+    }
+}
+
+
+def write(folder: Path, **grid: Any) -> str:
+    path = folder / "mine.json"
+    path.write_text(json.dumps({"base": BASE, **grid}))
+    return str(path)
+
+
+def load(folder: Path, **grid: Any) -> Grid:
+    return load_grid(write(folder, **grid))
+
+
+def rows(grid: Grid, *, allow_large: bool = False) -> list[Variant]:
+    expansion = expand(grid, allow_large=allow_large)
+    assert expansion.problems == []
+    return expansion.variants
+
+
+def problems(folder: Path, **grid: Any) -> list[str]:
+    with pytest.raises(RequestError) as caught:
+        make_plan(load(folder, **grid), load_catalogue(), None)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), zipped=st.integers(0, 3))
+def test_a_grid_is_the_product_of_its_axes_and_zips(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], zipped: int
+) -> None:
+    paths = ["stages.0.epochs", "stages.0.clip", "stages.0.optimizer.lr"]
+    axes = {path: [i + 1 for i in range(size)] for path, size in zip(paths, sizes, strict=False)}
+    pair = {"tasks.sts.loss.margin": [0.1 * i for i in range(zipped)], "overall": ["mean"] * zipped}
+    grid = load(tmp_path_factory.mktemp("grid"), axes=axes, zip=[pair] if zipped else [])
+    variants = rows(grid)
+    assert len(variants) == math.prod(sizes) * max(1, zipped)
+    assert len({variant.label for variant in variants}) == len(variants)
+    seen = [tuple(v.spec["stages"][0][path.split(".")[-1]] for path in paths[:2] if path in axes) for v in variants]
+    assert set(seen) == set(itertools.product(*(axes[path] for path in paths[:2] if path in axes)))
+
+
+def test_labels_name_what_differs(tmp_path: Path) -> None:
+    grid = load(
+        tmp_path,
+        axes={
+            "stages.0.combiner": ["sum", {"name": "pcgrad", "reduction": "mean"}],
+            "tasks.*.head.dropout": [0.5],
+            "stages.0.clip": {"clipped": 1.0, "free": None},
+        },
+    )
+    assert [variant.label for variant in rows(grid)] == [
+        "sum, dropout=0.5, clipped",
+        "sum, dropout=0.5, free",
+        "pcgrad(reduction=mean), dropout=0.5, clipped",
+        "pcgrad(reduction=mean), dropout=0.5, free",
+    ]
+
+
+def test_settings_reach_their_place_and_nothing_else(tmp_path: Path) -> None:
+    cells = [
+        {"label": "base"},
+        {"label": "wide", "set": {"tasks.*.head.dropout": 0.1, "stages.0.combiner": "mean"}},
+    ]
+    base, wide = rows(load(tmp_path, cells=cells))
+    assert wide.spec["tasks"]["sst"]["head"] == {"name": "linear", "dropout": 0.1}
+    assert wide.spec["tasks"]["sts"]["head"] == {"name": "cosine", "dropout": 0.1}
+    assert wide.spec["stages"][0]["combiner"] == "mean"
+    for task in wide.spec["tasks"].values():
+        del task["head"]["dropout"]
+    wide.spec["stages"][0]["combiner"] = {"name": "sum"}
+    assert wide.spec == base.spec
+
+
+def test_an_inner_path_lands_in_what_an_outer_one_sets(tmp_path: Path) -> None:
+    cell = {"label": "x", "set": {"tasks.sts.loss.margin": 0.25, "tasks.sts.loss": "cosine_embedding"}}
+    (variant,) = rows(load(tmp_path, cells=[cell]))
+    assert variant.spec["tasks"]["sts"]["loss"] == {"name": "cosine_embedding", "margin": 0.25}
+
+
+def test_a_cell_may_bring_a_task_and_set_its_options(tmp_path: Path) -> None:
+    task = {"data": {"name": "generated", "task": "paraphrase"}, "head": "linear"}
+    cell = {"label": "x", "set": {"tasks.para": task, "tasks.para.head.reads": "pair"}}
+    (variant,) = rows(load(tmp_path, cells=[cell]))
+    assert variant.spec["tasks"]["para"]["head"] == {"name": "linear", "reads": "pair"}
+
+
+def test_one_cell_s_settings_are_no_part_of_another_s(tmp_path: Path) -> None:
+    cells = [
+        {"label": "bare", "set": {"stages": []}},
+        {"label": "long", "set": {"stages.0.epochs": 20}},
+    ]
+    assert [variant.label for variant in rows(load(tmp_path, cells=cells))] == ["bare", "long"]
+
+
+def labels(folder: Path, **grid: Any) -> list[str]:
+    cells = make_plan(load(folder, **grid), load_catalogue(), None).cells
+    return list(dict.fromkeys(cell.label for cell in cells))
+
+
+def test_exclude_drops_what_matches_all_its_paths(tmp_path: Path) -> None:
+    axes = {"stages.0.combiner": ["sum", {"name": "pcgrad", "reduction": "sum"}], "stages.0.epochs": [1, 2]}
+    found = labels(tmp_path, axes=axes, exclude=[{"stages.0.combiner": "pcgrad", "stages.0.epochs": 2}])
+    assert found == ["sum, epochs=1", "sum, epochs=2", "pcgrad(reduction=sum), epochs=1"]
+
+
+def test_exclude_knows_defaults_and_what_cannot_be_run(tmp_path: Path) -> None:
+    axes = {"stages.0.combiner": ["sum", "pcgrad"]}
+    assert labels(tmp_path, axes=axes, exclude=[{"stages.0.combiner.reduction": "mean"}]) == ["sum"]
+    pairs = {"tasks.sts.head": ["cosine", "linear"], "tasks.sts.loss": ["mse", "cosine_embedding"]}
+    with pytest.raises(RequestError, match=r"needs 2 vectors per example.*\[in linear, cosine_embedding\]"):
+        labels(tmp_path, axes=pairs)
+    entry = {"tasks.sts.head": "linear", "tasks.sts.loss": "cosine_embedding"}
+    assert len(labels(tmp_path, axes=pairs, exclude=[entry])) == 3
+
+
+def test_a_path_may_lead_into_what_only_some_rows_have(tmp_path: Path) -> None:
+    stages = {"one": [{"epochs": 1}], "two": [{"epochs": 1}, {"epochs": 1}]}
+    axes = {"stages": stages, "stages.1.epochs": [3, 4]}
+    (found,) = {problem.split(" [in ")[1] for problem in problems(tmp_path, axes=axes)}
+    assert found == "one, epochs=3, one, epochs=4]"
+
+
+def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"base": "quickstart", "cells": [{"label": "sum"}]}))
+    (mine,) = rows(load_grid(str(path)))
+    quick = rows(load_grid("quickstart"))
+    assert mine.spec == next(variant.spec for variant in quick if variant.label == "sum")
+
+
+@pytest.mark.parametrize(
+    ("grid", "path", "words"),
+    [
+        ({"axes": {"stages.0.combinr": ["sum"]}}, "axes.stages.0.combinr", "did you mean 'combiner'"),
+        ({"axes": {"stages.1.epochs": [1]}}, "axes.stages.1.epochs", "list with 0. Found '1'"),
+        ({"axes": {"tasks.stss.loss": ["mse"]}}, "axes.tasks.stss.loss", "did you mean 'sts'"),
+        (
+            {"axes": {"tasks.sts.loss.margin.deep": [1]}},
+            "axes.tasks.sts.loss.margin.deep",
+            "is 0.5 and has no 'deep'",
+        ),
+        ({"axes": {"seed": [1]}}, "axes.seed", 'list seeds under "seeds"'),
+        ({"zip": [{"stages.0.epochs": [1, 2], "stages.0.clip": [1]}]}, "zip.0", "equally long"),
+        (
+            {"axes": {"stages.0.epochs": [1]}, "exclude": [{"stages.0.epochs": 1}]},
+            "exclude",
+            "every cell is excluded",
+        ),
+        ({"axes": {"stages.0.epochs": [1, 1]}}, "axes", "two rows would be called 'epochs=1'"),
+        ({"axes": {"stages.0.epochs": []}}, "axes.stages.0.epochs", "of length 1 or more"),
+        ({"baseline": "sum"}, "baseline", "no row 'sum'"),
+        ({"seeds": [1, 1]}, "seeds", "each seed should stand once"),
+        ({"seeds": []}, "seeds", "of length 1 or more"),
+        ({"axes": {"stages.0.clip": [1], "stages.*.clip": [2]}}, "axes.stages.*.clip", "same place"),
+        ({"exclude": [{"stages.0.combiner": "pcgard"}]}, "exclude.0", "leaves nothing out"),
+        ({"exclude": [{"stages.0.epochs.*": 1}]}, "exclude.0", "leaves nothing out"),
+        ({"table": {"columns": ["stss"]}}, "table.columns", "did you mean 'sts'"),
+        ({"cells": [{"label": "a"}, {"label": "a"}]}, "cells", "give a cell another label"),
+        ({"axis": {}}, "axis", "did you mean 'axes'"),
+        ({"base": "quickstrat"}, "base", "did you mean 'quickstart'"),
+        ({"base": {"tasks": {}}}, "base.tasks", "of length 1 or more"),
+        ({"name": "../escape"}, "name", "../escape"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, grid: dict[str, Any], path: str, words: str) -> None:
+    (found,) = problems(tmp_path, **grid)
+    assert found.startswith(f"{path}: ")
+    assert words in found
+
+
+def test_all_problems_are_said_together(tmp_path: Path) -> None:
+    base = json.loads(json.dumps(BASE))
+    base["tasks"]["sst"]["head"] = "linaer"
+    base["stages"] = [{"epochs": -1, "combiner": "pcgard"}]
+    grid = {
+        "bogus": 1,
+        "axes": {"stages.0.combinr": ["sum"], "tasks.x.loss": ["mse"]},
+        "zip": [{}],
+        "baseline": "nobody",
+        "seeds": [-3],
+        "table": {"columns": ["stss"]},
+    }
+    found = problems(tmp_path, **{**grid, "base": base})
+    wanted = ["bogus", "axes.stages.0.combinr", "axes.tasks.x.loss", "zip.0", "baseline", "seeds.0", "table.columns"]
+    wanted += ["base.stages.0.epochs", "stages.0.combiner", "tasks.sst.head"]
+    assert sorted(problem.split(": ")[0] for problem in found) == sorted(wanted)
+
+
+def test_more_than_ten_thousand_cells_need_a_yes(tmp_path: Path) -> None:
+    axes = {"stages.0.epochs": list(range(101)), "stages.0.clip": list(range(1, 101))}
+    grid = load(tmp_path, axes=axes)
+    (problem,) = expand(grid).problems
+    assert "10,100 cells" in problem.message
+    assert "--yes" in problem.message
+    assert len(rows(grid, allow_large=True)) == 10_100
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"base": {}', "no JSON: .* at line 1, column 12"),
+        ('{"base": {}, "base": {}}', "'base' stands twice"),
+        ('{"base": NaN}', "NaN is no JSON number"),
+        ("[]", "should be a JSON object. Found list"),
+        ("\ud800", "cannot be read|no JSON"),
+    ],
+)
+def test_a_file_that_is_no_grid(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(RequestError, match=words):
+        load_grid(str(path))
+
+
+def test_a_missing_file_names_the_nearest_packaged_grid(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="did you mean 'quickstart'"):
+        load_grid("quickstat")
+    with pytest.raises(RequestError, match="is a folder"):
+        load_grid(str(tmp_path))
+
+
+@given(st.text("ab.*0", min_size=1, max_size=8))
+def test_any_path_either_sets_a_value_or_is_refused(path: str) -> None:
+    run: dict[str, Any] = {"a": {"name": "x", "b": 1}, "b": [{"a": 1}], "tasks": {}}
+    with suppress(PathError):
+        assign(run, path, 7)
+        assert "*" in path or matches(run, path, 7)

@@ -1,0 +1,348 @@
+"""What the command line lays over a grid, and the smoke run."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from taskloom.core import RequestError
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.cli import cli
+from taskloom.runs.grid.grid import expand, load_grid
+from taskloom.runs.grid.overrides import Overridden, Overrides, override
+from taskloom.runs.grid.paths import component_of
+from taskloom.runs.grid.plan import make_plan
+
+Invoke = Callable[..., Result]
+
+BASE: dict[str, Any] = {
+    "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256, "pooling": "mean"},
+    "tasks": {
+        "sst": {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}},
+        "sts": {
+            "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32},
+            "head": "cosine",
+            "loss": "mse",
+            "metric": "pearson",
+        },
+    },
+    "stages": [{"epochs": 2, "optimizer": {"lr": 0.001}}],
+}
+CELLS: list[dict[str, Any]] = [
+    {"label": "sum"},
+    {"label": "surgery", "set": {"stages.0.combiner": "pcgrad"}},
+    {"label": "untrained", "set": {"stages.0.epochs": 0}},
+    {"label": "two stages", "set": {"stages": [{"epochs": 0}, {"tasks": ["sst"], "epochs": 5}]}},
+]
+
+
+@pytest.fixture
+def taskloom(tmp_path: Path) -> Invoke:
+    def invoke(*arguments: object) -> Result:
+        environment = {"TASKLOOM_REGISTRY": str(tmp_path / "registry")}
+        return CliRunner().invoke(cli, [str(argument) for argument in arguments], env=environment)
+
+    return invoke
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write_grid(**changes: Any) -> Path:
+        path = tmp_path / "mine.json"
+        path.write_text(json.dumps({"base": BASE, "cells": CELLS, "seeds": [3, 4], **changes}))
+        return path
+
+    return write_grid
+
+
+@pytest.fixture
+def lay(write: Callable[..., Path]) -> Callable[..., Overridden]:
+    """The grid with overrides laid over it."""
+
+    def overridden(grid: dict[str, Any] | None = None, **overrides: Any) -> Overridden:
+        loaded = load_grid(str(write(**(grid or {}))))
+        return override(loaded, expand(loaded).variants, Overrides(**overrides), load_catalogue())
+
+    return overridden
+
+
+def test_nothing_is_changed_by_nothing(lay: Callable[..., Overridden], write: Callable[..., Path]) -> None:
+    grid = load_grid(str(write()))
+    laid = lay()
+    assert (laid.grid, laid.notes) == (grid, [])
+    both = (laid.variants, expand(grid).variants)
+    resolved = [[load_catalogue().resolve_run(one.spec) for one in rows] for rows in both]
+    assert resolved[0] == resolved[1]
+
+
+def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Overridden]) -> None:
+    laid = lay(settings={"stages.*.optimizer": {"lr": 0.5}, "stages.1.epochs": 7, "tasks.sts.head.layers": 2})
+    specs = [variant.spec for variant in laid.variants]
+    assert {stage["optimizer"]["lr"] for spec in specs for stage in spec["stages"]} == {0.5}
+    assert [stage["epochs"] for stage in specs[3]["stages"]] == [0, 7]
+    assert [spec["stages"][0]["epochs"] for spec in specs[:3]] == [2, 2, 0], "rows with one stage have no stage 1"
+    assert [spec["tasks"]["sts"]["head"] for spec in specs] == [{"name": "cosine", "layers": 2}] * 4
+    assert laid.grid.raw["overrides"][:2] == ['stages.*.optimizer = {"lr": 0.5}', "stages.1.epochs = 7"]
+
+
+def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Overridden]) -> None:
+    for path, words in {"stagse.0.epochs": "did you mean 'stages'", "stages.9.epochs": "0", "seed": "seeds"}.items():
+        with pytest.raises(RequestError, match=words):
+            lay(settings={path: 1})
+
+
+def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Overridden]) -> None:
+    (note,) = lay(settings={"stages.0.combiner": "mean"}).notes
+    assert "surgery" in note
+    assert "untrained" not in note
+    assert lay({"cells": CELLS[:3]}, settings={"stages.0.combiner": "pcgrad"}).notes == [], "the same value is no loss"
+    (note,) = lay(settings={"stages.*.clip": 1.0}).notes
+    assert "in two stages:" in note, "which sets its stages as a whole"
+
+
+def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Overridden]) -> None:
+    specs = [variant.spec for variant in lay(epochs=1).variants]
+    assert [[stage["epochs"] for stage in spec["stages"]] for spec in specs] == [[1], [1], [0], [0, 1]]
+    cells = [{"label": "default", "set": {"stages": [{}]}}]
+    assert lay({"cells": cells}, epochs=4).variants[0].spec["stages"][0]["epochs"] == 4, "ten where nothing is said"
+
+
+def test_only_runs_the_rows_and_keeps_the_table(taskloom: Invoke, write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(seeds=[0])
+    listed = json.loads(taskloom("plan", path, "--only", "s*", "--json").stdout)["cells"]
+    assert [cell["label"] for cell in listed] == ["sum", "surgery"]
+    done = taskloom("run", path, "--only", "un*", "--epochs", 1, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    assert {row["label"]: row["n"] for row in json.loads(done.stdout)} == {
+        "sum": 0,
+        "surgery": 0,
+        "untrained": 1,
+        "two stages": 0,
+    }
+    assert "1 of 1 cells done" in done.stderr
+    assert "has changed" not in taskloom("table", path).stderr, "options of a run are no change of its file"
+    wrong = taskloom("run", path, "--only", "surgrey")
+    assert wrong.exit_code == 2
+    assert "did you mean 'surgery'" in wrong.stderr
+
+
+def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    path = write(cells=[*CELLS, {"label": "broken", "set": {"stages.0.combiner": "pcgard"}}])
+    assert taskloom("validate", path).exit_code == 2
+    assert "8 cells in 4 rows" in taskloom("validate", path, "--only", "[st]*", "--only", "untrained").stdout
+    assert taskloom("validate", path, "--only", "broken").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("stages.0.epochs", "PATH=JSON"),
+        ("a={", "no JSON"),
+        ("a=", "no JSON"),
+        ("a=NaN", "no JSON"),
+        ("=1", "PATH=JSON"),
+    ],
+)
+def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path], given: str, words: str) -> None:
+    result = taskloom("plan", write(), "--set", given)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_settings_are_json_or_bare_words(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    options = ("--set", "stages.*.combiner=mean", "--set", 'selection="last"', "--set", "stages.*.frozen=true")
+    result = taskloom("plan", write(), *options, "--json")
+    for cell in json.loads(result.stdout)["cells"]:
+        stage = cell["spec"]["stages"][0]
+        assert (stage["combiner"]["name"], stage["frozen"], cell["spec"]["selection"]) == ("mean", True, "last")
+
+
+# Where data and weights are
+
+
+def course_grid(*tasks: str) -> dict[str, Any]:
+    data = {task: {"name": "cs224n", "task": task, "dir": "data/cs224n"} for task in tasks}
+    return {"base": {**BASE, "tasks": {task: {"data": data[task]} for task in tasks}}, "cells": [{"label": "one"}]}
+
+
+NLI = {
+    "data": {"name": "snli", "task": "triples", "dir": "data/snli"},
+    "head": {"name": "embedding", "reads": "triple"},
+    "loss": "simcse",
+}
+
+
+def folders(laid: Overridden) -> dict[str, tuple[str, str]]:
+    tasks = laid.variants[0].spec["tasks"]
+    return {name: (task["data"]["name"], task["data"]["dir"]) for name, task in tasks.items()}
+
+
+def write_sst(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for split in ("train", "dev"):
+        rows = "\n".join(f"{i}\tid{i}\tsome words\t{i % 5}" for i in range(10))
+        (folder / f"ids-sst-{split}.csv").write_text(f"\tid\tsentence\tsentiment\n{rows}\n")
+
+
+SICK_HEAD = (
+    "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\tentailment_BA\tSemEval_set"
+)
+
+
+def write_sick(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    rows = [SICK_HEAD]
+    for split in ("TRAIN", "TRIAL"):
+        for i in range(3):
+            a = f"{split} premise {i}"
+            rows.append(f"{i}\t{a}\tit follows {i}\tENTAILMENT\t4.5\tA_entails_B\tB_neutral_A\t{split}")
+            rows.append(f"9{i}\t{a}\tit cannot be {i}\tCONTRADICTION\t3.0\tA_contradicts_B\tB_contradicts_A\t{split}")
+    (folder / "SICK.txt").write_text("\n".join(rows) + "\n")
+
+
+def write_snli(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for split in ("train", "dev"):
+        pairs = [("entailment", "it follows"), ("contradiction", "it cannot be")]
+        lines = [
+            json.dumps({"gold_label": label, "sentence1": "a premise", "sentence2": text, "pairID": label})
+            for label, text in pairs
+        ]
+        (folder / f"snli_1.0_{split}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_data_lie_in_the_folder_or_in_one_of_their_name(lay: Callable[..., Overridden], tmp_path: Path) -> None:
+    write_sst(tmp_path / "all" / "cs224n")
+    for data in (tmp_path / "all", tmp_path / "all" / "cs224n"):
+        laid = lay(course_grid("sst"), data=data)
+        assert folders(laid) == {"sst": ("cs224n", str(tmp_path / "all" / "cs224n"))}
+        assert laid.notes == []
+    with pytest.raises(RequestError, match="not a folder"):
+        lay(course_grid("sst"), data=tmp_path / "nowhere")
+
+
+def test_sick_stands_in_for_snli_only_where_snli_is_not(lay: Callable[..., Overridden], tmp_path: Path) -> None:
+    grid = course_grid("sst")
+    grid["base"]["tasks"]["nli"] = NLI
+    write_sst(tmp_path / "all" / "cs224n")
+    assert folders(lay(grid, data=tmp_path / "all"))["nli"] == ("snli", str(tmp_path / "all"))
+    write_sick(tmp_path / "all" / "sick")
+    laid = lay(grid, data=tmp_path / "all")
+    assert folders(laid)["nli"] == ("sick", str(tmp_path / "all" / "sick"))
+    assert laid.notes == ["sick in place of snli, which is not in the data folder"]
+    assert laid.grid.raw["overrides"] == laid.notes, "and the table says so"
+    write_snli(tmp_path / "all" / "snli_1.0")
+    laid = lay(grid, data=tmp_path / "all")
+    assert folders(laid)["nli"] == ("snli", str(tmp_path / "all" / "snli_1.0"))
+    assert laid.notes == []
+
+
+def test_where_data_lie_is_no_part_of_identity(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write_sst(tmp_path / "one" / "cs224n")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    grid, catalogue = load_grid(str(write(**course_grid("sst")))), load_catalogue()
+    plans = [make_plan(grid, catalogue, None, overrides=Overrides(data=tmp_path / name)) for name in ("one", "two")]
+    assert plans[0].cells[0].id == plans[1].cells[0].id
+    assert plans[0].cells[0].spec != plans[1].cells[0].spec
+
+
+def test_what_is_missing_says_which_option_helps(taskloom: Invoke, write: Callable[..., Path], tmp_path: Path) -> None:
+    grid = course_grid("sst")
+    grid["base"]["encoder"] = {"name": "minbert", "weights": "./no-such-folder"}
+    path = write(**grid)
+    both = taskloom("validate", path).stderr
+    assert "--data FOLDER" in both
+    assert "--weights NAME_OR_FOLDER" in both
+    (tmp_path / "empty").mkdir()
+    given = taskloom("validate", path, "--data", tmp_path / "empty", "--weights", "./neither").stderr
+    assert "no folder './neither'" in given
+    assert "ids-sst-train.csv" in given
+    assert "FOLDER" not in given, "no advice that was followed already"
+
+
+# Smoke
+
+
+def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Overridden], write: Callable[..., Path]) -> None:
+    encoder = {"name": "minbert", "weights": "nobody/has-this", "pooling": "cls", "trainable": False}
+    grid = {
+        "base": {**BASE, "encoder": encoder, "stages": [{"epochs": 9, "sampler": {"name": "mixed", "iterations": 755}}]}
+    }
+    plain, small = lay(grid), lay(grid, smoke=True)
+    assert small.grid.name == "mine-smoke"
+    assert small.grid.spec.seeds == (3,)
+    for before, after in zip(plain.variants, small.variants, strict=True):
+        assert before.label == after.label
+        assert "weights" not in after.spec["encoder"]
+        assert (after.spec["encoder"]["pooling"], after.spec["encoder"]["trainable"]) == ("cls", False)
+        for task, old in before.spec["tasks"].items():
+            new = after.spec["tasks"][task]
+            assert {key: old[key] for key in ("head", "loss", "metric")} == {
+                key: new[key] for key in ("head", "loss", "metric")
+            }
+            assert new["data"]["size"] <= 64
+        for old, new in zip(before.spec["stages"], after.spec["stages"], strict=True):
+            assert new["epochs"] == min(1, old["epochs"])
+            assert component_of(old.get("combiner", "sum")) == component_of(new["combiner"])
+    assert small.variants[0].spec["stages"][0]["sampler"] == {"name": "mixed", "iterations": 4}
+    assert load_grid(str(write(**grid))).spec.seeds == (3, 4), "the grid itself stays"
+
+
+@pytest.mark.parametrize(
+    ("data", "task"),
+    [
+        ({"name": "cs224n", "task": "sst", "dir": "x"}, "sentiment"),
+        ({"name": "cs224n", "task": "cfimdb", "dir": "x"}, "paraphrase"),
+        ({"name": "cs224n", "task": "para", "dir": "x"}, "paraphrase"),
+        ({"name": "cs224n", "task": "sts", "dir": "x"}, "similarity"),
+        ({"name": "snli", "task": "triples", "dir": "x"}, "entailment"),
+        ({"name": "sick", "task": "entailment", "dir": "x"}, "paraphrase"),
+        ({"name": "sick", "task": "relatedness", "dir": "x"}, "similarity"),
+    ],
+)
+def test_smoke_text_has_labels_of_the_same_kind(
+    lay: Callable[..., Overridden], data: dict[str, str], task: str
+) -> None:
+    laid = lay({"base": {"tasks": {"only": {"data": data}}}, "cells": []}, smoke=True)
+    assert laid.variants[0].spec["tasks"]["only"]["data"]["task"] == task
+
+
+def test_smoke_never_mixes_with_the_real_thing(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    path = write(seeds=[0], cells=CELLS[:1])
+    done = taskloom("run", path, "--smoke")
+    assert done.exit_code == 0, done.stderr
+    assert "was not run" in taskloom("table", path).stderr
+    assert "sum" in taskloom("table", "mine-smoke").stdout
+    (cell,) = json.loads(taskloom("plan", path, "--json").stdout)["cells"]
+    assert cell["status"] == "new"
+    refused = taskloom("run", path, "--smoke", "--data", ".", "--weights", "minilm")
+    assert refused.exit_code == 2
+    assert "--smoke with --data and --weights" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"tasks": 3}, {"stages": [3]}, {"encoder": 3}, {"tasks.sst": {"data": 3}}, {"stages.0.sampler": 3}],
+)
+def test_what_is_wrong_in_form_is_an_error_and_no_crash(
+    taskloom: Invoke, write: Callable[..., Path], setting: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write(cells=[{"label": "wrong", "set": setting}])
+    for options in ((), ("--smoke",), ("--data", tmp_path), ("--epochs", 1), ("--set", "stages.*.clip=1")):
+        result = taskloom("validate", path, *options)
+        assert result.exit_code == 2
+        assert isinstance(result.exception, SystemExit), result.exception
+
+
+def test_what_a_grid_excludes_is_a_matter_of_the_grid_alone(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    axes = {"stages.0.epochs": [1, 2], "encoder.width": [16, 32]}
+    path = write(axes=axes, cells=[], exclude=[{"stages.0.epochs": 2, "encoder.width": 32}])
+    for options in ((), ("--smoke",), ("--epochs", 0), ("--set", "encoder.width=8")):
+        result = taskloom("plan", path, *options, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert len({cell["label"] for cell in json.loads(result.stdout)["cells"]}) == 3

@@ -1,0 +1,332 @@
+"""``taskloom cells``: where every cell stands, from any terminal, while others write."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from faults import read_until
+
+from taskloom.core.events import Event
+from taskloom.registry.results.leases import Leases
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.presence import Machine
+from taskloom.runs.analysis.cell_states import CellState, counted, states_of, states_of_cell
+from taskloom.runs.cli import cli
+from taskloom.runs.grid.plan import PlannedCell
+from taskloom.runs.show.watch import is_over, watch_cells
+
+SPEC: dict[str, Any] = {
+    "encoder": {"name": "minbert", "layers": 1, "weights": None},
+    "tasks": {"sst": {"data": {"name": "generated", "size": 32}, "head": "linear", "loss": "cross_entropy"}},
+    "stages": [{"epochs": 3, "tasks": ["sst"], "combiner": {"name": "sum"}, "optimizer": {"lr": 0.001}}],
+    "seed": 0,
+}
+NAMES = ("a1planned", "b1running", "b2running", "c1orphan", "d1failed", "e1oom", "f1stopped", "g1done")
+COMMAND = [sys.executable, "-c", "from taskloom.runs.cli import main; main()", "cells"]
+
+Invoke = Callable[..., Result]
+
+
+def planned(id: str, label: str, seed: int = 0) -> PlannedCell:
+    return PlannedCell(id=id, label=label, seed=seed, status="new", spec=SPEC, versions={}, stage_keys=())
+
+
+def epoch(cell: str, number: int, score: float, fence: int = 0) -> Event:
+    facts = {"stage": 0, "epoch": number, "losses": {"sst": 1.5}, "scores": {"sst": score, "overall": score}}
+    return Event("epoch", cell, {**facts, "seconds": 2.0 * number}, fence)
+
+
+class Elsewhere(Machine):
+    """A machine that was switched off an hour ago, in the middle of its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.host, self.boot = "elsewhere", "another boot"
+
+    def wall(self) -> float:
+        return time.time() - 3600
+
+
+@pytest.fixture
+def living(tmp_path: Path) -> Iterator[Leases]:
+    """A registry with a cell in every state; gives the driver that runs two of them, and lives."""
+    with Ledger.open(tmp_path / "registry", create=True) as ledger, Leases(ledger, patience=1e6) as leases:
+        ledger.record_grid("mine", {}, [planned(name, name[2:], place) for place, name in enumerate(NAMES)])
+        ledger.record_grid("b1", {}, [planned("g1done", "done again")])
+        for name in ("b1running", "b2running"):
+            fence = leases.claim(name)
+            assert fence
+            ledger.write(Event("started", name, {"device": "cpu", "worker": "cpu:1"}, fence))
+            ledger.write(epoch(name, 1, 0.25, fence))
+            ledger.write(epoch(name, 2, 0.5, fence))
+        fence = Leases(ledger, machine=Elsewhere()).claim("c1orphan")  # and it never comes back
+        assert fence
+        ledger.write(Event("started", "c1orphan", {"worker": "cpu:0"}, fence))
+        ledger.write(epoch("c1orphan", 1, 0.125, fence))
+        ends = {
+            "d1failed": Event("failed", "d1failed", {"reason": "loss of task 'sst' is not finite"}),
+            "e1oom": Event("oom", "e1oom", {"reason": "out of memory with 1 example of task 'sst' at a time"}),
+            "f1stopped": Event("interrupted", "f1stopped", {}),
+            "g1done": Event("finished", "g1done", {"scores": {"sst": 0.75, "overall": 0.75}, "seconds": 9.0}),
+        }
+        for name, end in ends.items():
+            ledger.write(Event("started", name, {"device": "cpu", "versions": {"torch": "2.9"}}))
+            ledger.write(end)
+        yield leases
+
+
+@pytest.fixture
+def registry(living: Leases, tmp_path: Path) -> Path:
+    return tmp_path / "registry"
+
+
+@pytest.fixture
+def cells(registry: Path) -> Invoke:
+    def invoke(*arguments: object) -> Result:
+        environment = {"TASKLOOM_REGISTRY": str(registry)}
+        return CliRunner().invoke(cli, ["cells", *map(str, arguments)], env=environment)
+
+    return invoke
+
+
+def listed(result: Result) -> dict[str, dict[str, Any]]:
+    assert result.exit_code == 0, result.stderr
+    return {cell["id"]: cell for cell in json.loads(result.stdout)["cells"]}
+
+
+def test_every_state_is_told_with_who_and_how_far(cells: Invoke) -> None:
+    found = listed(cells("mine", "--json"))
+    states = ["planned", "running", "running", "interrupted", "failed", "oom", "interrupted", "finished"]
+    assert [cell["status"] for cell in found.values()] == states
+    running = found["b1running"]
+    assert (running["epochs"], running["score"], running["worker"]) == (2, 0.5, "cpu:1")
+    assert running["driver"]["pid"] == os.getpid()
+    assert running["driver"]["silent"] >= 0
+    assert running["seconds"] > 0
+    orphan = found["c1orphan"]
+    assert (orphan["reason"], orphan["driver"], orphan["worker"]) == ("its driver is gone", None, None)
+    assert (orphan["score"], orphan["seconds"]) == (0.125, 2.0), "what it had reached"
+    assert (found["g1done"]["score"], found["g1done"]["seconds"]) == (0.75, 9.0)
+    assert found["d1failed"]["attempts"] == 1
+
+
+def test_the_listing_for_people(cells: Invoke) -> None:
+    lines = cells("mine").stdout.splitlines()
+    assert lines[0].split() == [
+        *("cell", "grid", "label", "seed", "status", "epochs", "overall", "seconds", "attempts"),
+        *("worker", "driver", "reason"),
+    ]
+    rows = {line.split()[0]: line for line in lines[2:]}
+    assert f"cpu:1     {os.getpid()}@" in rows["b1running"]
+    assert "s ago" in rows["b1running"]
+    assert "2/3" in rows["b1running"]
+    assert rows["e1oom"].count("out of memory") == 1
+    assert "its driver is gone" in rows["c1orphan"]
+
+
+def test_epochs_that_another_cell_trained_are_not_missing(cells: Invoke, registry: Path) -> None:
+    spec = {**SPEC, "stages": [{**SPEC["stages"][0], "epochs": 4}, *SPEC["stages"], {"epochs": 0}]}
+    shared = {"index": 0, "key": "k", "shared": True, "seconds": 0.0}
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.record_grid("two", {}, [replace(planned("h1shared", "shared"), spec=spec)])
+        for event in (Event("started", "h1shared"), Event("stage", "h1shared", shared), epoch("h1shared", 1, 0.5)):
+            ledger.write(event)
+        assert " 1/3 + 4 shared " in cells("two").stdout
+        for number in (2, 3, 0):  # the last is the score of a stage that trains nothing
+            ledger.write(epoch("h1shared", number, 0.5))
+        ledger.write(Event("finished", "h1shared", {"scores": {"overall": 0.5}}))
+    assert " 3/3 + 4 shared " in cells("two").stdout
+    assert "finished, 3 epochs done of 3 (and 4 shared with another cell)" in cells("h1").stdout
+    assert listed(cells("two", "--json"))["h1shared"]["shared_epochs"] == 4
+
+
+def test_columns_in_which_nothing_stands_are_left_out(cells: Invoke) -> None:
+    assert cells("mine", "--state", "finished").stdout.splitlines()[0].split()[-1] == "attempts"
+
+
+def test_only_some_states(cells: Invoke) -> None:
+    assert list(listed(cells("--json", "--state", "failed", "--state", "oom"))) == ["d1failed", "e1oom"]
+    assert list(listed(cells("mine", "--json", "--state", "running"))) == ["b1running", "b2running"]
+    wrong = cells("--state", "broken")
+    assert wrong.exit_code == 2
+    assert "'failed'" in wrong.stderr
+
+
+def test_a_cell_is_held_no_longer_once_its_driver_lets_go(cells: Invoke, living: Leases) -> None:
+    living.release("b1running")
+    assert [listed(cells("mine", "--json"))[name]["status"] for name in NAMES[1:3]] == ["interrupted", "running"]
+    living.claim("a1planned")
+    assert listed(cells("mine", "--json"))["a1planned"]["status"] == "running", (
+        "claimed, though it has said nothing yet"
+    )
+
+
+# One cell
+
+
+def test_one_cell_from_near(cells: Invoke, registry: Path) -> None:
+    folder = registry / "cells" / "b1running"
+    folder.mkdir(parents=True)
+    (folder / "log.txt").write_text("".join(f"line {i}\n" for i in range(500)) + "10%\r100% \x1b[2J done\n")
+    text = cells("b1r").stdout
+    assert "b1running" in text.splitlines()[0]
+    for part in (
+        "mine: running, seed 1",
+        "minbert (layers 1)",
+        "generated (size 32), linear, cross_entropy",
+        "3 epochs of sst, combiner sum, optimizer (lr 0.001)",
+        f"on cpu:1, driven by process {os.getpid()}",
+        "sst 0.500 overall 0.500",
+        "goes on",
+        f"the end of {folder / 'log.txt'}:",
+        "line 499",
+    ):
+        assert part in text, part
+    assert "line 100\n" not in text, "only the end of the log"
+    assert "\x1b" not in text, "a log cannot move the terminal"
+    assert "10%\r" not in text
+    found = json.loads(cells("b1r", "--json").stdout)
+    assert [epoch["scores"]["overall"] for epoch in found["epochs"]] == [0.25, 0.5]
+    assert [(attempt["number"], attempt["how"], attempt["worker"]) for attempt in found["attempts"]] == [
+        (1, None, "cpu:1")
+    ]
+    assert found["grids"] == [{"grid": "mine", "label": "running", "seed": 1}]
+
+
+def test_attempts_stand_with_their_reasons(cells: Invoke, registry: Path) -> None:
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.write(Event("started", "d1failed", {"worker": "cpu:0"}))
+        ledger.write(Event("lost", "d1failed", {"reason": "worker cpu:0 was killed (signal 9)"}))
+        ledger.write(Event("log", "d1failed", {"message": "a last word"}))
+    lines = cells("d1failed").stdout.splitlines()
+    attempts = [line for line in lines if line.split()[:1] in (["1"], ["2"])]
+    assert "failed" in attempts[0]
+    assert "loss of task 'sst' is not finite" in attempts[0]
+    assert "worker cpu:0 was killed (signal 9)" in attempts[1]
+    assert "  a last word" in lines, "where there is no log file, the ledger's lines"
+    assert any("interrupted, 0 epochs done of 3" in line for line in lines)
+    (orphan,) = [line for line in cells("c1").stdout.splitlines() if line.startswith("1   ") and "cpu:0" in line]
+    assert "broke off" in orphan
+
+
+def test_a_grid_goes_before_a_cell_and_neither_is_told_with_what_is_known(cells: Invoke) -> None:
+    assert list(listed(cells("b1", "--json"))) == ["g1done"], "the grid b1, not the cell b1running"
+    for wrong, message in {
+        "b": "cell 'b' could be b1running, b2running; give more of it",
+        "mein": "no grid 'mein'; did you mean 'mine'? (run in registry",
+        "zz": "and no cell whose identity begins so; `taskloom cells` lists them",
+        "quickstart": "`taskloom run quickstart` does that",
+    }.items():
+        refused = cells(wrong)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert message in refused.stderr.replace("\n", " ")
+
+
+# Watching
+
+
+def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Leases) -> None:
+    said: list[str] = []
+    looked = threading.Event()
+    with Ledger.open(registry, create=False) as ledger:
+
+        def look() -> list[CellState]:
+            looked.set()
+            return states_of(ledger, [ledger.grid("mine")])
+
+        def write(states: Sequence[CellState], width: int | None) -> str:
+            assert width is None, "a log is as wide as it has to be"
+            return counted(states)
+
+        watcher = threading.Thread(target=watch_cells, args=(look, write, said.append), kwargs={"every": 0.01})
+        watcher.start()
+        assert looked.wait(60)
+        with Ledger.open(registry, create=False) as driver:
+            for name in ("a1planned", "b1running", "b2running"):
+                assert watcher.is_alive(), "something still runs or waits"
+                driver.write(Event("failed", name, {"reason": "enough"}))
+                living.release(name)  # only then, as the driver does it: else it is interrupted for a moment
+        watcher.join(60)
+        assert not watcher.is_alive()
+        assert is_over(look())
+    assert "2 running" in said[0]
+    assert said[-1].splitlines()[0].endswith("4 failed, 1 oom, 2 interrupted, 1 finished")
+    assert len(said) == len(set(said)), "said when something changed, and only then"
+
+
+def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
+    main, other = pty.openpty()
+    termios.tcsetwinsize(other, (24, 80))
+    command = [*COMMAND, "mine", "--watch", "--registry", str(registry)]
+    with subprocess.Popen(command, stdout=other, stderr=other, stdin=other, start_new_session=True) as process:
+        os.close(other)
+        last = "2 running, 1 failed, 1 oom, 2"  # the line is longer than the terminal is wide
+        shown = read_until(main, last)
+        live = re.sub(r"\x1b\[[0-9;?]*\w", "", shown.rpartition(last)[0]).splitlines()
+        process.send_signal(signal.SIGINT)
+        try:
+            while part := os.read(main, 4096):
+                shown += part.decode(errors="replace")
+        except OSError:
+            pass  # the terminal's other side is closed
+        assert process.wait(60) == 0
+    os.close(main)
+    assert "Traceback" not in shown
+    assert "\x1b[?25h" in shown, "the cursor is back"
+    (head,) = {line for line in live if " status " in line}
+    assert head.split()[-3:] == ["attempts", "worker", "reason"], "what matters now is cut off"
+    assert any(line.split()[-2:] == ["1", "cpu:1"] for line in live)
+
+
+LIGHT = """
+import sys
+from taskloom.runs.cli import cli
+try:
+    cli(sys.argv[1:])
+except SystemExit as end:
+    assert end.code == 0, end.code
+assert not {"torch", "numpy", "scipy", "pydantic", "rich"} & set(sys.modules)
+"""
+
+
+def test_one_cell_is_shown_without_torch(registry: Path) -> None:
+    command = [sys.executable, "-c", LIGHT, "cells", "g1done", "--registry", str(registry)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "overall 0.750" in done.stdout
+
+
+def test_one_cell_is_what_it_is_among_all(registry: Path) -> None:
+    def timeless(states: Sequence[CellState]) -> list[CellState]:
+        return [replace(state, silent=None, seconds=None) for state in states]
+
+    with Ledger.open(registry, create=False) as ledger:
+        ledger.record_grid("mine", {}, [planned(name, name[2:], place) for place, name in enumerate(NAMES[1:])])
+        loose = [cell for cell in ledger.cells() if cell.id == "a1planned"]  # which the grid left behind
+        everything = states_of(ledger, ledger.grids(), loose)
+        for name in NAMES:
+            alone = states_of_cell(ledger, name)
+            assert timeless(alone) == timeless([state for state in everything if state.cell.id == name])
+        assert [state.grid for state in states_of_cell(ledger, "g1done")] == ["b1", "mine"]
+        assert [state.grid for state in states_of_cell(ledger, "a1planned")] == [""]
+
+
+def test_showing_one_cell_reads_no_other(registry: Path, cells: Invoke) -> None:
+    with Ledger.open(registry, create=False) as ledger, ledger.transaction() as db:
+        db.execute("UPDATE cells SET spec = '{' WHERE id != 'd1failed'")  # reading one of these is refused
+    assert cells().exit_code == 2
+    assert "loss of task 'sst' is not finite" in cells("d1").stdout
+    assert "and no cell whose identity begins so" in cells("d2").stderr

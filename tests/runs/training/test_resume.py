@@ -1,0 +1,262 @@
+"""A run that was stopped or killed goes on from its checkpoint and ends, bit for bit, where it would have ended."""
+
+import json
+import random
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from faults import Hold, driving
+from safetensors.torch import load_file
+
+from taskloom.core import Event, Job
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.artifacts import Artifacts, claim_folder
+from taskloom.registry.results.errors import LostLeaseError
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import make_plan
+from taskloom.runs.training.checkpoint import load_random_state, random_state
+from taskloom.runs.training.train import train
+
+SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 30, "dev_size": 12}}
+STS: dict[str, Any] = {
+    "data": {"name": "generated", "task": "similarity", "size": 24, "dev_size": 12},
+    "head": {"name": "cosine", "layers": 1},
+    "loss": "mse",
+    "metric": "pearson",
+}
+MARGIN = {"name": "dynamic_margin", "positive_from": 3, "per_sample": True}
+SMART = {"name": "smart", "loss": "cross_entropy", "proximal": 1, "noise": 0.01}
+BASE: dict[str, Any] = {
+    "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 128, "pooling": "mean"},
+    "tasks": {"sst": SST, "sts": STS},
+    "stages": [
+        {"tasks": ["sst"], "epochs": 1, "optimizer": {"lr": 0.001}},
+        {
+            "combiner": "pcgrad",
+            "optimizer": {"lr": 0.001, "weight_decay": 0.01},
+            "schedule": {"name": "linear", "warmup": 5},
+            "clip": 1.0,
+            "epochs": 3,
+        },
+    ],
+}
+#: Rows whose state is of different kinds: in combiners, losses, samplers and parts of batches.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "surgery": {},
+    "state in losses": {
+        "tasks.sst.loss": SMART,
+        "tasks.sts.loss": MARGIN,
+        "stages.1.combiner": {"name": "famo", "rate": 0.5},
+        "stages.1.sampler": {"name": "mixed", "buckets": True},
+    },
+    "parts of batches": {
+        "stages.*.micro_batch": 3,
+        "stages.1.combiner": {"name": "uncertainty", "rate": 100},
+        "stages.1.sampler": {"name": "sequential", "batch_size": 6},
+        "tasks.sts.loss": {"name": "total", "losses": ["mse", {"name": "mnr", "positive_from": 3}]},
+    },
+}
+
+
+def write_grid(folder: Path, rows: dict[str, dict[str, Any]] = VARIANTS) -> Path:
+    path = folder / "resume.json"
+    cells = [{"label": label, "set": changes} for label, changes in rows.items()]
+    path.write_text(json.dumps({"base": BASE, "cells": cells, "seeds": [3]}))
+    return path
+
+
+@dataclass
+class Ear:
+    """What an engine gives to a cell; asks it to stop when it has looked ``patience`` times."""
+
+    patience: int = sys.maxsize
+    looks: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def stop_asked(self) -> bool:
+        self.looks += 1
+        return self.looks > self.patience
+
+    def told(self, *whats: str) -> list[dict[str, Any]]:
+        """The facts of some events, less how long things took; not what is told again."""
+        return [
+            {key: value for key, value in event.facts.items() if key not in ("seconds", "peak_memory", "memory")}
+            for event in self.events
+            if event.what in whats and not event.facts.get("retold")
+        ]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_grid(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(scope="module")
+def jobs(grid: Path) -> dict[str, Job]:
+    plan = make_plan(load_grid(str(grid)), load_catalogue(), None)
+    return {cell.label: Job(cell.id, cell.label, 3, cell.spec, "", cell.stage_keys) for cell in plan.cells}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(jobs: dict[str, Job], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Ear]]:
+    found = {}
+    for label, job in jobs.items():
+        folder, ear = tmp_path_factory.mktemp("undisturbed"), Ear()
+        train(replace(job, folder=str(folder)), ear)
+        found[label] = (folder, ear)
+    return found
+
+
+def cell_of(registry: Path) -> Path:
+    (cell,) = (registry / "cells").iterdir()
+    return cell
+
+
+def same_result(one: Path, other: Path) -> None:
+    ours, theirs = (load_file(cell_of(r) / "best" / "tensors.safetensors") for r in (one, other))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor.nan_to_num(7.0), theirs[name].nan_to_num(7.0)), name  # a margin may be unknown
+    for name in ("predictions-sst-dev.jsonl", "predictions-sts-dev.jsonl"):
+        assert (cell_of(one) / name).read_bytes() == (cell_of(other) / name).read_bytes()
+
+
+@pytest.mark.parametrize("label", VARIANTS)
+@pytest.mark.parametrize("patience", [6, 7])
+def test_a_run_stopped_again_and_again_ends_where_it_would_have_ended(
+    undisturbed: dict[str, tuple[Path, Ear]], jobs: dict[str, Job], tmp_path: Path, label: str, patience: int
+) -> None:
+    # Four looks while the data are read, then one after every step, two while scoring and one after every epoch: it is
+    # stopped after every second or third, with a step in between.
+    whole, heard = undisturbed[label]
+    ends, events, within = list[str](), Ear(), set[str]()
+    while not ends or ends[-1] == "interrupted":
+        assert len(ends) < 100, "it makes no headway"
+        ear = Ear(patience)
+        train(replace(jobs[label], folder=str(tmp_path)), ear)
+        ends.append(ear.events[-1].what)
+        events.events += ear.events
+        within |= {path.name for path in cell_of(tmp_path).glob("checkpoint-*-*-*")}
+    assert ends[-1] == "finished"
+    assert len(within) > 3
+    same_result(whole, tmp_path)
+    assert events.told("epoch", "stage", "finished") == heard.told("epoch", "stage", "finished")
+    # What was written in the middle of an epoch has made way, and nothing is left half written.
+    left = sorted(path.name for path in cell_of(tmp_path).iterdir() if path.is_dir())
+    assert left == ["best", "checkpoint-001-00002", "checkpoint-001-00003"]
+
+
+def stop_late(job: Job, folder: Path, looks: int) -> list[Path]:
+    """Stop a run shortly before its end; its checkpoints, oldest first."""
+    ear = Ear(looks - 4)
+    train(replace(job, folder=str(folder)), ear)
+    assert ear.events[-1].what == "interrupted"
+    return sorted(cell_of(folder).glob("checkpoint-*"))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def change_step(path: Path) -> None:
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "step": state["step"] + 1}))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+DAMAGES = {
+    "a bit of the tensors": ("tensors.safetensors", flip),
+    "a number of the state": ("state.json", change_step),
+    "the end of the tensors": ("tensors.safetensors", cut),
+    "the end of the state": ("state.json", cut),
+    "the state": ("state.json", Path.unlink),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_damaged_checkpoint_is_passed_over(
+    undisturbed: dict[str, tuple[Path, Ear]], jobs: dict[str, Job], tmp_path: Path, damage: str, all_of_them: bool
+) -> None:
+    whole, heard = undisturbed["surgery"]
+    checkpoints = stop_late(jobs["surgery"], tmp_path, heard.looks)
+    assert len(checkpoints) == 2
+    name, harm = DAMAGES[damage]
+    broken = checkpoints if all_of_them else checkpoints[-1:]
+    for checkpoint in broken:
+        harm(checkpoint / name)
+    ear = Ear()
+    train(replace(jobs["surgery"], folder=str(tmp_path)), ear)
+    told = [facts["message"] for facts in ear.told("log")]
+    assert [message.startswith("checkpoint passed over: checkpoint-001-") for message in told] == [True] * len(broken)
+    assert len(ear.told("started")) == all_of_them
+    same_result(whole, tmp_path)
+
+
+def test_one_seed_one_result(undisturbed: dict[str, tuple[Path, Ear]], jobs: dict[str, Job], tmp_path: Path) -> None:
+    whole, heard = undisturbed["state in losses"]
+    ear = Ear()
+    train(replace(jobs["state in losses"], folder=str(tmp_path)), ear)
+    same_result(whole, tmp_path)
+    assert ear.told("epoch", "finished") == heard.told("epoch", "finished")
+
+
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_every_generator_goes_on_where_it_stood(drawn: int) -> None:
+    own = torch.Generator()
+    random.seed(0)
+    np.random.seed(0)
+
+    def draw() -> list[float]:  # one normal number: each of these keeps a second one back
+        return [random.gauss(0, 1), np.random.normal(), float(torch.randn(())), float(torch.randn((), generator=own))]
+
+    for _ in range(drawn):
+        draw()
+    kept = random_state({"own": own})
+    expected = [draw() for _ in range(3)]
+    load_random_state({"own": own}, kept)
+    assert [draw() for _ in range(3)] == expected
+
+
+def test_a_cell_that_belongs_to_somebody_else_by_now_writes_nothing(jobs: dict[str, Job], tmp_path: Path) -> None:
+    job = replace(jobs["surgery"], folder=str(tmp_path), fence=1)
+    folder = Artifacts(tmp_path).cell(job.cell)
+    claim_folder(folder, 1)
+    stop_late(job, tmp_path, looks=13)
+    before = sorted(folder.rglob("*"))
+    claim_folder(folder, 2)
+    with pytest.raises(LostLeaseError):
+        train(job, Ear())
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_run_killed_in_its_second_stage_ends_where_it_would_have_ended(faulty: None, tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, {"killed": {"tasks.sst.loss": "faulty"}})
+    (cell,) = make_plan(load_grid(str(grid)), load_catalogue(), None).cells
+    whole, registry = tmp_path / "whole", tmp_path / "registry"
+    train(Job(cell.id, cell.label, 3, cell.spec, str(whole), cell.stage_keys), Ear())
+    hold = Hold(tmp_path / "hold", 4 + 4 + 2)  # four batches of sst an epoch
+    with driving(grid, registry, hold=hold) as driver:
+        driver.wait_until_held()
+        assert list(registry.glob("cells/*/checkpoint-001-*")), "not yet in its second epoch there"
+        driver.kill()
+    with driving(grid, registry) as driver:
+        code, _, text = driver.finish()
+    assert code == 0, text
+    assert "resumed" in text
+    same_result(whole, registry)
+    assert not list(cell_of(registry).glob("checkpoint-*"))
