@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from taskloom.core.gradients import take_gradients as take_gradients
     from taskloom.core.head import Head as Head
     from taskloom.core.head import SharedModules as SharedModules
-    from taskloom.core.hookspecs import INTERFACE as INTERFACE
     from taskloom.core.hookspecs import hookimpl as hookimpl
     from taskloom.core.hookspecs import hookspec as hookspec
     from taskloom.core.loss import Loss as Loss
@@ -93,7 +92,7 @@ _HOMES = {
     "events": "ENDS Event Job",
     "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
     "head": "Head SharedModules",
-    "hookspecs": "INTERFACE hookimpl hookspec",
+    "hookspecs": "hookimpl hookspec",
     "loss": "Loss",
     "metric": "Metric",
     "prediction": "Prediction Replay predict",

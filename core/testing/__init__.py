@@ -99,7 +99,7 @@ def _of_module(plugin: Plugin, options: dict[str, Any]) -> Iterator[Breach]:
     broken = breaches_of(laws("plugin"), plugin)
     yield from broken
     try:
-        classes = [one for _, one in plugins.classes_of(plugin)]
+        classes = plugins.classes_of(plugin)
     except RAISED:
         return
     classes = [one for one in classes if isinstance(one, type) and issubclass(one, Component)]

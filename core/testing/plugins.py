@@ -1,7 +1,7 @@
 """Laws of whole plugins, and what is in one: every component, trackers and grids."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pluggy
@@ -19,29 +19,29 @@ from taskloom.core.metric import Metric
 from taskloom.core.sampler import Sampler
 from taskloom.core.testing.law import Plugin, given, require
 
-INTERFACES: dict[str, type[Component]] = {
-    "taskloom_encoders": Encoder,
-    "taskloom_heads": Head,
-    "taskloom_losses": Loss,
-    "taskloom_samplers": Sampler,
-    "taskloom_combiners": GradientCombiner,
-    "taskloom_datasets": DataSet,
-    "taskloom_metrics": Metric,
-    "taskloom_engines": Engine,
-}
+INTERFACES: tuple[type[Component], ...] = (
+    Encoder,
+    Head,
+    Loss,
+    Sampler,
+    GradientCombiner,
+    DataSet,
+    Metric,
+    Engine,
+)
 _HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("taskloom_"))
 
 
-def classes_of(plugin: Plugin) -> Iterator[tuple[str, Any]]:
-    """Every class that the plugin's hooks return, with the name of the hook."""
-    for hook in INTERFACES:
-        function = getattr(plugin.module, hook, None)
-        if function is not None:
-            with given(f"{hook}()"):
-                found = function()
-                form = isinstance(found, Sequence) and not isinstance(found, str)
-                require(form, f"it should return a list of classes. Found {found!r}.")
-            yield from ((hook, one) for one in found)
+def classes_of(plugin: Plugin) -> list[Any]:
+    """Every class that the plugin adds."""
+    function = getattr(plugin.module, "taskloom_components", None)
+    if function is None:
+        return []
+    with given("taskloom_components()"):
+        found = function()
+        form = isinstance(found, Sequence) and not isinstance(found, str)
+        require(form, f"it should return a list of classes. Found {found!r}.")
+    return list(found)
 
 
 def its_hooks_are_those_of_taskloom(plugin: Plugin) -> None:
@@ -51,28 +51,28 @@ def its_hooks_are_those_of_taskloom(plugin: Plugin) -> None:
         require(name in _HOOKS, unknown("hook", name, _HOOKS, where="hooks"))
         marked = getattr(getattr(plugin.module, name), "taskloom_impl", None)
         require(marked is not None, f"{name} should be marked with @hookimpl")
-    require(bool(own), "the module has no hook; a function such as taskloom_losses() says what it adds")
+    require(bool(own), "the module has no hook; a function such as taskloom_components() says what it adds")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     manager.register(plugin.module)
     manager.check_pending()
 
 
-def its_hooks_return_whole_classes_of_their_kind(plugin: Plugin) -> None:
-    for hook, one in classes_of(plugin):
-        interface = INTERFACES[hook]
-        with given(f"{hook}()"):
-            fits = isinstance(one, type) and issubclass(one, interface)
-            require(fits, f"it should return subclasses of {interface.__name__}. Found {one!r}.")
+def its_components_are_whole_classes_of_a_kind(plugin: Plugin) -> None:
+    for one in classes_of(plugin):
+        with given("taskloom_components()"):
+            names = ", ".join(interface.__name__ for interface in INTERFACES)
+            fits = isinstance(one, type) and issubclass(one, INTERFACES)
+            require(fits, f"it should return subclasses of {names}. Found {one!r}.")
             missing = sorted(getattr(one, "__abstractmethods__", ()))
             require(not inspect.isabstract(one), f"{one.__name__} does not define {', '.join(missing)}")
 
 
 def no_two_components_of_a_kind_have_one_name(plugin: Plugin) -> None:
     known: dict[tuple[str, str], Any] = {}
-    for hook, one in classes_of(plugin):
-        other = known.setdefault((hook, one.name), one)
-        require(other is one, f"with {hook}(): {other.__name__} and {one.__name__} are both called {one.name!r}")
+    for one in classes_of(plugin):
+        other = known.setdefault((one.kind, one.name), one)
+        require(other is one, f"the {one.kind}s {other.__name__} and {one.__name__} are both called {one.name!r}")
 
 
 def options_for(one: type[Component], options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -83,6 +83,6 @@ def options_for(one: type[Component], options: Mapping[str, Any]) -> list[dict[s
 
 LAWS = (
     its_hooks_are_those_of_taskloom,
-    its_hooks_return_whole_classes_of_their_kind,
+    its_components_are_whole_classes_of_a_kind,
     no_two_components_of_a_kind_have_one_name,
 )

@@ -1,6 +1,6 @@
 """The built-in gradient combiners."""
 
-from taskloom.core import GradientCombiner, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.combiners.aligned_mtl import AlignedMTL
 from taskloom.plugins.combiners.cagrad import CAGrad
 from taskloom.plugins.combiners.dwa import DWA
@@ -19,7 +19,7 @@ from taskloom.plugins.combiners.weighted import Weighted
 
 
 @hookimpl
-def taskloom_combiners() -> list[type[GradientCombiner]]:
+def taskloom_components() -> list[type[Component]]:
     return [
         AlignedMTL,
         CAGrad,

@@ -1,6 +1,6 @@
 """Built-in data sets."""
 
-from taskloom.core import DataSet, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.generated import Generated
 from taskloom.plugins.datasets.sick import SICK
@@ -9,5 +9,5 @@ from taskloom.plugins.datasets.table import Table
 
 
 @hookimpl
-def taskloom_datasets() -> list[type[DataSet]]:
+def taskloom_components() -> list[type[Component]]:
     return [Generated, CS224N, SICK, SNLI, Table]

@@ -1,9 +1,9 @@
 """Built-in encoders."""
 
-from taskloom.core import Encoder, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.encoders.minbert import MinBert
 
 
 @hookimpl
-def taskloom_encoders() -> list[type[Encoder]]:
+def taskloom_components() -> list[type[Component]]:
     return [MinBert]

@@ -1,6 +1,6 @@
 """The built-in heads."""
 
-from taskloom.core import Head, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.heads.both_orders import BothOrders
 from taskloom.plugins.heads.cosine import Cosine
 from taskloom.plugins.heads.cosine_features import CosineFeatures
@@ -11,5 +11,5 @@ from taskloom.plugins.heads.shared_layer import SharedLayer
 
 
 @hookimpl
-def taskloom_heads() -> list[type[Head]]:
+def taskloom_components() -> list[type[Component]]:
     return [BothOrders, Cosine, CosineFeatures, CosineSigmoid, Embedding, Linear, SharedLayer]

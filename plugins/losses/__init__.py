@@ -1,6 +1,6 @@
 """The built-in losses."""
 
-from taskloom.core import Loss, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.losses.binary_cross_entropy import BinaryCrossEntropy
 from taskloom.plugins.losses.cosine_embedding import CosineEmbedding
 from taskloom.plugins.losses.cross_entropy import CrossEntropy
@@ -14,7 +14,7 @@ from taskloom.plugins.losses.total import Total
 
 
 @hookimpl
-def taskloom_losses() -> list[type[Loss]]:
+def taskloom_components() -> list[type[Component]]:
     return [
         BinaryCrossEntropy,
         CosineEmbedding,

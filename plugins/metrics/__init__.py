@@ -1,6 +1,6 @@
 """Built-in metrics."""
 
-from taskloom.core import Metric, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.metrics.accuracy import Accuracy
 from taskloom.plugins.metrics.macro_f1 import MacroF1
 from taskloom.plugins.metrics.pearson import Pearson
@@ -8,5 +8,5 @@ from taskloom.plugins.metrics.spearman import Spearman
 
 
 @hookimpl
-def taskloom_metrics() -> list[type[Metric]]:
+def taskloom_components() -> list[type[Component]]:
     return [Accuracy, MacroF1, Pearson, Spearman]

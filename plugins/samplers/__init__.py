@@ -1,6 +1,6 @@
 """The built-in samplers."""
 
-from taskloom.core import Sampler, hookimpl
+from taskloom.core import Component, hookimpl
 from taskloom.plugins.samplers.alternating import Alternating
 from taskloom.plugins.samplers.mixed import Mixed
 from taskloom.plugins.samplers.ordered import Ordered
@@ -9,5 +9,5 @@ from taskloom.plugins.samplers.sequential import Sequential
 
 
 @hookimpl
-def taskloom_samplers() -> list[type[Sampler]]:
+def taskloom_components() -> list[type[Component]]:
     return [Alternating, Mixed, Ordered, RoundRobin, Sequential]

@@ -22,10 +22,11 @@ from taskloom.core import (
     TaskloomError,
     unknown,
 )
+from taskloom.core.guard import guard
 from taskloom.core.options import FormError, Nested, Option, fill
 from taskloom.core.words import join, kind_word, show
-from taskloom.registry.installed.entries import HOOKS, Entry, checked_name, make_entry
-from taskloom.registry.installed.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, last_line, taken
+from taskloom.registry.installed.entries import INTERFACES, Entry, checked_key, make_entry
+from taskloom.registry.installed.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, taken
 from taskloom.registry.installed.manager import Plugins, load_plugins
 from taskloom.registry.installed.quiet import quiet
 from taskloom.registry.installed.resolution import resolve_run, slots_of
@@ -45,10 +46,9 @@ class Catalogue:
         self._resolved: dict[tuple[str, bytes], tuple[bytes, list[Problem]]] = {}
         self._tried: dict[tuple[str, bytes], Component | list[Problem]] = {}
         self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
-        for kind, hook in HOOKS.items():
-            for plugin, classes in plugins.results(hook):
-                for cls in self._listed(hook, classes, plugin):
-                    self._add(kind, cls, plugin)
+        for plugin, classes in plugins.results("taskloom_components"):
+            for cls in self._listed(classes, plugin):
+                self._add(cls, plugin)
         for key, claims in self._claims.items():
             if len(claims) > 1:
                 reason = self._absent(*key)
@@ -60,7 +60,7 @@ class Catalogue:
     @property
     def entries(self) -> list[Entry]:
         """All components, in the order of the kinds and by name."""
-        kinds = list(HOOKS)
+        kinds = list(INTERFACES)
         alone = [claims[0] for claims in self._claims.values() if len(claims) == 1]
         return sorted(alone, key=lambda entry: (kinds.index(entry.kind), entry.name))
 
@@ -120,38 +120,32 @@ class Catalogue:
             used |= self._versions[key]
         return dict(sorted(used.items()))
 
-    def _listed(self, hook: str, classes: Any, plugin: Plugin) -> list[Any]:
-        """What a hook returned, as a list; a failure and nothing if it is none."""
+    def _listed(self, classes: Any, plugin: Plugin) -> list[Any]:
+        """What a plugin lists, as a list; a failure and nothing if it is not one."""
         try:
-            with self.plugins.quiet(plugin):
+            with self.plugins.quiet(plugin), guard("taskloom_components() should return a list of classes"):
                 if isinstance(classes, Sequence) and not isinstance(classes, str):
                     return list(classes)
-                reason = f"{hook}() should return a list of classes. Found {show(classes)}."
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a third party's object may do anything when it is looked at
-            reason = f"{hook}() should return a list of classes. Looking at it raised {last_line(error)}."
-        self.failed.append(Failure.of(plugin, reason))
-        return []
+                raise PluginError(f"taskloom_components() should return a list of classes. Found {show(classes)}.")
+        except TaskloomError as error:
+            self.failed.append(Failure.of(plugin, str(error)))
+            return []
 
-    def _add(self, kind: str, cls: Any, plugin: Plugin) -> None:
+    def _add(self, cls: Any, plugin: Plugin) -> None:
         key: Key | None = None
         try:
-            with self.plugins.quiet(plugin):
-                key = kind, checked_name(kind, cls)
-                entry = make_entry(kind, key[1], cls, plugin)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too
-            reason = str(error) if isinstance(error, PluginError) else last_line(error)
-            failure = Failure.of(plugin, f"{kind_word(kind)} {key[1]!r}: {reason}" if key else reason)
+            with self.plugins.quiet(plugin), guard():
+                key = checked_key(cls)
+                entry = make_entry(*key, cls, plugin)
+        except TaskloomError as error:
+            failure = Failure.of(plugin, f"{kind_word(key[0])} {key[1]!r}: {error}" if key else str(error))
             self.failed.append(failure)
             if key:
                 self._broken[key] = str(failure)
             return
         claims = self._claims.setdefault(key, [])
         if not plugin.builtin and any(other.distribution == BUILTIN for other in claims):
-            self.failed.append(Failure.of(plugin, taken(f"{kind_word(kind)} {key[1]!r}")))
+            self.failed.append(Failure.of(plugin, taken(f"{kind_word(key[0])} {key[1]!r}")))
             return
         if not any(other.cls is cls for other in claims):
             claims.append(entry)
@@ -223,17 +217,19 @@ class Catalogue:
                 problems.append(Problem(join(path, option.name), str(error)))
         if len(problems) > known:
             return None
+        origin = f"{kind_word(kind)} {entry.name!r} ({entry.origin})"
         try:
             # What a constructor prints is no part of a command's output.
-            with nullcontext() if entry.builtin else quiet(f"plugin {entry.plugin!r}"):
-                return entry.cls(**values)
-        except KeyboardInterrupt:
-            raise
-        except (ValueError, TaskloomError) as error:
+            with (
+                nullcontext() if entry.builtin else quiet(f"plugin {entry.plugin!r}"),
+                guard(f"{origin} cannot be constructed"),
+            ):
+                try:
+                    return entry.cls(**values)
+                except ValueError as error:  # what a constructor says of its options
+                    raise TaskloomError(str(error)) from error
+        except TaskloomError as error:
             problems.append(Problem(path, str(error)))
-        except BaseException as error:  # SystemExit too: a plugin may not end the program
-            origin = f"{kind_word(kind)} {entry.name!r} ({entry.origin})"
-            problems.append(Problem(path, f"{origin} cannot be constructed: {last_line(error)}"))
         return None
 
     def _used(self, kind: str, resolved: Mapping[str, Any]) -> Iterator[Entry]:

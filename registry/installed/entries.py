@@ -3,7 +3,6 @@
 import inspect
 import re
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -18,11 +17,14 @@ from taskloom.core import (
     Metric,
     PluginError,
     Sampler,
+    unknown,
 )
+from taskloom.core.guard import shorten
 from taskloom.core.options import Option, options_of
 from taskloom.registry.installed.docstring import Docstring, parse
-from taskloom.registry.installed.failures import BUILTIN, Plugin, cut
+from taskloom.registry.installed.failures import BUILTIN, Plugin
 
+#: Kind → the base class that says so, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
     "encoder": Encoder,
     "head": Head,
@@ -32,16 +34,6 @@ INTERFACES: dict[str, type[Component]] = {
     "data": DataSet,
     "metric": Metric,
     "engine": Engine,
-}
-HOOKS = {
-    "encoder": "taskloom_encoders",
-    "head": "taskloom_heads",
-    "loss": "taskloom_losses",
-    "sampler": "taskloom_samplers",
-    "combiner": "taskloom_combiners",
-    "data": "taskloom_datasets",
-    "metric": "taskloom_metrics",
-    "engine": "taskloom_engines",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
@@ -105,48 +97,43 @@ def _version(distribution: str) -> str:
         return "missing"
 
 
-def checked_name(kind: str, cls: Any) -> str:
-    """The name of a class that may enter the catalogue as this kind; ``PluginError`` if it may not."""
-    interface, hook = INTERFACES[kind], HOOKS[kind]
-    if not isinstance(cls, type) or not issubclass(cls, interface):
-        found = cls.__name__ if isinstance(cls, type) else f"{cut(repr(cls))}, which is no class"
-        raise PluginError(f"{hook}() should return subclasses of {interface.__name__}. Found {found}.")
+def checked_key(cls: Any) -> tuple[str, str]:
+    """The kind and name of a class that may enter the catalogue; ``PluginError`` if it may not."""
+    kind = getattr(cls, "kind", "")
+    interface: type[Component] | None = INTERFACES.get(kind)
+    if interface is None or not isinstance(cls, type) or not issubclass(cls, interface):
+        found = cls.__name__ if isinstance(cls, type) else f"{shorten(repr(cls))}, which is not a class"
+        names = ", ".join(one.__name__ for one in INTERFACES.values())
+        raise PluginError(f"taskloom_components() should return subclasses of {names}. Found {found}.")
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise PluginError(f"{cls.__name__} should define every method of {interface.__name__}. Missing: {missing}.")
     name: object = cls.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PluginError(
-            f"{cls.__name__}.name should be what users type: letters, digits and any of _ . : - Found {name!r}."
-        )
-    return name
+        allowed = "what users type: letters, digits and any of _ . : -"
+        raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
+    return kind, name
 
 
 def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> Entry:
-    """The entry of a class; ``PluginError`` if its options break a rule."""
-    if not isinstance(cls.__doc__, str | None):
-        raise PluginError(f"its docstring should be a text. Found {cut(repr(cls.__doc__))}.")
+    """The entry of a class; ``PluginError`` if its options or attributes break a rule."""
     options = options_of(cls)
     stray = sorted(set(cls.location_options) - options.keys())
     if stray:
-        raise PluginError(f"places should name options. Found {', '.join(stray)}.")
+        raise PluginError(f"location_options should name options. Found {', '.join(stray)}.")
     if isinstance(cls.relies_on, str) or not all(isinstance(name, str) and name for name in cls.relies_on):
-        raise PluginError(f"relies_on should be names of distributions. Found {cut(repr(cls.relies_on))}.")
+        raise PluginError(f"relies_on should be names of distributions. Found {shorten(repr(cls.relies_on))}.")
     _check_choices(INTERFACES[kind], cls)
     return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)
 
 
 def _check_choices(interface: type[Component], cls: type[Component]) -> None:
-    """``PluginError`` if an attribute that an interface declares as a choice of texts is none of them."""
+    """``PluginError`` if an attribute that an interface declares as a ``Literal`` is none of its values."""
     for attribute, annotation in interface.__annotations__.items():
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation
         found = inspect.getattr_static(cls, attribute, None)
-        if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # a property is known of an object alone
+        if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # only an object knows its property
             continue
-        allowed = get_args(choice)
-        if not isinstance(found, str) or found not in allowed:
-            near = get_close_matches(str(found), allowed, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            words = f"{attribute} should be one of {', '.join(allowed)}"
-            raise PluginError(f"{words}. Found {cut(repr(found))}{hint}")
+        if found not in get_args(choice):
+            raise PluginError(f"{attribute}: {shorten(unknown('value', found, get_args(choice)))}")

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The variable that limits third-party plugins: names between commas, or nothing to leave out all of them.
+#: The variable that limits third-party plugins: names separated by commas, or empty to leave out all of them.
 LIMIT = "TASKLOOM_PLUGINS"
 BUILTIN = "taskloom"
-_LONGEST = 600
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Plugin:
 
     @property
     def key(self) -> str:
-        """What no other plugin is called."""
+        """The name under which pluggy knows it; no other plugin has it."""
         return f"{self.distribution}:{self.group}:{self.name}"
 
     def __str__(self) -> str:
@@ -55,7 +54,7 @@ class Failure:
 
     @property
     def removal(self) -> str:
-        """The command that ends the failure: takes the distribution away, or puts ours right."""
+        """The command that ends the failure: removes the distribution, or repairs ours."""
         if not self.distribution:
             return f"unset {LIMIT}"
         if self.distribution == BUILTIN:
@@ -88,26 +87,12 @@ def conflict(subject: str, claimants: Iterable[str]) -> str:
 
 
 def taken(subject: str) -> str:
-    """The message for a third party's part that bears the name of one of ours."""
-    return f"{subject} is taskloom's own, which keeps the name; the plugin should call its own something else"
-
-
-def last_line(error: BaseException) -> str:
-    """The last line of an error's traceback, on one line even if its message has several."""
-    try:
-        text = str(error)
-    except Exception:  # an error of a third party's may not even have words
-        text = "(an error without a message)"
-    return cut(" ".join(f"{type(error).__name__}: {text}".split()).removesuffix(":"))
-
-
-def cut(text: str) -> str:
-    """A text of a third party's, no longer than can be read."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    """The message for a third party's component or grid that has the name of one of ours."""
+    return f"{subject} is taskloom's own, which keeps the name; the plugin should choose another"
 
 
 def hidden_note(hidden: Iterable[Plugin]) -> str:
-    """What to add to "no such component" while TASKLOOM_PLUGINS keeps plugins out; empty if it does not."""
+    """What to add to "no such component" while TASKLOOM_PLUGINS leaves plugins out; empty if it does not."""
     names = sorted({plugin.distribution for plugin in hidden})
     limit = os.environ.get(LIMIT, "")
     return f"{LIMIT}={limit!r} leaves out {', '.join(names)}, which may have it" if names else ""

@@ -1,18 +1,20 @@
-"""Which plugins are installed: one way in for built-ins and third parties, and no way for one to stop the others.
+"""Which plugins are installed: built-ins and third parties enter the same way, and none can stop the others.
 
 A plugin is an entry point. The group ``taskloom`` holds modules with components, which may import torch; the group
 ``taskloom.grids`` holds light modules that only name packaged grids. Whatever goes wrong with a plugin – at import, in
 a hook's name or signature, in a call – becomes a :class:`Failure` that names it.
 """
 
+import inspect
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,47 +22,47 @@ from typing import Any
 import pluggy
 
 from taskloom.core import hookspecs
-from taskloom.core.work import coming_back, is_ctrl_c
-from taskloom.registry.installed.failures import (
-    BUILTIN,
-    LIMIT,
-    Failure,
-    PackagedGrid,
-    Plugin,
-    conflict,
-    cut,
-    last_line,
-    taken,
-)
-from taskloom.registry.installed.packages import choose, describe, installed
+from taskloom.core.errors import PluginError, TaskloomError, unknown
+from taskloom.core.guard import guard, shorten
+from taskloom.core.work import coming_back
+from taskloom.registry.installed.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, taken
 from taskloom.registry.installed.quiet import Tell, to_stderr
 from taskloom.registry.installed.quiet import quiet as silence
-from taskloom.registry.installed.rules import COMPONENTS, GRIDS, broken_rules
+
+#: Entry-point groups: modules with components or trackers, and light modules that only name packaged grids.
+COMPONENTS, GRIDS = "taskloom", "taskloom.grids"
+_HOOKS = {name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")}
+_HOOKS_OF = {GRIDS: {"taskloom_grids"}, COMPONENTS: _HOOKS - {"taskloom_grids"}}
+
+
+class _Manager(pluggy.PluginManager):
+    """pluggy's manager, which does not overlook a hook because its mark is missing."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        options = super().parse_hookimpl_opts(plugin, name)
+        if options is None and name.startswith("taskloom_") and inspect.isroutine(getattr(plugin, name)):
+            raise PluginError(f"{name}() should be marked with @hookimpl")
+        return options
 
 
 class Plugins:
-    """Every plugin that was found: ``loaded``, ``failed``, packaged ``grids``, and pluggy's manager over them.
+    """Every plugin that was found: ``loaded``, ``failed``, packaged ``grids``, and those that are ``hidden``.
 
-    ``hidden`` are those that TASKLOOM_PLUGINS leaves out; ``tell`` hears what plugins print.
+    Hidden are those that TASKLOOM_PLUGINS leaves out.
     """
 
     def __init__(self) -> None:
-        self.manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self.manager = _Manager(hookspecs.PROJECT)
         self.manager.add_hookspecs(hookspecs)
         self.loaded: list[Plugin] = []
         self.failed: list[Failure] = []
         self.hidden: list[Plugin] = []
         self.grids: dict[str, PackagedGrid] = {}
         self.tell: Tell = to_stderr
-        self._raised: dict[str, dict[str, Failure]] = {}  # hook → plugin → the first error
-
-    @property
-    def hook(self) -> pluggy.HookRelay:
-        """pluggy's callers; a hook called here raises what an implementation raises, :meth:`results` does not."""
-        return self.manager.hook
+        self._raised: dict[tuple[str, str], Failure] = {}  # hook and plugin → the first error
 
     def hooks_of(self, plugin: Plugin) -> list[str]:
-        """The hooks that a loaded plugin implements."""
+        """The hooks that a plugin implements."""
         callers = self.manager.get_hookcallers(self.manager.get_plugin(plugin.key)) or []
         return sorted(caller.name for caller in callers)
 
@@ -70,45 +72,38 @@ class Plugins:
         return doc.strip().partition("\n")[0] if isinstance(doc, str) else ""
 
     def results(self, hook: str, **arguments: Any) -> list[tuple[Plugin, Any]]:
-        """What each plugin answers to a hook, in order of loading.
+        """What each plugin returns from a hook, in order of loading; each gets copies of the arguments.
 
-        One that raises is noted in ``failed``, once for each hook. Each gets copies of the arguments.
+        One that raises is noted in ``failed``, once for each hook.
         """
-        known = {plugin.key: plugin for plugin in self.loaded}
-        places = {key: place for place, key in enumerate(known)}
+        implementations = {one.plugin_name: one for one in getattr(self.manager.hook, hook).get_hookimpls()}
         found: list[tuple[Plugin, Any]] = []
-        callers = getattr(self.hook, hook).get_hookimpls()
-        for implementation in sorted(callers, key=lambda one: places[one.plugin_name]):
-            plugin = known[implementation.plugin_name]
-            raised = self._raised.setdefault(hook, {})
+        for plugin in self.loaded:
+            implementation = implementations.get(plugin.key)
+            if implementation is None:
+                continue
             try:
-                with self.quiet(plugin):
-                    call: Callable[..., Any] = implementation.function
-                    answer = call(*(deepcopy(arguments[name]) for name in implementation.argnames))
-            except BaseException as error:  # SystemExit too: a plugin may not end the program
-                if is_ctrl_c(error):
-                    raise
-                if plugin.key not in raised:
-                    raised[plugin.key] = Failure.of(plugin, f"{hook}() raised {last_line(error)}")
-                    self.failed.append(raised[plugin.key])
-            else:
-                found.append((plugin, answer))
+                with self.quiet(plugin), guard(f"{hook}()"):
+                    copies = [deepcopy(arguments[name]) for name in implementation.argnames]
+                    found.append((plugin, implementation.function(*copies)))
+            except TaskloomError as error:
+                failure = Failure.of(plugin, str(error))
+                if self._raised.setdefault((hook, plugin.key), failure) is failure:
+                    self.failed.append(failure)
         return found
 
     def raised(self, hooks: Sequence[str]) -> list[Failure]:
         """The first error of each plugin in each of these hooks, as far as they were called."""
-        return [failure for hook in hooks for failure in self._raised.get(hook, {}).values()]
+        return [failure for (hook, _), failure in self._raised.items() if hook in hooks]
 
     @contextmanager
-    def _isolated(self, plugin: Plugin) -> Iterator[None]:
-        """Turn whatever is raised into a failure; what is printed must not end up in a command's output."""
+    def isolated(self, plugin: Plugin, doing: str = "") -> Iterator[None]:
+        """Run a plugin's code: what it raises is noted in ``failed``, and everybody else goes on."""
         try:
-            with self.quiet(plugin):
+            with self.quiet(plugin), guard(doing):
                 yield
-        except BaseException as error:  # SystemExit too
-            if is_ctrl_c(error):
-                raise
-            self.failed.append(Failure.of(plugin, last_line(error)))
+        except TaskloomError as error:
+            self.failed.append(Failure.of(plugin, str(error)))
 
     @contextmanager
     def quiet(self, plugin: Plugin) -> Iterator[None]:
@@ -119,66 +114,65 @@ class Plugins:
     def _say(self, line: str) -> None:
         self.tell(line)  # whoever that is now
 
-    def load(self, entry: EntryPoint, group: str) -> None:
+    def load(self, plugin: Plugin, entry: EntryPoint) -> None:
         """Import an entry point's module and add it."""
-        plugin = describe(entry, group)
         start = perf_counter()
-        with self._isolated(plugin):
+        with self.isolated(plugin):
             with coming_back():
                 module = entry.load()
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 
     def add(self, module: object, plugin: Plugin) -> None:
-        """Register a module if it keeps the rules; note in ``failed`` which ones it breaks if not."""
-        with self._isolated(plugin):
-            broken = broken_rules(module, plugin) or self._refused(module, plugin)
-            if broken:
-                self.failed += [Failure.of(plugin, reason) for reason in broken]
-            else:
+        """Register a module; note in ``failed`` what is wrong with its hooks."""
+        with self.isolated(plugin):
+            if self.manager.is_registered(module):
+                raise PluginError(f"its module is loaded already, as {self.manager.get_name(module)}")
+            try:
                 self.manager.register(module, plugin.key)
-                self.loaded.append(plugin)
+            except pluggy.PluginValidationError as error:
+                raise PluginError("wrong signature: " + " ".join(str(error).split())) from error
+            allowed = _HOOKS_OF[plugin.group]
+            stray = [_stray(hook, plugin.group, allowed) for hook in self.hooks_of(plugin) if hook not in allowed]
+            if stray:
+                raise PluginError("; ".join(stray))
+            self.loaded.append(plugin)
 
-    def _refused(self, module: object, plugin: Plugin) -> list[str]:
-        """What pluggy has against a module, found on a manager of its own so that nothing stays half registered."""
-        if self.manager.is_registered(module):
-            first = next(one for one in self.loaded if one.key == self.manager.get_name(module))
-            return [f"its module is already loaded as {first}"]
-        trial = Plugins()
-        try:
-            trial.manager.register(module, plugin.key)
-        except pluggy.PluginValidationError as error:
-            return ["wrong signature: " + " ".join(str(error).split())]
-        return []
-
-    def _collect_grids(self) -> None:
+    def collect_grids(self) -> None:
+        """Ask every plugin for its packaged grids."""
         for plugin, paths in self.results("taskloom_grids"):
-            with self._isolated(plugin):
+            with self.isolated(plugin, "taskloom_grids()"):
                 if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
-                    reason = cut(f"taskloom_grids() should return a list of paths. Found {paths!r}.")
-                    self.failed.append(Failure.of(plugin, reason))
-                    continue
-                for path in paths:
+                    raise PluginError(shorten(f"taskloom_grids() should return a list of paths. Found {paths!r}."))
+            for path in paths:
+                with self.isolated(plugin, "taskloom_grids()"):
                     self._add_grid(plugin, path)
 
     def _add_grid(self, plugin: Plugin, path: Path) -> None:
         if path.suffix != ".json" or not path.is_file():
-            self.failed.append(Failure.of(plugin, f"a packaged grid should be a JSON file. Found {str(path)!r}."))
-            return
+            raise PluginError(f"a packaged grid should be a JSON file. Found {str(path)!r}.")
         new = PackagedGrid(path.stem, path, plugin.name, plugin.distribution, plugin.version)
         old = self.grids.setdefault(new.name, new)
         if old is new:
             return
-        message = taken(f"grid {new.name!r}")
-        if old.distribution != BUILTIN:
-            first = f"plugin {old.plugin!r} of {old.distribution} {old.version}"
-            message = conflict(f"grid {new.name!r}", [first, str(plugin)])
-            self.grids[new.name] = replace(old, conflict=message)
-        self.failed.append(Failure.of(plugin, message))
+        if old.distribution == BUILTIN:
+            raise PluginError(taken(f"grid {new.name!r}"))
+        first = f"plugin {old.plugin!r} of {old.distribution} {old.version}"
+        message = conflict(f"grid {new.name!r}", [first, str(plugin)])
+        self.grids[new.name] = replace(old, conflict=message)
+        raise PluginError(message)
+
+
+def _stray(hook: str, group: str, allowed: Iterable[str]) -> str:
+    """The message for a hook that does not exist, or that exists in the other entry-point group."""
+    for home, hooks in _HOOKS_OF.items():
+        if hook in hooks:
+            return f"{hook}() belongs in a module of the entry-point group {home!r}. Found it in {group!r}."
+    return unknown("hook", hook, allowed, where="hooks")
 
 
 def load_plugins() -> Plugins:
     """Import every plugin of both groups."""
-    return _load_groups((COMPONENTS, GRIDS))
+    return _load((COMPONENTS, GRIDS))
 
 
 def packaged_grids() -> dict[str, PackagedGrid]:
@@ -193,18 +187,50 @@ def grid_plugins() -> Plugins:
 
 @cache
 def _grids(limit: str | None, path: tuple[str, ...]) -> Plugins:
-    """Looked up once for what it hangs on: a plugin that is broken or noisy should be heard once."""
-    return _load_groups((GRIDS,))
+    """Loaded once for what it depends on, so that a broken plugin is reported once."""
+    return _load((GRIDS,))
 
 
-def _load_groups(groups: Sequence[str]) -> Plugins:
+def _load(groups: Sequence[str]) -> Plugins:
+    """The built-ins first, then the third parties that TASKLOOM_PLUGINS allows, always in the same order."""
     plugins = Plugins()
-    found, unreadable = installed(groups)
-    chosen, plugins.hidden, absent = choose(found)
-    plugins.failed += unreadable
-    for entry, group in chosen:
-        plugins.load(entry, group)
+    found, plugins.failed = installed(groups)
+    limit = os.environ.get(LIMIT)
+    wanted = {normalized(name): name.strip() for name in (limit or "").split(",") if name.strip()}
+    known: set[str] = set()
+    for plugin, entry in sorted(found, key=lambda pair: (not pair[0].builtin, pair[0].key)):
+        names = {plugin.name, plugin.distribution}
+        if plugin.builtin or limit is None or {normalized(name) for name in names} & wanted.keys():
+            plugins.load(plugin, entry)
+        else:
+            plugins.hidden.append(plugin)
+        known |= set() if plugin.builtin else names
     if COMPONENTS in groups:  # else a plugin without grids would count as absent
-        plugins.failed += absent
-    plugins._collect_grids()
+        for key in wanted.keys() - {normalized(name) for name in known}:
+            reason = f"{LIMIT}: {unknown('plugin', wanted[key], known, where='installed')}"
+            plugins.failed.append(Failure(wanted[key], "", "", reason))
+    plugins.collect_grids()
     return plugins
+
+
+def installed(groups: Sequence[str]) -> tuple[list[tuple[Plugin, EntryPoint]], list[Failure]]:
+    """Every plugin of these groups, not imported yet, and the distributions whose entry points cannot be read."""
+    found: dict[str, list[tuple[Plugin, EntryPoint]]] = {}  # of several copies, the first on the path is imported
+    failed: list[Failure] = []
+    for distribution in distributions():
+        try:
+            with guard("its entry_points.txt cannot be read"):
+                entries = [entry for entry in distribution.entry_points if entry.group in groups]
+        except PluginError as error:
+            failed.append(Failure(distribution.name, distribution.name, distribution.version, str(error)))
+            continue
+        if entries:
+            name, version = distribution.name, distribution.version
+            mine = [(Plugin(entry.name, entry.group, name, version), entry) for entry in entries]
+            found.setdefault(normalized(name), mine)
+    return [pair for mine in found.values() for pair in mine], failed
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as installers compare it."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()

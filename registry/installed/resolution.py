@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from taskloom.core import Component, GradientCombiner, Problem, RunSpec, Sampler, Task, plain, unknown
+from taskloom.core import Component, GradientCombiner, Problem, RunSpec, Sampler, Task, TaskloomError, plain, unknown
+from taskloom.core.guard import guard
 from taskloom.core.words import join, kind_word, show
-from taskloom.core.work import is_ctrl_c
-from taskloom.registry.installed.failures import last_line
 from taskloom.registry.installed.problems import problems_of
 
 if TYPE_CHECKING:
@@ -164,19 +163,17 @@ def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -
 
 
 def _fit_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
+    names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
     try:
-        return Task(name=name, **parts).problems()
-    except BaseException as error:  # a third party's attribute may be anything, and its code may call sys.exit
-        if is_ctrl_c(error):
-            raise
-        names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
-        return [Problem(f"tasks.{name}", f"{names} cannot be checked against each other: {last_line(error)}")]
+        with guard(f"{names} cannot be checked against each other"):
+            return Task(name=name, **parts).problems()
+    except TaskloomError as error:
+        return [Problem(f"tasks.{name}", str(error))]
 
 
 def _stage_part_problems(path: str, part: Sampler | GradientCombiner, tasks: Sequence[str]) -> list[Problem]:
     try:
-        return [Problem(join(path, one.path), one.message) for one in part.problems(tasks)]
-    except BaseException as error:  # a third party's method may do anything
-        if is_ctrl_c(error):
-            raise
-        return [Problem(path, f"{part.kind} {part.name!r} cannot be checked: {last_line(error)}")]
+        with guard(f"{kind_word(part.kind)} {part.name!r} cannot be checked"):
+            return [Problem(join(path, one.path), one.message) for one in part.problems(tasks)]
+    except TaskloomError as error:
+        return [Problem(path, str(error))]

@@ -14,13 +14,13 @@ from taskloom.core.options import Option
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.core.words import kind_word
 from taskloom.registry.installed.catalogue import Catalogue
-from taskloom.registry.installed.entries import HOOKS, Entry
+from taskloom.registry.installed.entries import INTERFACES, Entry
 from taskloom.registry.installed.resolution import RESERVED, TASK_NAME
 from taskloom.registry.installed.schema_paths import general_paths
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 #: An engine is chosen on the command line.
-KINDS = tuple(kind for kind in HOOKS if kind != "engine")
+KINDS = tuple(kind for kind in INTERFACES if kind != "engine")
 
 
 def grid_schema(catalogue: Catalogue) -> Schema:

@@ -112,18 +112,23 @@ def _describe(catalogue: "Catalogue", name: str, kind: str | None, *, as_json: b
 
 def _named(catalogue: "Catalogue", name: str, kind: str | None) -> "tuple[list[Entry], list[Plugin], list[Failure]]":
     """The components of a name, the plugins of a name or distribution, and what of that name cannot be used."""
-    from taskloom.registry.installed.packages import plain
+    from taskloom.registry.installed.manager import normalized
 
     entries = [entry for entry in catalogue.entries if entry.name == name and kind in (None, entry.kind)]
     if kind is not None:
         return entries, [], []
-    loaded = [one for one in catalogue.plugins.loaded if plain(name) in (plain(one.name), plain(one.distribution))]
+    loaded = [
+        one
+        for one in catalogue.plugins.loaded
+        if normalized(name) in (normalized(one.name), normalized(one.distribution))
+    ]
     if entries:  # a built-in plugin is named like a kind; whoever types a component's name means that
         loaded = [one for one in loaded if not one.builtin]
     failed = [
         one
         for one in catalogue.failed
-        if plain(name) in (plain(one.plugin), plain(one.distribution)) or f" {name!r}" in one.reason.partition(";")[0]
+        if normalized(name) in (normalized(one.plugin), normalized(one.distribution))
+        or f" {name!r}" in one.reason.partition(";")[0]
     ]
     return entries, loaded, failed
 

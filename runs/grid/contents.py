@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
+from taskloom.core.guard import guard
 from taskloom.core.words import kind_word, show
-from taskloom.core.work import is_ctrl_c
-from taskloom.registry.installed.failures import last_line
 from taskloom.registry.installed.quiet import aside
 from taskloom.runs.grid.build import make
 from taskloom.runs.grid.canonical import canonical
@@ -53,16 +52,12 @@ class Contents:
     def _content(self, kind: str, component: dict[str, Any]) -> "str | TaskloomError":
         key = canonical([kind, component])
         if key not in self._known:
+            entry = self._catalogue.get(kind, component["name"])
             try:
-                self._known[key] = self._read(kind, component)
+                with guard(f"{kind_word(kind)} {entry.name!r} ({entry.origin}) cannot be used"):
+                    self._known[key] = self._read(kind, component)
             except TaskloomError as error:
                 self._known[key] = error
-            except BaseException as error:  # a third party's class may raise anything, and call sys.exit
-                if is_ctrl_c(error):
-                    raise
-                entry = self._catalogue.get(kind, component["name"])
-                what = f"{kind_word(kind)} {entry.name!r} ({entry.origin}) cannot be used"
-                self._known[key] = TaskloomError(f"{what}: {last_line(error)}")
         return self._known[key]
 
     def _read(self, kind: str, component: dict[str, Any]) -> str:

@@ -88,7 +88,7 @@ def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[s
         "module": names.module,
         "distribution": names.distribution,
         "variable": names.variable,
-        "taskloom": version("taskloom"),
+        "taskloom": _compatible(version("taskloom")),
         "group": facts.group,
         "summary": facts.summary,
         "word": facts.word,
@@ -101,6 +101,16 @@ def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[s
     words["use"] = Template(facts.use).substitute(words)
     words["run"] = Template(facts.command + (" --engine $name" if kind == "engine" else "")).substitute(words)
     return words
+
+
+def _compatible(taskloom: str) -> str:
+    """The versions of taskloom that a plugin written for this one works with.
+
+    >>> _compatible("0.1.3")
+    '>=0.1,<0.2'
+    """
+    major, minor = map(int, taskloom.split(".")[:2])
+    return f">={major}.{minor},<{major}.{minor + 1}"
 
 
 def _identifiers(code: str) -> set[str]:

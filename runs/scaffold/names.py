@@ -1,23 +1,16 @@
-"""What a new plugin is called, and whether the name is free. Imports no plugin, and so no torch."""
+"""What a new plugin is called, and whether the name is free."""
 
-import ast
 import keyword
 import re
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
-from importlib.util import find_spec
-from pathlib import Path
 
 from taskloom.core.errors import TaskloomError
-from taskloom.registry.installed.manager import packaged_grids
-from taskloom.registry.installed.packages import installed, plain
-from taskloom.runs.scaffold.kinds import COMPONENTS, GRIDS, KINDS
+from taskloom.registry.installed.manager import COMPONENTS, GRIDS, installed, normalized, packaged_grids
+from taskloom.runs.scaffold.kinds import KINDS
 
 PREFIX = "taskloom-"
 _FORM = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _LONGEST = 50
-#: Hooks that are not called taskloom_<kind>s.
-HOOK = {"data": "taskloom_datasets", "loss": "taskloom_losses"}
 
 
 @dataclass(frozen=True)
@@ -66,51 +59,21 @@ def read_name(given: str) -> Names:
 
 def refuse_taken(kind: str, names: Names) -> None:
     """``TaskloomError`` if something installed already has the name."""
-    for entry, _ in installed([COMPONENTS, GRIDS])[0]:
-        if entry.dist is not None and plain(entry.dist.name) == names.distribution:
+    for plugin, _ in installed([COMPONENTS, GRIDS])[0]:
+        if normalized(plugin.distribution) == names.distribution:
             raise TaskloomError(
-                f"{names.distribution} {entry.dist.version} is installed already; edit that, or choose another name"
+                f"{names.distribution} {plugin.version} is installed already; edit that, or choose another name"
             )
-    owner = taken(kind).get(names.name)
+    owner = _owners(kind).get(names.name)
     if owner:
         word = KINDS[kind].word
         raise TaskloomError(f"there is a {word} {names.name!r} already, of {owner}; choose another name")
 
 
-def taken(kind: str) -> dict[str, str]:
-    """The names of a kind that are in use → the distribution that brings each."""
-    if kind == "tracker":  # trackers have no names that users type
-        return {}
+def _owners(kind: str) -> dict[str, str]:
+    """The names of a kind that are in use → the distribution that brings each; trackers have no names."""
     if kind == "grid":
         return {grid.name: grid.distribution for grid in packaged_grids().values()}
-    return {
-        name: entry.dist.name
-        for entry, _ in installed([COMPONENTS])[0]
-        if entry.dist is not None
-        for name in _names_of(entry, HOOK.get(kind, f"taskloom_{kind}s"))
-    }
+    from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
 
-
-def _names_of(entry: EntryPoint, hook: str) -> set[str]:
-    """The names of the components of a plugin that implements a hook, read from its source."""
-    try:
-        spec = find_spec(entry.module)
-        home = Path(spec.origin) if spec and spec.origin else None
-        if home is None or f"def {hook}(" not in home.read_text(encoding="utf-8"):
-            return set()
-        paths = home.parent.rglob("*.py") if home.name == "__init__.py" else [home]
-        return {name for path in paths for name in _names_in(ast.parse(path.read_text(encoding="utf-8")))}
-    except Exception:  # a plugin that cannot even be read has no names; `taskloom plugins` tells of it
-        return set()
-
-
-def _names_in(module: ast.Module) -> set[str]:
-    """``name = "…"`` in the classes of a module."""
-    return {
-        line.value.value
-        for cls in module.body
-        if isinstance(cls, ast.ClassDef)
-        for line in cls.body
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
-        if [getattr(target, "id", "") for target in line.targets] == ["name"]
-    }
+    return {entry.name: entry.distribution for entry in load_catalogue().entries if entry.kind == kind}

@@ -74,7 +74,7 @@ def _sections() -> dict[str, list[str]]:
 
 def _hooks() -> str:
     about, items = read_module(CORE / "hookspecs.py")
-    marks = [items[name] for name in ("hookimpl", "INTERFACE", "hookspec")]
+    marks = [items[name] for name in ("hookimpl", "hookspec")]
     parts = [prose(about), *(_described(item) for item in hooks().values()), *(_described(item) for item in marks)]
     return "\n\n".join(parts)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from taskloom.core import GridSpec, TaskloomError
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.installed.entries import HOOKS
+from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.cli import cli
 from taskloom.runs.scaffold import package_files
 from taskloom.runs.scaffold.kinds import KINDS
@@ -45,7 +45,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_of_component_can_be_begun() -> None:
-    assert set(KINDS) == {*HOOKS, "tracker", "grid"}
+    assert set(KINDS) == {*INTERFACES, "tracker", "grid"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +67,7 @@ def test_a_package_is_complete(packages: Path, kind: str) -> None:
     assert {".gitignore", f"{module}/__init__.py", f"{module}/py.typed"} <= contents(folder)
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("kind", INTERFACES)
 def test_a_component_is_documented_and_has_one_option(packages: Path, kind: str) -> None:
     code = (packages / f"taskloom-first-{kind}" / f"taskloom_first_{kind}" / "__init__.py").read_text(encoding="utf-8")
     cls = next(one for one in ast.parse(code).body if isinstance(one, ast.ClassDef))
@@ -159,7 +159,7 @@ def test_an_empty_folder_is_filled_and_a_second_time_refused(tmp_path: Path) -> 
     assert all(path.split("/")[0] == "taskloom-focal" for path in before)
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("kind", INTERFACES)
 def test_names_read_from_the_source_are_those_of_the_catalogue(kind: str) -> None:
     ours = {entry.name: "taskloom" for entry in load_catalogue().entries if entry.kind == kind}
     assert taken(kind) == ours
@@ -168,7 +168,7 @@ def test_names_read_from_the_source_are_those_of_the_catalogue(kind: str) -> Non
 def test_names_of_installed_plugins_are_taken_and_broken_ones_stop_nobody(install: Any, tmp_path: Path) -> None:
     install("focal", package_files(Names("focal"), "loss")["taskloom_focal/__init__.py"], version="3.1")
     install("several", package_files(Names("hinge"), "loss")["taskloom_hinge/__init__.py"])
-    install("broken", "def taskloom_losses(:")
+    install("broken", "def taskloom_components(:")
     for name, message in (
         ("focal", "taskloom-focal 3.1 is installed already; edit that, or choose another name"),
         ("hinge", "there is a loss 'hinge' already, of taskloom-several; choose another name"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from taskloom.registry.installed.entries import HOOKS
+from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.cli import cli
 from taskloom.runs.scaffold.kinds import KINDS
 
@@ -86,7 +86,7 @@ def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None
 
 
 def test_they_come_and_go(installed: Any, packages: Path, tmp_path: Path) -> None:
-    assert found(installed, tmp_path) == {kind: NAMES[kind] for kind in HOOKS}
+    assert found(installed, tmp_path) == {kind: NAMES[kind] for kind in INTERFACES}
     schema = installed.run(["taskloom", "schema"], cwd=tmp_path).stdout
     grids = installed.run(["taskloom", "grids", "--json"], cwd=tmp_path).stdout
     for kind, name in NAMES.items():

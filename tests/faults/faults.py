@@ -234,7 +234,7 @@ class Faulty(Loss):
         return loss * float('nan') if self.do == 'nan' else loss
 
 @hookimpl
-def taskloom_losses():
+def taskloom_components():
     return [Faulty]
 """
 

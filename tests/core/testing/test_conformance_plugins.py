@@ -221,9 +221,9 @@ def plugin(**hooks: Callable[[], Any]) -> SimpleNamespace:
 
 
 breaks("plugin", "its hooks are those of taskloom")(plugin(taskloom_lossess=lambda: [MSE]))
-breaks("plugin", "its hooks are those of taskloom")(SimpleNamespace(taskloom_losses=lambda: [MSE]))
-breaks("plugin", "its hooks return whole classes of their kind")(plugin(taskloom_heads=lambda: [MSE]))
-breaks("plugin", "no two components of a kind have one name")(plugin(taskloom_losses=lambda: [MSE, AlsoMSE]))
+breaks("plugin", "its hooks are those of taskloom")(SimpleNamespace(taskloom_components=lambda: [MSE]))
+breaks("plugin", "its components are whole classes of a kind")(plugin(taskloom_components=lambda: [Component]))
+breaks("plugin", "no two components of a kind have one name")(plugin(taskloom_components=lambda: [MSE, AlsoMSE]))
 
 
 @pytest.mark.parametrize(("mutant", "kind", "law"), MUTANTS, ids=lambda x: x if isinstance(x, str) else "")
@@ -271,7 +271,7 @@ def test_a_module_is_held_to_all_that_it_brings() -> None:
         def forward(self, prediction: Any, target: Any) -> Any:
             return (prediction.score - target).square()
 
-    bad = plugin(taskloom_losses=lambda: [MSE, Unreduced])
+    bad = plugin(taskloom_components=lambda: [MSE, Unreduced])
     bad.taskloom_epoch_ended = hookimpl(_missing_fact)
     with pytest.raises(AssertionError) as caught:
         check(bad, mse=[{}, {"target": "scaled"}])
@@ -285,10 +285,10 @@ def test_a_module_is_held_to_all_that_it_brings() -> None:
 
 def test_components_that_are_required_are_given_by_the_kit() -> None:
     wrapping: list[type[Component]] = [
-        one for one in taskloom.plugins.losses.taskloom_losses() if one.name in ("total", "smart")
+        one for one in taskloom.plugins.losses.taskloom_components() if one.name in ("total", "smart")
     ]
     assert len(wrapping) == 2
-    check(plugin(taskloom_losses=lambda: wrapping))
+    check(plugin(taskloom_components=lambda: wrapping))
 
 
 def test_what_is_neither_class_nor_module_is_refused() -> None:

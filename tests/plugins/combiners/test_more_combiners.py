@@ -25,7 +25,7 @@ from taskloom.plugins.combiners import (
     PCGrad,
     Uncertainty,
     Weighted,
-    taskloom_combiners,
+    taskloom_components,
 )
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
@@ -174,7 +174,7 @@ def test_conformance(combiner: type[GradientCombiner], options: dict[str, Any], 
     law(combiner, **options)
 
 
-@pytest.mark.parametrize("combiner", taskloom_combiners(), ids=lambda cls: cls.name)
+@pytest.mark.parametrize("combiner", taskloom_components(), ids=lambda cls: cls.name)
 def test_docstrings_say_all(combiner: type[GradientCombiner]) -> None:
     entry = load_catalogue().get("combiner", combiner.name)
     for section in ("Reads:", "Siblings:", "Reference:", "Example:"):
@@ -454,7 +454,7 @@ def test_every_combiner_trains_in_a_run(tmp_path: Path) -> None:
     sts = {"data": {"name": "generated", "task": "similarity", "size": 16, "dev_size": 8}}
     sts |= {"head": "cosine", "loss": "mse", "metric": "pearson"}
     stage = {"epochs": 2, "optimizer": {"lr": 0.001}, "clip": 1.0}
-    values = [cls.name for cls in taskloom_combiners()]
+    values = [cls.name for cls in taskloom_components()]
     more: list[Any] = [{"name": "gse", "second": "kept"}, {"name": "pcgrad", "scope": "all"}]
     more += [{"name": "torchjd", "aggregator": "GradDrop"}, {"name": "weighted", "weights": {"sts": 0.5}}]
     grid = {

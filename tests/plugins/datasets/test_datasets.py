@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from taskloom.core import DataError, Labels
-from taskloom.plugins.datasets import taskloom_datasets
+from taskloom.plugins.datasets import taskloom_components
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.table import Table
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -52,7 +52,7 @@ def refusal(data, split="train") -> str:
 
 
 def test_all_are_offered():
-    assert [data.name for data in taskloom_datasets()] == ["generated", "cs224n", "sick", "snli", "table"]
+    assert [data.name for data in taskloom_components()] == ["generated", "cs224n", "sick", "snli", "table"]
 
 
 # What is written is read.

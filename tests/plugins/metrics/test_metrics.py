@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from taskloom.core import Metric, TrainingError
-from taskloom.plugins.metrics import taskloom_metrics
+from taskloom.plugins.metrics import taskloom_components
 from taskloom.plugins.metrics.accuracy import Accuracy
 from taskloom.plugins.metrics.macro_f1 import MacroF1
 from taskloom.plugins.metrics.pearson import Pearson
@@ -41,8 +41,8 @@ def values(draw):
 
 
 def test_all_are_offered():
-    assert sorted(metric.name for metric in taskloom_metrics()) == ["accuracy", "macro_f1", "pearson", "spearman"]
-    assert {metric.name for metric in taskloom_metrics() if metric.correlation} == {"pearson", "spearman"}
+    assert sorted(metric.name for metric in taskloom_components()) == ["accuracy", "macro_f1", "pearson", "spearman"]
+    assert {metric.name for metric in taskloom_components() if metric.correlation} == {"pearson", "spearman"}
 
 
 def test_metrics_that_ask_for_equality_are_not_for_values():

@@ -37,7 +37,6 @@ from taskloom.core import (
 )
 from taskloom.core.options import option_texts, options_of
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
-from taskloom.registry.installed.entries import HOOKS
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins
 from taskloom.registry.installed.problems import problems_of
 from taskloom.registry.installed.resolution import slots_of
@@ -242,18 +241,14 @@ def catalogue_of(**components: list[type[Component]]) -> Catalogue:
     """A catalogue of plugins, one per kind, each as its module would be."""
     plugins = Plugins()
     for kind, classes in components.items():
-        module = SimpleNamespace(**{HOOKS[kind]: hook(HOOKS[kind], classes)})
+        module = SimpleNamespace(taskloom_components=hook(classes))
         plugins.add(module, Plugin(f"p_{kind}", COMPONENTS, f"dist-{kind}", "1.0"))
     assert not plugins.failed
     return Catalogue(plugins)
 
 
-def hook(name: str, classes: list[type[Component]]) -> Any:
-    def implementation() -> list[type[Component]]:
-        return classes
-
-    implementation.__name__ = name
-    return hookimpl(implementation)
+def hook(classes: list[type[Component]]) -> Any:
+    return hookimpl(lambda: classes)
 
 
 ALL: dict[str, list[type[Component]]] = {
@@ -379,11 +374,11 @@ class Converts(Loss):
 
 def test_an_option_is_read_once_from_what_was_written() -> None:
     @hookimpl
-    def taskloom_losses() -> list[type[Loss]]:
+    def taskloom_components() -> list[type[Loss]]:
         return [Converts, Mean]
 
     plugins = Plugins()
-    plugins.add(SimpleNamespace(taskloom_losses=taskloom_losses), Plugin("p", COMPONENTS, "dist", "1.0"))
+    plugins.add(SimpleNamespace(taskloom_components=taskloom_components), Plugin("p", COMPONENTS, "dist", "1.0"))
     catalogue = Catalogue(plugins)
     assert catalogue.failed == []
     inner = ["mean_score", {"name": "mean_score", "scale": 2}]
@@ -695,10 +690,8 @@ def test_versions_name_every_plugin_of_a_run_and_no_other() -> None:
     assert problems == []
     assert extra.versions(run) == {f"dist-{kind}": "1.0" for kind in sorted(ALL)}
     plugins = Plugins()
-    plugins.add(
-        SimpleNamespace(taskloom_losses=hook("taskloom_losses", [Total])), Plugin("t", COMPONENTS, "outer", "2")
-    )
-    plugins.add(SimpleNamespace(taskloom_losses=hook("taskloom_losses", [Mean])), Plugin("m", COMPONENTS, "inner", "3"))
+    plugins.add(SimpleNamespace(taskloom_components=hook([Total])), Plugin("t", COMPONENTS, "outer", "2"))
+    plugins.add(SimpleNamespace(taskloom_components=hook([Mean])), Plugin("m", COMPONENTS, "inner", "3"))
     two = Catalogue(plugins)
     outer = two.resolve("loss", {"name": "total", "losses": []})[0]
     inner = two.resolve("loss", {"name": "total", "losses": ["mean_score"]})[0]

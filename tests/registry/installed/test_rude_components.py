@@ -67,7 +67,7 @@ class Bug(DataSet):
         return "v1"
 
 @hookimpl
-def taskloom_datasets(): return [Bug]
+def taskloom_components(): return [Bug]
 """
 USED = "data set 'bug' (plugin 'bug' of taskloom-bug 1.2) cannot be used: "
 SPLIT = "data set 'bug', split 'train': "
@@ -129,9 +129,7 @@ class Odd(Metric):
     def __call__(self, predicted, expected): return True if self.truth else "0.5"
 
 @hookimpl
-def taskloom_losses(): return [Leaves]
-@hookimpl
-def taskloom_metrics(): return [Odd]
+def taskloom_components(): return [Leaves, Odd]
 """
 TASK: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}}
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 64}
@@ -267,7 +265,7 @@ class Wanders(Loss):
         return cross_entropy(prediction.score, target)
 
 @hookimpl
-def taskloom_losses(): return [Wanders]
+def taskloom_components(): return [Wanders]
 """
 
 
@@ -344,7 +342,7 @@ class Spins(Loss):
             (x @ x).sum().backward()
 
 @hookimpl
-def taskloom_losses(): return [Spins]
+def taskloom_components(): return [Spins]
 """
 LATE = """
 import atexit, os, threading, time

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from taskloom.core import GridSpec, Loss, RunSpec, hookimpl
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
-from taskloom.registry.installed.entries import HOOKS, Entry
+from taskloom.registry.installed.entries import INTERFACES, Entry
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
 from taskloom.registry.installed.schema import component_schema, grid_schema
 
@@ -45,7 +45,7 @@ class Wrapped(Loss):
 
 
 @hookimpl
-def taskloom_losses() -> list[type[Loss]]:
+def taskloom_components() -> list[type[Loss]]:
     return [Wrapped]
 
 
@@ -53,7 +53,7 @@ def taskloom_losses() -> list[type[Loss]]:
 def catalogue() -> Catalogue:
     """Everything installed and one loss with options of many types."""
     plugins: Plugins = load_plugins()
-    plugins.add(SimpleNamespace(taskloom_losses=taskloom_losses), Plugin("test", COMPONENTS, "test", "1"))
+    plugins.add(SimpleNamespace(taskloom_components=taskloom_components), Plugin("test", COMPONENTS, "test", "1"))
     return Catalogue(plugins)
 
 
@@ -214,7 +214,7 @@ def test_every_reference_leads_somewhere(catalogue: Catalogue) -> None:
     assert "ComponentSpec" not in text
     named = {part.split('"')[0] for part in text.split("#/$defs/")[1:]}
     assert named <= schema["$defs"].keys()
-    assert {kind for kind in HOOKS if kind != "engine"} <= schema["$defs"].keys()
+    assert {kind for kind in INTERFACES if kind != "engine"} <= schema["$defs"].keys()
 
 
 def test_each_component_has_a_schema_of_its_own() -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from torch import Tensor
 
-from taskloom.core import DataSet, Examples, Labels, Loss, RequestError, hookimpl
+from taskloom.core import Component, DataSet, Examples, Labels, Loss, RequestError, hookimpl
 from taskloom.core.errors import Problem
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
@@ -142,19 +142,14 @@ class Tiny(DataSet):
 
 
 @hookimpl
-def taskloom_losses() -> list[type[Loss]]:
-    return [Odd]
-
-
-@hookimpl
-def taskloom_datasets() -> list[type[DataSet]]:
-    return [Tiny]
+def taskloom_components() -> list[type[Component]]:
+    return [Odd, Tiny]
 
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
     plugins: Plugins = load_plugins()
-    module = SimpleNamespace(taskloom_losses=taskloom_losses, taskloom_datasets=taskloom_datasets)
+    module = SimpleNamespace(taskloom_components=taskloom_components)
     plugins.add(module, Plugin("test", COMPONENTS, "test", "1"))
     made = Catalogue(plugins)
     assert [str(one) for one in made.failed] == []

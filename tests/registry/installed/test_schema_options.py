@@ -54,11 +54,11 @@ def loss(name: str, annotation: Any, default: Any = ...) -> type[Loss]:
 
 def catalogue_of(*classes: type[Loss]) -> Catalogue:
     @hookimpl
-    def taskloom_losses() -> list[type[Loss]]:
+    def taskloom_components() -> list[type[Loss]]:
         return list(classes)
 
     plugins: Plugins = load_plugins()
-    plugins.add(SimpleNamespace(taskloom_losses=taskloom_losses), Plugin("test", COMPONENTS, "test", "1"))
+    plugins.add(SimpleNamespace(taskloom_components=taskloom_components), Plugin("test", COMPONENTS, "test", "1"))
     return Catalogue(plugins)
 
 

@@ -50,14 +50,14 @@ def commands(grid: str, registry: Path) -> list[list[object]]:
 
 def test_every_broken_plugin_is_an_error_before_any_work(install: Install, grid: str, tmp_path: Path) -> None:
     install("broken", BROKEN)
-    install("misspelt", f"{HOOK}def taskloom_loss(): return []")
+    install("misspelt", f"{HOOK}def taskloom_component(): return []")
     registry = tmp_path / "registry"
     for command in commands(grid, registry):
         for result in (taskloom(*command, "--strict-plugins"), taskloom(*command, TASKLOOM_STRICT_PLUGINS="1")):
             assert result.exit_code == 2, command
             assert result.stdout == ""
             assert "plugin 'broken' of taskloom-broken 1.2: ModuleNotFoundError" in result.stderr
-            assert "no hook 'taskloom_loss'; did you mean 'taskloom_losses'?" in result.stderr
+            assert "no hook 'taskloom_component'; did you mean 'taskloom_components'?" in result.stderr
             assert "pip uninstall taskloom-broken" in result.stderr
     assert not registry.exists()
 
@@ -159,8 +159,8 @@ def test_a_tracker_that_raises_ends_a_strict_run_with_1_at_its_end(
     result = taskloom("run", grid, "--registry", "r", "--engine", "inline", "--format", "json", *options)
     assert result.exit_code == (1 if strict else 0), result.stderr
     assert json.loads(result.stdout)[0]["n"] == 1  # the table, whole, and nothing else
-    message = "plugin 'a' of taskloom-a 1.2: taskloom_epoch_ended() raised SystemExit: enough"
-    assert "taskloom_run_finished() raised KeyboardInterrupt (said once; the run goes on)" in result.stderr
+    message = "plugin 'a' of taskloom-a 1.2: taskloom_epoch_ended(): SystemExit: enough"
+    assert "taskloom_run_finished(): KeyboardInterrupt (said once; the run goes on)" in result.stderr
     assert result.stderr.count(message) == (2 if strict else 1)  # once when it happened, once as the reason
     assert result.stderr.count(f"--strict-plugins: {message}") == strict
     assert "plugin 'a' printed: straight to the descriptor" in result.stderr

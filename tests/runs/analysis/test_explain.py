@@ -36,7 +36,7 @@ class Focal(Loss):
         return self.inner(prediction, target)
 
 @hookimpl
-def taskloom_losses():
+def taskloom_components():
     return [Focal]
 '''
 INNER = '''
@@ -51,7 +51,7 @@ class Inner(Loss):
         return cross_entropy(prediction.score, target)
 
 @hookimpl
-def taskloom_losses():
+def taskloom_components():
     return [Inner]
 '''
 TRACKER = "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_run_finished(cell): pass"

@@ -69,7 +69,7 @@ def test_what_a_plugin_prints_is_no_part_of_the_answer(grid: Path) -> None:
         "    def forward(self, prediction, target):\n"
         "        print('forward'); return cross_entropy(prediction.score, target)\n"
         "@hookimpl\n"
-        "def taskloom_losses(): return [Noisy]\n"
+        "def taskloom_components(): return [Noisy]\n"
     )
     spec = json.loads(json.dumps(GRID))
     spec["base"]["tasks"]["sst"]["loss"] = "noisy"
