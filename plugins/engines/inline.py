@@ -3,12 +3,11 @@
 import queue
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
 from taskloom.core.work import CELL_THREAD, reason_of
-from taskloom.registry.installed.quiet import aside
 
 #: Seconds that a cell is given to come to its next word when the engine is closed.
 LAST_WORD = 5.0
@@ -28,11 +27,9 @@ class Inline(Engine):
     def __init__(self) -> None:
         self._thread: _Thread | None = None
         self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
-        self._aside = ExitStack()
 
     def open(self, work: str, folder: Path) -> None:
         self._work = find_work(work)
-        self._aside.enter_context(aside())  # what a plugin prints in the thread is no part of the table
 
     @property
     def slots(self) -> int:
@@ -77,7 +74,6 @@ class Inline(Engine):
         self.stop(at_once=True)
         if thread is not None:  # Python cannot end well while torch works in another thread
             thread.join(timeout=LAST_WORD)
-        self._aside.close()
 
     def describe(self) -> str:
         return "one cell at a time in this process"

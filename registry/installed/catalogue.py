@@ -5,7 +5,6 @@ fills in every default and gathers every problem, :meth:`Catalogue.make` turns t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,7 +27,6 @@ from taskloom.core.words import join, kind_word, show
 from taskloom.registry.installed.entries import INTERFACES, Entry, checked_key, make_entry
 from taskloom.registry.installed.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, taken
 from taskloom.registry.installed.manager import Plugins, load_plugins
-from taskloom.registry.installed.quiet import quiet
 from taskloom.registry.installed.resolution import resolve_run, slots_of
 
 Key = tuple[str, str]  # kind, name
@@ -123,7 +121,7 @@ class Catalogue:
     def _listed(self, classes: Any, plugin: Plugin) -> list[Any]:
         """What a plugin lists, as a list; a failure and nothing if it is not one."""
         try:
-            with self.plugins.quiet(plugin), guard("taskloom_components() should return a list of classes"):
+            with guard("taskloom_components() should return a list of classes"):
                 if isinstance(classes, Sequence) and not isinstance(classes, str):
                     return list(classes)
                 raise PluginError(f"taskloom_components() should return a list of classes. Found {show(classes)}.")
@@ -134,7 +132,7 @@ class Catalogue:
     def _add(self, cls: Any, plugin: Plugin) -> None:
         key: Key | None = None
         try:
-            with self.plugins.quiet(plugin), guard():
+            with guard():
                 key = checked_key(cls)
                 entry = make_entry(*key, cls, plugin)
         except TaskloomError as error:
@@ -219,11 +217,7 @@ class Catalogue:
             return None
         origin = f"{kind_word(kind)} {entry.name!r} ({entry.origin})"
         try:
-            # What a constructor prints is no part of a command's output.
-            with (
-                nullcontext() if entry.builtin else quiet(f"plugin {entry.plugin!r}"),
-                guard(f"{origin} cannot be constructed"),
-            ):
+            with guard(f"{origin} cannot be constructed"):
                 try:
                     return entry.cls(**values)
                 except ValueError as error:  # what a constructor says of its options

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -26,8 +26,6 @@ from taskloom.core.errors import PluginError, TaskloomError, unknown
 from taskloom.core.guard import guard, shorten
 from taskloom.core.work import coming_back
 from taskloom.registry.installed.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, taken
-from taskloom.registry.installed.quiet import Tell, to_stderr
-from taskloom.registry.installed.quiet import quiet as silence
 
 #: Entry-point groups: modules with components or trackers, and light modules that only name packaged grids.
 COMPONENTS, GRIDS = "taskloom", "taskloom.grids"
@@ -58,7 +56,6 @@ class Plugins:
         self.failed: list[Failure] = []
         self.hidden: list[Plugin] = []
         self.grids: dict[str, PackagedGrid] = {}
-        self.tell: Tell = to_stderr
         self._raised: dict[tuple[str, str], Failure] = {}  # hook and plugin → the first error
 
     def hooks_of(self, plugin: Plugin) -> list[str]:
@@ -83,7 +80,7 @@ class Plugins:
             if implementation is None:
                 continue
             try:
-                with self.quiet(plugin), guard(f"{hook}()"):
+                with guard(f"{hook}()"):
                     copies = [deepcopy(arguments[name]) for name in implementation.argnames]
                     found.append((plugin, implementation.function(*copies)))
             except TaskloomError as error:
@@ -100,19 +97,10 @@ class Plugins:
     def isolated(self, plugin: Plugin, doing: str = "") -> Iterator[None]:
         """Run a plugin's code: what it raises is noted in ``failed``, and everybody else goes on."""
         try:
-            with self.quiet(plugin), guard(doing):
+            with guard(doing):
                 yield
         except TaskloomError as error:
             self.failed.append(Failure.of(plugin, str(error)))
-
-    @contextmanager
-    def quiet(self, plugin: Plugin) -> Iterator[None]:
-        """Keep what is printed while a plugin is at work out of stdout, and say whose it is."""
-        with nullcontext() if plugin.builtin else silence(f"plugin {plugin.name!r}", self._say):
-            yield
-
-    def _say(self, line: str) -> None:
-        self.tell(line)  # whoever that is now
 
     def load(self, plugin: Plugin, entry: EntryPoint) -> None:
         """Import an entry point's module and add it."""

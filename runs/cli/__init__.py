@@ -8,6 +8,9 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from functools import wraps
+from io import TextIOWrapper
+from typing import Any
 
 from taskloom.core.work import CELL_THREAD
 from taskloom.runs.driver.signals import INTERRUPTED
@@ -18,6 +21,7 @@ try:
     from taskloom.core.errors import TaskloomError, unknown
     from taskloom.core.visible import visible
     from taskloom.runs.cli.cells import cells
+    from taskloom.runs.cli.common import take_stdout
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
@@ -40,7 +44,24 @@ class Refused(click.ClickException):
 
 
 class Commands(click.Group):
-    """A group that turns our errors into messages and knows what a misspelt command may have meant."""
+    """A group that turns our errors into messages and knows what a misspelt command may have meant.
+
+    Its ``obj`` is called when a command's arguments have been read, before the command begins.
+    """
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        super().add_command(cmd, name)
+        command = cmd.callback
+        assert command is not None
+
+        @wraps(command)
+        def begin(*arguments: Any, **options: Any) -> Any:
+            prepare = click.get_current_context().obj
+            if prepare is not None:
+                prepare()
+            return command(*arguments, **options)
+
+        cmd.callback = begin
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -88,22 +109,20 @@ def main() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123 - open until the end
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without "±" gets "?", not a traceback
+        if isinstance(stream, TextIOWrapper):  # a terminal without "±" gets "?", not a traceback
+            stream.reconfigure(errors="replace", line_buffering=True)
     try:
-        cli(prog_name="taskloom")
+        cli(prog_name="taskloom", obj=take_stdout)
     except SystemExit as end:
         _leave(end.code)
         raise
 
 
 def _leave(code: object) -> None:
-    """The answer is written: what threads and exit handlers of plugins print from now on goes to stderr."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-    with suppress(OSError):  # closed
-        os.dup2(2, 1)
+    """End at once if a cell of the inline engine cannot be stopped."""
     if any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
         # A cell that does not listen still works in torch, which aborts when Python ends around it.
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code if isinstance(code, int) else 1)

@@ -14,6 +14,7 @@ from taskloom.registry.results.rows import any_begins
 from taskloom.runs.analysis.cell_states import STATES, CellState, states_of, states_of_cell
 from taskloom.runs.cli.common import (
     NotRunError,
+    answers,
     json_option,
     listing,
     recorded_grid,
@@ -70,7 +71,7 @@ def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool
         if watch:
             from taskloom.runs.show.watch import watch_cells
 
-            watch_cells(look, write, say, plain=as_json)
+            watch_cells(look, write, say, answers(), plain=as_json)
         else:
             say(write(look()))
 

@@ -4,8 +4,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from tabulate import tabulate
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY = "taskloom-runs"
 STRICT = "TASKLOOM_STRICT_PLUGINS"
+_answers: TextIO | None = None  # what was stdout before it was taken
 
 
 class NotRunError(RegistryError):
@@ -112,15 +114,28 @@ def strict_end(catalogue: "Catalogue") -> int:
     return 1 if failures else 0
 
 
-def say(text: str, *, styled: bool = False) -> None:
-    """Print to stdout. A reader that has gone away (``| head``) ends the output, not the command.
+def take_stdout() -> None:
+    """Keep stdout for the answer: what ``print``, ``os.write(1, …)`` or C code writes from now on goes to stderr."""
+    global _answers
+    with suppress(OSError):  # a stream that is closed
+        _answers = open(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115, PTH123
+        os.dup2(2, 1)
 
-    What would steer a terminal is shown instead, unless the text is ``styled``: then its author has seen to that.
+
+def answers() -> TextIO:
+    """Where the answer goes: stdout, or what was stdout before it was taken."""
+    return _answers or sys.stdout
+
+
+def say(text: str, *, styled: bool = False) -> None:
+    """Print the answer, or a part of it. A reader that has gone away (``| head``) ends the output, not the command.
+
+    Control characters are shown as escapes, unless the text is ``styled``: then its author has done so.
     """
     try:
-        click.echo(text if styled else visible(text))
+        click.echo(text if styled else visible(text), file=answers())
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())  # or Python complains again at its end
         if not isinstance(error, BrokenPipeError):
             raise TaskloomError(f"the answer cannot be written: {error.strerror}") from None
 
@@ -145,8 +160,8 @@ def listing(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether stdout shows bold type."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    """Whether the answer is shown in bold type."""
+    return answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def recorded_grid(ledger: Ledger, source: str) -> GridRecord:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from taskloom.core.errors import RegistryError, unknown
-from taskloom.registry.installed.quiet import aside
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
 from taskloom.registry.results.rows import any_begins
@@ -108,8 +107,7 @@ def predict(
 
     catalogue = strict_check(load_catalogue())
     note_left_out(catalogue.failed)
-    with aside():  # what a plugin prints is no part of the answer
-        outcome = predict_cell(cell, catalogue, registry, out, split=split, only=tasks, data=data, form=form)
+    outcome = predict_cell(cell, catalogue, registry, out, split=split, only=tasks, data=data, form=form)
     for line in outcome.notes:
         note(line)
     for file in outcome.files:

@@ -21,7 +21,7 @@ HOOKS = {
 def tell_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
     """Call the trackers' hooks for an event, each with copies of its own.
 
-    Yields what they print, and a message for each one that raises, once for each hook; the run goes on.
+    Yields a message for each one that raises, once for each hook; the run goes on.
     """
     if event.what not in HOOKS:
         return
@@ -32,13 +32,8 @@ def tell_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
         "facts": {name: fact for name, fact in event.facts.items() if name != "retold"},  # late, and else the same
         "reason": event.facts.get("reason", ""),
     }
-    known, said, tell = len(plugins.failed), list[str](), plugins.tell
-    plugins.tell = said.append
-    try:
-        plugins.results(HOOKS[event.what], **offered)
-    finally:
-        plugins.tell = tell
-    yield from said
+    known = len(plugins.failed)
+    plugins.results(HOOKS[event.what], **offered)
     yield from (f"{failure} (said once; the run goes on)" for failure in plugins.failed[known:])
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
 from taskloom.core.guard import guard
 from taskloom.core.words import kind_word, show
-from taskloom.registry.installed.quiet import aside
 from taskloom.runs.grid.build import make
 from taskloom.runs.grid.canonical import canonical
 from taskloom.runs.grid.overrides import Overrides
@@ -61,8 +60,7 @@ class Contents:
         return self._known[key]
 
     def _read(self, kind: str, component: dict[str, Any]) -> str:
-        with aside():  # what a plugin prints is no part of a command's output
-            return self._encoder(component) if kind == "encoder" else self._data(component)
+        return self._encoder(component) if kind == "encoder" else self._data(component)
 
     def _encoder(self, component: dict[str, Any]) -> str:
         encoder = make(self._catalogue, Encoder, component)

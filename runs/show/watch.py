@@ -1,10 +1,10 @@
 """``taskloom cells --watch``: look again and again until nothing runs or waits."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from typing import TextIO
 
 from taskloom.runs.analysis.cell_states import STATES, CellState, counted
 from taskloom.runs.show.terminal import redraws
@@ -17,19 +17,21 @@ Write = Callable[[Sequence[CellState], int | None], str]
 Say = Callable[[str], None]
 
 
-def watch_cells(look: Look, write: Write, say: Say, *, plain: bool = False, every: float = LOOK) -> None:
+def watch_cells(
+    look: Look, write: Write, say: Say, stream: TextIO, *, plain: bool = False, every: float = LOOK
+) -> None:
     """Show cells until none runs or waits, or nobody has been at work for a while; Ctrl-C ends it, too.
 
-    ``write`` makes a listing of cells, for a terminal of some width or for any.
+    ``write`` makes a listing of cells, for a terminal of some width or for any; ``say`` prints to ``stream``.
     On a terminal the listing is renewed in place and stays at the end. Anywhere else, and if ``plain`` (one JSON
     value per look), it is said whenever something has changed.
     """
-    terminal = redraws(sys.stdout) and not plain
+    terminal = redraws(stream) and not plain
     states: list[CellState] = []
     shown: object = None
     busy = time.monotonic()
     with ExitStack() as stack:
-        renew = _in_place(stack, write) if terminal else None
+        renew = _in_place(stack, write, stream) if terminal else None
         try:
             while True:
                 states = look()
@@ -65,12 +67,12 @@ def _head(states: Sequence[CellState]) -> str:
     return f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
 
 
-def _in_place(stack: ExitStack, write: Write) -> Callable[[Sequence[CellState]], None]:
+def _in_place(stack: ExitStack, write: Write, stream: TextIO) -> Callable[[Sequence[CellState]], None]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
-    console = Console()
+    console = Console(file=stream)
     live = stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
 
     def renew(states: Sequence[CellState]) -> None:

@@ -251,7 +251,9 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Leases
             assert width is None, "a log is as wide as it has to be"
             return counted(states)
 
-        watcher = threading.Thread(target=watch_cells, args=(look, write, said.append), kwargs={"every": 0.01})
+        watcher = threading.Thread(
+            target=watch_cells, args=(look, write, said.append, sys.stdout), kwargs={"every": 0.01}
+        )
         watcher.start()
         assert looked.wait(60)
         with Ledger.open(registry, create=False) as driver:
