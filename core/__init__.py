@@ -1,9 +1,12 @@
 """taskloom.core: the five interfaces, what flows between them, specifications, hooks and the conformance kit.
 
-Names are loaded when they are first used, so that a command which only reads the ledger imports no torch.
+Names are loaded when they are first used, so that a command which only reads the ledger imports no torch. The imports
+below are the list of public names: type checkers read them, and so does this module, from its own source.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -81,38 +84,23 @@ if TYPE_CHECKING:
     from taskloom.core.work import perform as perform
     from taskloom.core.work import reason_of as reason_of
 
-_HOMES = {
-    "combiner": "GradientCombiner Step",
-    "component": "Component",
-    "data": "DataSet Examples Labels Split",
-    "encoder": "Encoder",
-    "engine": "Emit Engine Work",
-    "errors": "DataError EngineError OutOfMemory PluginError Problem RegistryError RequestError TaskloomError "
-    "TrainingError WeightsError unknown",
-    "events": "ENDS Event Job",
-    "gradients": "Gradients combine_gradients densify_gradients gramian_of take_gradients",
-    "head": "Head SharedModules",
-    "hookspecs": "hookimpl hookspec",
-    "loss": "Loss",
-    "metric": "Metric",
-    "prediction": "Prediction Replay predict",
-    "random": "Dropout bind_generator derive_generator derive_seed init_linear new_linear",
-    "sampler": "Group Pool Rows Sampler TaskBatch",
-    "specs": "CellSpec ComponentSpec GridSpec OptimizerSpec ResourcesSpec RunSpec ScheduleSpec StageSpec TableSpec "
-    "TaskSpec plain",
-    "task": "Task",
-    "tokens": "COLUMNS SEQUENCES SpecialTokens Ids Reads Tokens arrange",
-    "work": "find_work is_out_of_memory perform reason_of",
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted(_HOME)
+def _read_homes() -> dict[str, str]:
+    """Public name → the module that defines it."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_HOMES = _read_homes()
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'taskloom.core' has no attribute {name!r}")
-    value = getattr(import_module(f"taskloom.core.{_HOME[name]}"), name)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -11,9 +11,9 @@ _MAX_LENGTH = 600
 
 @contextmanager
 def guard(doing: str = "") -> Iterator[None]:
-    """Turn whatever is raised inside, ``SystemExit`` too, into a ``PluginError``; the user's Ctrl-C stays what it is.
+    """Turn whatever is raised inside, ``SystemExit`` too, into a ``PluginError`` that says what was being done.
 
-    A ``TaskloomError`` is a message to the user already and passes through.
+    The user's Ctrl-C passes through, and so do the other messages to the user, such as a ``DataError``.
 
     >>> with guard("focal"):
     ...     raise SystemExit(3)
@@ -22,12 +22,12 @@ def guard(doing: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except TaskloomError:
-        raise
     except BaseException as error:
-        if is_ctrl_c(error):
+        ours = isinstance(error, TaskloomError) and not isinstance(error, PluginError)
+        if ours or is_ctrl_c(error):
             raise
-        raise PluginError(f"{doing}: {shorten(reason_of(error))}" if doing else shorten(reason_of(error))) from error
+        reason = shorten(reason_of(error))
+        raise PluginError(f"{doing}: {reason}" if doing else reason) from error
 
 
 def shorten(text: str) -> str:

@@ -24,36 +24,40 @@ from taskloom.core import (
 from taskloom.core.guard import guard
 from taskloom.core.options import FormError, Nested, Option, fill
 from taskloom.core.words import join, kind_word, show
-from taskloom.registry.installed.entries import INTERFACES, Entry, checked_key, make_entry
-from taskloom.registry.installed.failures import BUILTIN, Failure, Plugin, conflict, hidden_note, taken
+from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
+from taskloom.registry.installed.failures import Failure, Plugin, conflict, hidden_note, taken
 from taskloom.registry.installed.manager import Plugins, load_plugins
 from taskloom.registry.installed.resolution import resolve_run, slots_of
 
-Key = tuple[str, str]  # kind, name
 Resolved = tuple[dict[str, Any], list[Problem]]
 
 
 class Catalogue:
-    """Every usable component of the given plugins; ``failed`` holds what cannot be used, and why."""
+    """Every usable component of the given plugins."""
 
     def __init__(self, plugins: Plugins) -> None:
         self.plugins = plugins
-        self.failed: list[Failure] = []
-        self._claims: dict[Key, list[Entry]] = {}  # a name that several plugins claim is nobody's
-        self._broken: dict[Key, str] = {}
+        self._claims: dict[tuple[str, str], list[Entry]] = {}  # a name that several plugins claim is nobody's
         self._resolved: dict[tuple[str, bytes], tuple[bytes, list[Problem]]] = {}
         self._tried: dict[tuple[str, bytes], Component | list[Problem]] = {}
         self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
         for plugin, classes in plugins.results("taskloom_components"):
-            for cls in self._listed(classes, plugin):
-                self._add(cls, plugin)
+            with plugins.isolated(plugin, "taskloom_components()"):
+                if not isinstance(classes, Sequence) or isinstance(classes, str):
+                    raise PluginError(f"should return a list of classes. Found {show(classes)}.")
+                for cls in classes:
+                    self._add(cls, plugin)
         for key, claims in self._claims.items():
             if len(claims) > 1:
                 reason = self._absent(*key)
                 for one in claims:
                     rivals = tuple(other.distribution for other in claims if other is not one)
                     self.failed.append(Failure(one.plugin, one.distribution, one.version, reason, rivals))
-        self.failed = [*plugins.failed, *self.failed]
+
+    @property
+    def failed(self) -> list[Failure]:
+        """What cannot be used, and why: whole plugins, and single components."""
+        return self.plugins.failed
 
     @property
     def entries(self) -> list[Entry]:
@@ -118,46 +122,24 @@ class Catalogue:
             used |= self._versions[key]
         return dict(sorted(used.items()))
 
-    def _listed(self, classes: Any, plugin: Plugin) -> list[Any]:
-        """What a plugin lists, as a list; a failure and nothing if it is not one."""
-        try:
-            with guard("taskloom_components() should return a list of classes"):
-                if isinstance(classes, Sequence) and not isinstance(classes, str):
-                    return list(classes)
-                raise PluginError(f"taskloom_components() should return a list of classes. Found {show(classes)}.")
-        except TaskloomError as error:
-            self.failed.append(Failure.of(plugin, str(error)))
-            return []
-
     def _add(self, cls: Any, plugin: Plugin) -> None:
-        key: Key | None = None
-        try:
-            with guard():
-                key = checked_key(cls)
-                entry = make_entry(*key, cls, plugin)
-        except TaskloomError as error:
-            failure = Failure.of(plugin, f"{kind_word(key[0])} {key[1]!r}: {error}" if key else str(error))
-            self.failed.append(failure)
-            if key:
-                self._broken[key] = str(failure)
-            return
-        claims = self._claims.setdefault(key, [])
-        if not plugin.builtin and any(other.distribution == BUILTIN for other in claims):
-            self.failed.append(Failure.of(plugin, taken(f"{kind_word(key[0])} {key[1]!r}")))
-            return
-        if not any(other.cls is cls for other in claims):
-            claims.append(entry)
+        with self.plugins.isolated(plugin):
+            entry = make_entry(cls, plugin)
+            claims = self._claims.setdefault((entry.kind, entry.name), [])
+            if not plugin.builtin and any(other.builtin for other in claims):
+                raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}"))
+            if all(other.cls is not cls for other in claims):
+                claims.append(entry)
 
     def _absent(self, kind: str, name: str) -> str:
-        """Why a name cannot be used: claimed twice, broken, or unknown – perhaps because its plugin failed to load."""
+        """Why a name cannot be used: claimed twice, or unknown – perhaps because its plugin failed to load."""
         claims = self._claims.get((kind, name), [])
         if claims:
             return conflict(f"{kind_word(kind)} {name!r}", [entry.origin for entry in claims])
-        if (kind, name) in self._broken:
-            return self._broken[kind, name]
         message = unknown(kind_word(kind), name, self.names(kind), where="installed")
-        failed = {(one.plugin, one.distribution): str(one) for one in self.failed}
         hidden = hidden_note(self.plugins.hidden)
+        mine = [one for one in self.failed if one.reason.startswith(f"{kind_word(kind)} {name!r}: ")]
+        failed = {(one.plugin, one.distribution): str(one) for one in mine or self.failed}
         return "; ".join([message, *([hidden] if hidden else []), *(f"not loaded: {one}" for one in failed.values())])
 
     def _resolve(self, kind: str, given: Any) -> Resolved:

@@ -1,7 +1,9 @@
-"""One component in the catalogue, and the rules for entering it."""
+"""One component in the catalogue: its class, its options, its docstring, and the rules for entering."""
 
 import inspect
+import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -19,12 +21,12 @@ from taskloom.core import (
     Sampler,
     unknown,
 )
-from taskloom.core.guard import shorten
+from taskloom.core.guard import guard, shorten
 from taskloom.core.options import Option, options_of
-from taskloom.registry.installed.docstring import Docstring, parse
+from taskloom.core.words import kind_word
 from taskloom.registry.installed.failures import BUILTIN, Plugin
 
-#: Kind → the base class that says so, in the order of listings.
+#: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
     "encoder": Encoder,
     "head": Head,
@@ -36,6 +38,37 @@ INTERFACES: dict[str, type[Component]] = {
     "engine": Engine,
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
+#: The words that begin a part of a component's docstring, in their order there.
+_PART = re.compile(r"^(Reads|Decides|Options|Siblings|Reference|Example):(?= |$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """A docstring in parts: its first line, what follows it (formula and reasons), and the parts with a name.
+
+    >>> doc = Docstring.parse("Focal.\\n\\nL = 1/B Σ l\\n\\nReference: Lin et al.\\n\\nExample:\\n    {\\"a\\": 1}")
+    >>> doc.summary, doc.text, doc.parts["Reference"], doc.example
+    ('Focal.', 'L = 1/B Σ l', 'Lin et al.', {'a': 1})
+    """
+
+    summary: str
+    text: str
+    parts: dict[str, str]
+
+    @classmethod
+    def parse(cls, doc: str) -> "Docstring":
+        summary, _, rest = inspect.cleandoc(doc).partition("\n")
+        text, *parts = _PART.split(rest)
+        named = zip(parts[::2], parts[1::2], strict=True)
+        return cls(summary, text.strip(), {name: inspect.cleandoc(part).strip() for name, part in named})
+
+    @property
+    def example(self) -> Any:
+        """The example as a JSON value; None where there is none, or one that is not JSON."""
+        try:
+            return json.loads(self.parts.get("Example", "").strip("` \n"))
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -63,16 +96,16 @@ class Entry:
     @property
     def summary(self) -> str:
         """The docstring's first line."""
-        return self.doc.partition("\n")[0]
+        return self.docstring.summary
 
     @property
     def docstring(self) -> Docstring:
-        """The docstring taken apart."""
-        return parse(self.cls.__doc__ or "")
+        """The docstring in parts."""
+        return Docstring.parse(self.cls.__doc__ or "")
 
     @property
     def origin(self) -> str:
-        """The plugin in words."""
+        """The plugin, as messages name it."""
         return f"plugin {self.plugin!r} of {self.distribution} {self.version}"
 
     @property
@@ -97,8 +130,8 @@ def _version(distribution: str) -> str:
         return "missing"
 
 
-def checked_key(cls: Any) -> tuple[str, str]:
-    """The kind and name of a class that may enter the catalogue; ``PluginError`` if it may not."""
+def make_entry(cls: Any, plugin: Plugin) -> Entry:
+    """The entry of a class that a plugin lists; ``PluginError`` if the class breaks a rule."""
     kind = getattr(cls, "kind", "")
     interface: type[Component] | None = INTERFACES.get(kind)
     if interface is None or not isinstance(cls, type) or not issubclass(cls, interface):
@@ -112,23 +145,19 @@ def checked_key(cls: Any) -> tuple[str, str]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = "what users type: letters, digits and any of _ . : -"
         raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
-    return kind, name
-
-
-def make_entry(kind: str, name: str, cls: type[Component], plugin: Plugin) -> Entry:
-    """The entry of a class; ``PluginError`` if its options or attributes break a rule."""
-    options = options_of(cls)
-    stray = sorted(set(cls.location_options) - options.keys())
-    if stray:
-        raise PluginError(f"location_options should name options. Found {', '.join(stray)}.")
-    if isinstance(cls.relies_on, str) or not all(isinstance(name, str) and name for name in cls.relies_on):
-        raise PluginError(f"relies_on should be names of distributions. Found {shorten(repr(cls.relies_on))}.")
-    _check_choices(INTERFACES[kind], cls)
+    with guard(f"{kind_word(kind)} {name!r}"):
+        options = options_of(cls)
+        _check_attributes(interface, cls, options)
     return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)
 
 
-def _check_choices(interface: type[Component], cls: type[Component]) -> None:
-    """``PluginError`` if an attribute that an interface declares as a ``Literal`` is none of its values."""
+def _check_attributes(interface: type[Component], cls: type[Component], options: Collection[str]) -> None:
+    """``PluginError`` if an attribute of the class is not what its interface declares."""
+    stray = sorted(set(cls.location_options).difference(options))
+    if stray:
+        raise PluginError(f"location_options should name options. Found {', '.join(stray)}.")
+    if isinstance(cls.relies_on, str) or not all(isinstance(one, str) and one for one in cls.relies_on):
+        raise PluginError(f"relies_on should be names of distributions. Found {shorten(repr(cls.relies_on))}.")
     for attribute, annotation in interface.__annotations__.items():
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation

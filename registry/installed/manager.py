@@ -23,7 +23,7 @@ import pluggy
 
 from taskloom.core import hookspecs
 from taskloom.core.errors import PluginError, TaskloomError, unknown
-from taskloom.core.guard import guard, shorten
+from taskloom.core.guard import guard
 from taskloom.core.work import coming_back
 from taskloom.registry.installed.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, taken
 
@@ -130,24 +130,23 @@ class Plugins:
         for plugin, paths in self.results("taskloom_grids"):
             with self.isolated(plugin, "taskloom_grids()"):
                 if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
-                    raise PluginError(shorten(f"taskloom_grids() should return a list of paths. Found {paths!r}."))
-            for path in paths:
-                with self.isolated(plugin, "taskloom_grids()"):
+                    raise PluginError(f"should return a list of paths. Found {paths!r}.")
+                for path in paths:
                     self._add_grid(plugin, path)
 
     def _add_grid(self, plugin: Plugin, path: Path) -> None:
-        if path.suffix != ".json" or not path.is_file():
-            raise PluginError(f"a packaged grid should be a JSON file. Found {str(path)!r}.")
-        new = PackagedGrid(path.stem, path, plugin.name, plugin.distribution, plugin.version)
-        old = self.grids.setdefault(new.name, new)
-        if old is new:
-            return
-        if old.distribution == BUILTIN:
-            raise PluginError(taken(f"grid {new.name!r}"))
-        first = f"plugin {old.plugin!r} of {old.distribution} {old.version}"
-        message = conflict(f"grid {new.name!r}", [first, str(plugin)])
-        self.grids[new.name] = replace(old, conflict=message)
-        raise PluginError(message)
+        with self.isolated(plugin):
+            if path.suffix != ".json" or not path.is_file():
+                raise PluginError(f"a packaged grid should be a JSON file. Found {str(path)!r}.")
+            new = PackagedGrid(path.stem, path, plugin.name, plugin.distribution, plugin.version)
+            old = self.grids.setdefault(new.name, new)
+            if old.distribution == BUILTIN and not plugin.builtin:
+                raise PluginError(taken(f"grid {new.name!r}"))
+            if old is not new:
+                first = f"plugin {old.plugin!r} of {old.distribution} {old.version}"
+                message = conflict(f"grid {new.name!r}", [first, str(plugin)])
+                self.grids[new.name] = replace(old, conflict=message)
+                raise PluginError(message)
 
 
 def _stray(hook: str, group: str, allowed: Iterable[str]) -> str:

@@ -68,8 +68,13 @@ def hooks() -> dict[str, Item]:
 def _sections() -> dict[str, list[str]]:
     """The sections with every file that has public names; what nobody has placed comes last."""
     placed = {home for homes in SECTIONS.values() for home in homes} | {"hookspecs"}
-    rest = [home for home in core._HOMES if home not in placed]
+    rest = [home for home in dict.fromkeys(_homes().values()) if home not in placed]
     return {**SECTIONS, **({"More": rest} if rest else {})}
+
+
+def _homes() -> dict[str, str]:
+    """Public name of core → the file that defines it."""
+    return {name: module.rpartition(".")[2] for name, module in core._HOMES.items()}
 
 
 def _hooks() -> str:
@@ -83,7 +88,7 @@ def _section(homes: list[str]) -> str:
     parts = []
     for home in homes:
         about, items = read_module(CORE / f"{home}.py")
-        wanted = [items[name] for name in core._HOMES[home].split()]
+        wanted = [items[name] for name, owner in _homes().items() if owner == home]
         order = list(items)
         # Interfaces before what they use; the rest as in the file.
         wanted.sort(key=lambda item: (not _interface(item), order.index(item.name)))

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from taskloom.core import Head, PluginError, hookimpl
+from taskloom.core import PluginError, hookimpl
 from taskloom.core.guard import guard, shorten
+from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
 from taskloom.registry.installed.failures import Plugin
 from taskloom.registry.installed.manager import COMPONENTS, Plugins, installed, packaged_grids
@@ -312,11 +313,11 @@ def test_our_own_grids_are_found_without_conflict() -> None:
 
 
 def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
-    class Chooses(Head):
+    class Chooses(Linear):
         name = "chooses"
         reads = property(lambda self: "single")  # type: ignore[assignment]
 
-    assert make_entry("head", "chooses", Chooses, Plugin("mine", "taskloom", "mine", "1")).name == "chooses"
+    assert make_entry(Chooses, Plugin("mine", "taskloom", "mine", "1")).name == "chooses"
 
 
 def test_a_tracker_that_raises_does_not_stop_the_next_and_is_noted_once() -> None:
@@ -352,7 +353,7 @@ class SilentError(Exception):
         (SystemExit(0), "doing: SystemExit: 0"),
         (GeneratorExit(), "doing: GeneratorExit"),
         (SilentError(), "doing: SilentError"),
-        (PluginError("a message of ours"), "a message of ours"),
+        (PluginError("should be a list."), "doing: should be a list."),
         (ValueError("x" * 5000), f"doing: ValueError: {'x' * 500}"),
     ],
 )

@@ -19,10 +19,8 @@ from taskloom.runs.show.sources import read_module
 
 TEXT = reference()
 ITEMS = {
-    name: items[name]
-    for home, names in taskloom.core._HOMES.items()
-    for items in [read_module(CORE / f"{home}.py")[1]]
-    for name in names.split()
+    name: read_module(CORE / f"{module.rpartition('.')[2]}.py")[1][name]
+    for name, module in taskloom.core._HOMES.items()
 }
 HOOKS = [name for name in vars(hookspecs) if name.startswith("taskloom_")]
 
