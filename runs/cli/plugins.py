@@ -1,7 +1,7 @@
 """``taskloom plugins``."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,7 +36,7 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     NAME is a component, a plugin or a distribution. A component is shown with all its options and their defaults,
     the paper it comes from, and a snippet for a grid.
 
-    Plugins that cannot be used stand at the end with the reason and the command that removes them; the others work
+    Plugins that cannot be used are listed at the end with the reason and the command that removes them; the others work
     without them. TASKLOOM_PLUGINS limits third-party plugins to those that it names, separated by commas; empty, it
     leaves out all of them.
 
@@ -51,85 +51,87 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     """
     if reference:
         if name is not None or kind is not None or as_json:
-            raise click.UsageError("--reference stands alone: the reference is whole, and Markdown")
+            raise click.UsageError("--reference takes no NAME, --kind or --json")
         from taskloom.runs.show.reference import reference as reference_text
 
         strict_check_only()
         say(reference_text().rstrip("\n"))
         return
     from taskloom.registry.installed.catalogue import load_catalogue
+    from taskloom.runs.show.describe import described, described_plugin, facts, plugin_facts
 
     catalogue = strict_check(load_catalogue())
-    if name is None:
-        _list(catalogue, kind, as_json=as_json)
-    else:
-        _describe(catalogue, name, kind, as_json=as_json)
-
-
-def _list(catalogue: "Catalogue", kind: str | None, *, as_json: bool) -> None:
-    from taskloom.runs.show.describe import facts, plugin_facts, rows_of
-
+    entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
-        entries = [entry for entry in catalogue.entries if kind in (None, entry.kind)]
-        say_json(
-            {
-                "components": [facts(catalogue, entry) for entry in entries],
-                "plugins": [plugin_facts(catalogue, plugin) for plugin in catalogue.plugins.loaded],
-                "failed": [_failure(failure) for failure in catalogue.failed],
-                "left_out": [asdict(plugin) for plugin in catalogue.plugins.hidden],
-            }
-        )
+        answer: dict[str, Any] = {
+            "components": [facts(catalogue, entry, full=name is not None) for entry in entries],
+            "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
+            "failed": [{**asdict(failure), "removal": failure.removal} for failure in failed],
+        }
+        if name is None:
+            answer["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
+        say_json(answer)
         return
+    if name is None:
+        _list(catalogue, kind)
+    elif entries or loaded:
+        texts = [described(catalogue, entry) for entry in entries]
+        say("\n\n\n".join([*texts, *(described_plugin(catalogue, plugin) for plugin in loaded)]))
+    _list_failures(catalogue, failed)
+
+
+def _list(catalogue: "Catalogue", kind: str | None) -> None:
+    from taskloom.runs.show.describe import rows_of
+
     say(listing(rows_of(catalogue, builtin=True, kind=kind), HEADERS))
     others = rows_of(catalogue, builtin=False, kind=kind)
     if others:
         say(f"\nFrom other packages:\n\n{listing(others, HEADERS)}")
-    _notes(catalogue)
-    _failures(catalogue, catalogue.failed)
+    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
+    if hidden:
+        say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
 
 
-def _describe(catalogue: "Catalogue", name: str, kind: str | None, *, as_json: bool) -> None:
-    from taskloom.runs.show.describe import described, described_plugin, facts, plugin_facts
+def _list_failures(catalogue: "Catalogue", failed: "list[Failure]") -> None:
+    from taskloom.runs.show.describe import failure_lines
 
-    entries, loaded, failed = _named(catalogue, name, kind)
-    if not (entries or loaded or failed):
-        raise _unknown(catalogue, name, kind)
-    if as_json:
-        say_json(
-            {
-                "components": [facts(catalogue, entry, full=True) for entry in entries],
-                "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
-                "failed": [_failure(failure) for failure in failed],
-            }
-        )
-        return
-    texts = [described(catalogue, entry) for entry in entries]
-    texts += [described_plugin(catalogue, plugin) for plugin in loaded]
-    if texts:
-        say("\n\n\n".join(texts))
-    _failures(catalogue, failed)
+    if failed:
+        others = {plugin.distribution for plugin in catalogue.plugins.loaded}
+        say("\nCannot be used:")
+        for line in failure_lines(failed, others - {failure.distribution for failure in catalogue.failed}):
+            say(line)
 
 
-def _named(catalogue: "Catalogue", name: str, kind: str | None) -> "tuple[list[Entry], list[Plugin], list[Failure]]":
-    """The components of a name, the plugins of a name or distribution, and what of that name cannot be used."""
+def _find(
+    catalogue: "Catalogue", name: str | None, kind: str | None
+) -> "tuple[list[Entry], list[Plugin], list[Failure]]":
+    """The components of a name, the plugins of a name or distribution, and what of that name cannot be used.
+
+    Without a name, everything; ``RequestError`` if nothing has the name.
+    """
     from taskloom.registry.installed.manager import normalized
 
-    entries = [entry for entry in catalogue.entries if entry.name == name and kind in (None, entry.kind)]
-    if kind is not None:
-        return entries, [], []
-    loaded = [
-        one
-        for one in catalogue.plugins.loaded
-        if normalized(name) in (normalized(one.name), normalized(one.distribution))
-    ]
-    if entries:  # a built-in plugin is named like a kind; whoever types a component's name means that
-        loaded = [one for one in loaded if not one.builtin]
-    failed = [
-        one
-        for one in catalogue.failed
-        if normalized(name) in (normalized(one.plugin), normalized(one.distribution))
-        or f" {name!r}" in one.reason.partition(";")[0]
-    ]
+    entries = [entry for entry in catalogue.entries if name in (None, entry.name) and kind in (None, entry.kind)]
+    if name is None:
+        return entries, catalogue.plugins.loaded, catalogue.failed
+    loaded: list[Plugin] = []
+    failed: list[Failure] = []
+    if kind is None:
+        wanted = normalized(name)
+        loaded = [
+            one
+            for one in catalogue.plugins.loaded
+            if wanted in (normalized(one.name), normalized(one.distribution))
+            and not (one.builtin and entries)  # a built-in plugin is named like a kind, and rarely meant
+        ]
+        failed = [
+            one
+            for one in catalogue.failed
+            if wanted in (normalized(one.plugin), normalized(one.distribution))
+            or f" {name!r}" in one.reason.partition(";")[0]
+        ]
+    if not (entries or loaded or failed):
+        raise _unknown(catalogue, name, kind)
     return entries, loaded, failed
 
 
@@ -144,30 +146,4 @@ def _unknown(catalogue: "Catalogue", name: str, kind: str | None) -> Exception:
         names |= {one.distribution for one in third} | {one.name for one in third}
     message = unknown(kind_word(kind) if kind else "component or plugin", name, names, where="installed")
     hidden = hidden_note(catalogue.plugins.hidden)
-    return RequestError("taskloom plugins", [Problem("", "; ".join([message, *([hidden] if hidden else [])]))])
-
-
-def _notes(catalogue: "Catalogue") -> None:
-    """Plugins that TASKLOOM_PLUGINS leaves out, and those whose version is not what it seems."""
-    from taskloom.runs.show.describe import drift
-
-    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
-    if hidden:
-        say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
-    for name in dict.fromkeys(plugin.distribution for plugin in catalogue.plugins.loaded):
-        if text := drift(name):
-            say(f"\nNote: {text}")
-
-
-def _failures(catalogue: "Catalogue", failed: "list[Failure]") -> None:
-    from taskloom.runs.show.describe import failure_lines
-
-    if failed:
-        others = {plugin.distribution for plugin in catalogue.plugins.loaded}
-        say("\nCannot be used:")
-        for line in failure_lines(failed, others - {failure.distribution for failure in catalogue.failed}):
-            say(line)
-
-
-def _failure(failure: "Failure") -> dict[str, object]:
-    return {**asdict(failure), "removal": failure.removal}
+    return RequestError("taskloom plugins", [Problem("", "; ".join(filter(None, [message, hidden])))])

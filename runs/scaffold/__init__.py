@@ -4,44 +4,41 @@ The templates are files of ``templates/<kind>/`` and ``templates/common/`` in wh
 what differs (:class:`string.Template`).
 """
 
-import ast
-import shutil
+import re
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from string import Template
 
-from taskloom.core.errors import TaskloomError, unknown
-from taskloom.runs.scaffold.kinds import KINDS, Kind
+from taskloom.core.errors import TaskloomError
+from taskloom.runs.scaffold.kinds import KINDS
 from taskloom.runs.scaffold.names import Names, read_name, refuse_taken
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_plugin(given: str, kind: str, into: Path) -> tuple[Names, Path]:
-    """Write the package of a new plugin into a folder; the names that it got, and where it is.
+    """Write the package of a new plugin into a folder; returns the names that it got, and where it is.
 
-    ``TaskloomError`` if the name or the place will not do; then nothing has been written.
+    ``TaskloomError`` if the name or the place cannot be used; then nothing has been written.
     """
-    if kind not in KINDS:
-        raise TaskloomError(unknown("kind", kind, KINDS, where="kinds"))
     names = read_name(given)
     target = into / names.distribution
-    _refuse_place(into, target)
     refuse_taken(kind, names)
     files = package_files(names, kind)
     try:
+        if not into.is_dir():
+            raise TaskloomError(f"there is no folder {into}; create it first, or choose another with --into")
+        if target.exists():
+            raise TaskloomError(f"{target} exists already; choose another name or --into")
         with tempfile.TemporaryDirectory(dir=into, prefix=".taskloom-") as folder:
             whole = Path(folder) / target.name
             for path, text in files.items():
                 file = whole / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-            # In one move, so that nobody ever meets half a package; an empty folder gives way.
-            if target.is_dir():
-                target.rmdir()
-            shutil.move(whole, target)
+            whole.rename(target)  # at once, so that nobody ever finds half a package
     except OSError as error:
         raise TaskloomError(f"{target} cannot be written: {error.strerror or error}") from None
     return names, target
@@ -49,8 +46,7 @@ def write_plugin(given: str, kind: str, into: Path) -> tuple[Names, Path]:
 
 def package_files(names: Names, kind: str) -> dict[str, str]:
     """The files of a plugin's package: path in its folder → text."""
-    facts = KINDS[kind]
-    grid = f"{names.module}/{names.name}.json" if facts.packaged else f"{names.name}.json"
+    grid = f"{names.module}/{names.name}.json" if kind == "grid" else f"{names.name}.json"
     found = {
         "pyproject.toml": _template("common", "pyproject.toml"),
         "README.md": _template("common", "README.md"),
@@ -62,26 +58,28 @@ def package_files(names: Names, kind: str) -> dict[str, str]:
     }
     for path in sorted((_TEMPLATES / kind).glob("*.jsonl.tmpl")):
         found[f"{names.module}/examples/{path.stem}"] = path.read_text(encoding="utf-8")
-    code = _template(kind, "plugin.py") + _template(kind, "test.py")
-    words = _words(names, kind, facts, grid, code)
+    words = _words(names, kind, grid)
     return {path: Template(text).substitute(words) for path, text in found.items()}
 
 
 def next_steps(names: Names, kind: str, folder: Path) -> list[str]:
     """The three commands that install a new plugin, test it and run its grid."""
-    run = KINDS[kind].command.replace("$name.json", "$file")
-    if kind == "engine":
-        run += " --engine $name"
-    place, file = quote(str(folder)), quote(str(folder / f"{names.name}.json"))
-    run = Template(run).substitute(name=names.name, file=file)
-    return [f"pip install -e {place}", f"python -m pytest {place}", run]
+    place, grid = quote(str(folder)), quote(str(folder / f"{names.name}.json"))
+    return [f"pip install -e {place}", f"python -m pytest {place}", _run(names, kind, grid)]
 
 
-def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[str, str]:
-    """What stands for each ``$word`` of the templates."""
+def _run(names: Names, kind: str, grid: str) -> str:
+    """The command that runs the package's grid."""
+    engine = f" --engine {names.name}" if kind == "engine" else ""
+    return f"taskloom run {names.name if kind == 'grid' else grid}{engine}"
+
+
+def _words(names: Names, kind: str, grid: str) -> dict[str, str]:
+    """What replaces each ``$word`` of the templates."""
+    facts = KINDS[kind]
     cls = names.cls
-    if cls in _identifiers(code):  # the template's own word for something else, such as Tensor
-        cls += kind.capitalize()
+    if re.search(rf"^from .*\b{cls}\b", _template(kind, "plugin.py") + _template(kind, "test.py"), re.MULTILINE):
+        cls += kind.capitalize()  # the template imports something of that name, such as Tensor
     words = {
         "name": names.name,
         "cls": cls,
@@ -94,13 +92,9 @@ def _words(names: Names, kind: str, facts: Kind, grid: str, code: str) -> dict[s
         "word": facts.word,
         "files": ", ".join(f'"{one}"' for one in ("py.typed", *facts.data)),
         "grid": grid,
-        "what": "names the grids of this folder" if facts.packaged else f"the {facts.word}",
-        "why": "the grid" if facts.packaged else f"a small grid that puts the {facts.word} to use",
-        "outcome": "runs the grid and prints its table",
+        "run": _run(names, kind, grid),
     }
-    words["use"] = Template(facts.use).substitute(words)
-    words["run"] = Template(facts.command + (" --engine $name" if kind == "engine" else "")).substitute(words)
-    return words
+    return {**words, "use": Template(facts.use).substitute(words)}
 
 
 def _compatible(taskloom: str) -> str:
@@ -113,28 +107,5 @@ def _compatible(taskloom: str) -> str:
     return f">={major}.{minor},<{major}.{minor + 1}"
 
 
-def _identifiers(code: str) -> set[str]:
-    """The names that a template uses, those that differ from plugin to plugin left out."""
-    nodes = list(ast.walk(ast.parse(code.replace("$", "_"))))
-    imported = {
-        alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    return imported | {node.id for node in nodes if isinstance(node, ast.Name)}
-
-
 def _template(folder: str, name: str) -> str:
     return (_TEMPLATES / folder / f"{name}.tmpl").read_text(encoding="utf-8")
-
-
-def _refuse_place(into: Path, target: Path) -> None:
-    """``TaskloomError`` unless a new folder can come to be at ``target``."""
-    try:
-        if not into.is_dir():
-            raise TaskloomError(f"there is no folder {into}; make it first, or name another with --into")
-        if target.is_symlink() or target.exists():
-            if not target.is_dir():
-                raise TaskloomError(f"{target} is there already and is no folder; choose another name or --into")
-            if any(target.iterdir()):
-                raise TaskloomError(f"{target} is there already and not empty; choose another name or --into")
-    except OSError as error:
-        raise TaskloomError(f"{target} cannot be looked at: {error.strerror or error}") from None

@@ -1,70 +1,54 @@
-"""The kinds of plugin that can be begun with ``taskloom new-plugin``, and the words in which each is described."""
+"""The kinds of plugin that ``taskloom new-plugin`` can write, and how each is described."""
 
 from dataclasses import dataclass
-
-COMPONENTS, GRIDS = "taskloom", "taskloom.grids"  # entry-point groups
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of plugin: how it is called, what the generated one does, and where it goes in a grid.
+    """One kind of plugin: what it is called, what the generated one does, and how it is used.
 
-    ``use`` is a line of the package's page; ``$name`` in it stands for the component's name, as in all templates.
+    ``use`` is a line of the package's page; ``$name`` in it is the component's name, as in all templates.
     """
 
     word: str
     summary: str
     use: str
-    group: str = COMPONENTS
+    group: str = "taskloom"  # of its entry point
     data: tuple[str, ...] = ()  # files of the package beside its code, as patterns
-    packaged: bool = False  # the grid is part of the package
-
-    @property
-    def command(self) -> str:
-        """What runs the package's grid."""
-        return "taskloom run $name" if self.packaged else "taskloom run $name.json"
 
 
-def _in_grid(example: str) -> str:
-    return f"In a grid: `{example}`; `taskloom plugins $name` explains its option."
+def _component(word: str, summary: str, example: str, data: tuple[str, ...] = ()) -> Kind:
+    return Kind(word, summary, f"In a grid: `{example}`; `taskloom plugins $name` explains its option.", data=data)
 
 
 KINDS = {
-    "encoder": Kind(
-        "encoder",
-        "The mean of word vectors, after one layer.",
-        _in_grid('"encoder": {"name": "$name", "width": 64}'),
+    "encoder": _component(
+        "encoder", "The mean of word vectors, after one layer.", '"encoder": {"name": "$name", "width": 64}'
     ),
-    "head": Kind(
-        "head",
-        "A hidden layer in which a gate decides what counts.",
-        _in_grid('"head": {"name": "$name", "hidden": 64}'),
+    "head": _component(
+        "head", "A hidden layer in which a gate decides what counts.", '"head": {"name": "$name", "hidden": 64}'
     ),
-    "loss": Kind(
-        "loss",
-        "Cross-entropy that turns away from easy examples.",
-        _in_grid('"loss": {"name": "$name", "gamma": 2.0}'),
+    "loss": _component(
+        "loss", "Cross-entropy that gives easy examples less weight.", '"loss": {"name": "$name", "gamma": 2.0}'
     ),
-    "sampler": Kind(
+    "sampler": _component(
         "sampler",
         "One task per step, drawn by the size of its data to a power.",
-        _in_grid('"sampler": {"name": "$name", "alpha": 0.5}'),
+        '"sampler": {"name": "$name", "alpha": 0.5}',
     ),
-    "combiner": Kind(
+    "combiner": _component(
         "gradient combiner",
         "Weighs tasks so that a long gradient does not drown the others.",
-        _in_grid('"combiner": {"name": "$name", "power": 1.0}'),
+        '"combiner": {"name": "$name", "power": 1.0}',
     ),
-    "data": Kind(
+    "data": _component(
         "data set",
         "Short reviews, each negative or positive, from files of JSON lines.",
-        _in_grid('"data": {"name": "$name", "dir": "data/reviews"}'),
+        '"data": {"name": "$name", "dir": "data/reviews"}',
         data=("examples/*.jsonl",),
     ),
-    "metric": Kind(
-        "metric",
-        "How near predictions come to the labels.",
-        _in_grid('"metric": {"name": "$name", "scale": 0.5}'),
+    "metric": _component(
+        "metric", "How near predictions come to the labels.", '"metric": {"name": "$name", "scale": 0.5}'
     ),
     "engine": Kind(
         "engine",
@@ -80,8 +64,7 @@ KINDS = {
         "packaged grid",
         "A grid that can be run by name.",
         "`taskloom grids` lists it; put more grids beside it, and they are listed too.",
-        group=GRIDS,
+        group="taskloom.grids",
         data=("*.json",),
-        packaged=True,
     ),
 }

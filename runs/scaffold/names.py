@@ -10,7 +10,7 @@ from taskloom.runs.scaffold.kinds import KINDS
 
 PREFIX = "taskloom-"
 _FORM = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-_LONGEST = 50
+_MAX_LENGTH = 50
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ def read_name(given: str) -> Names:
     """
     plain = given.removeprefix(PREFIX).removeprefix("taskloom_")
     names = Names(plain.replace("-", "_"))
-    if not _FORM.fullmatch(plain) or len(plain) > _LONGEST:
-        near = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_0123456789")[:_LONGEST]
+    if not _FORM.fullmatch(plain) or len(plain) > _MAX_LENGTH:
+        near = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_0123456789")[:_MAX_LENGTH]
         hint = f" Did you mean {near!r}?" if _FORM.fullmatch(near) else ""
         raise TaskloomError(
-            f"a plugin's name should be at most {_LONGEST} lower-case letters, digits and hyphens or underscores, "
+            f"a plugin's name should be at most {_MAX_LENGTH} lower-case letters, digits and hyphens or underscores, "
             f"a letter first, such as 'focal'. Found {given!r}.{hint}"
         )
     if keyword.iskeyword(names.cls) or keyword.iskeyword(names.name):
-        raise TaskloomError(f"{given!r} is a word of Python's; choose another name")
+        raise TaskloomError(f"{given!r} is a keyword of Python; choose another name")
     return names
 
 
