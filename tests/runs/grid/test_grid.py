@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.grid import Grid, Variant, expand, load_grid
+from taskloom.runs.grid.expansion import Variant, expand
+from taskloom.runs.grid.grid import Grid, load_grid
 from taskloom.runs.grid.paths import PathError, assign, matches
 from taskloom.runs.grid.plan import make_plan
 

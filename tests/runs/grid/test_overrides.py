@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.grid import expand, load_grid
+from taskloom.runs.grid.expansion import expand
+from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.overrides import Overridden, Overrides, override
 from taskloom.runs.grid.paths import component_of
 from taskloom.runs.grid.plan import make_plan
