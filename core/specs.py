@@ -58,9 +58,10 @@ def _grid_name(name: str) -> str:
 
 # As JSON has them: "3" is not a number and true is not 1, but 1 will do for 1.0 and 1.0 for 1.
 Integer = Annotated[int, BeforeValidator(_integer), Strict()]
+AtLeastOne = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)]
+Seed = Annotated[int, Strict(), Field(ge=0, le=2**32 - 1), BeforeValidator(_integer)]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
-Seed = Annotated[Integer, Field(ge=0, le=2**32 - 1)]
 TaskName = Annotated[
     str,
     AfterValidator(_task_name),
@@ -157,7 +158,7 @@ class StageSpec(BaseModel):
     """Keep the encoder as it is and train only heads."""
     clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
-    micro_batch: Integer | None = Field(None, ge=1)
+    micro_batch: AtLeastOne | None = None
     """Most examples of a task in memory at a time; the update is the whole batch's, dropout drawn part by part."""
 
 
