@@ -1,6 +1,18 @@
 """What all pluggable classes have in common."""
 
+from functools import partial
 from typing import Any, ClassVar
+
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import ValidationInfo, with_info_plain_validator_function
+
+#: Where the JSON schema of an option refers to the components of a kind.
+KIND_REF = "https://taskloom/kinds/"
+
+
+def kind_schema(kind: str) -> dict[str, Any]:
+    """The JSON schema of any component of a kind, which the schema of all grids defines."""
+    return {"allOf": [{"$ref": f"{KIND_REF}{kind}"}]}
 
 
 class Component:
@@ -27,3 +39,20 @@ class Component:
         # A class without a docstring of its own must not show its base's in the catalogue.
         if cls.__doc__ is None:
             cls.__doc__ = ""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        if "kind" not in vars(cls) or cls is Component:
+            raise TypeError(f"it should be annotated with an interface such as Loss, not with {cls.__name__}")
+        return with_info_plain_validator_function(partial(_read_component, cls.kind))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+        return kind_schema(cls.kind)
+
+
+def _read_component(kind: str, value: Any, info: ValidationInfo) -> Any:
+    """A component inside an option, which the validation context resolves or constructs; without one as it is."""
+    if not isinstance(value.get("name") if isinstance(value, dict) else value, str):
+        raise PydanticCustomError("component", "should be a component: a name, or an object with name and options")
+    return info.context(kind, value) if info.context else value

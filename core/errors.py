@@ -5,9 +5,8 @@ escapes is a defect of ours.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
 
 
 class TaskloomError(Exception):
@@ -19,15 +18,10 @@ class TaskloomError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a request, and where: ``Problem("tasks.sst.head", "no head 'linaer' …")``.
-
-    Its kind is "form" if the grid is written in a way that its JSON schema refuses (``taskloom schema GRID``), and
-    "fact" if no schema can know it: a missing file, parts that do not fit together, a label that stands twice.
-    """
+    """One thing wrong with a request, and where: ``Problem("tasks.sst.head", "no head 'linaer' …")``."""
 
     path: str
     message: str
-    kind: Literal["form", "fact"] = field(default="fact", compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message

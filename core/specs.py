@@ -1,25 +1,77 @@
 """What a user writes: the specification of one run, and of a grid of runs.
 
-Pydantic models at the edge of the program; no component ever sees one. They check form only – types, ranges,
-unknown keys. Whether a named component exists and takes the options given is the catalogue's business.
+Pydantic models at the edge of the program; no component ever sees one. Whether a named component exists and takes the
+options given is the catalogue's business.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import re
+from collections import Counter
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
+
+from taskloom.core.component import kind_schema
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+_NAME = "letters, digits, '_' and '-', starting with a letter or digit"
+_TASK_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+_GRID_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+#: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
+RESERVED = ("overall", "seconds", "memory", "last")
+Items = TypeVar("Items", bound=tuple[Any, ...])
 
 
-def _whole(value: Any) -> Any:
+def _integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# As JSON has them: "3" is no number and true is no 1, but 1 will do for 1.0 and 1.0 for 1.
-Whole = Annotated[int, BeforeValidator(_whole), Strict()]
+def _each_once(values: Items) -> Items:
+    twice = [str(value) for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise ValueError(f"each should appear once, and {', '.join(twice)} appears more often")
+    return values
+
+
+def _task_name(name: str) -> str:
+    if not re.fullmatch(_TASK_NAME, name):
+        raise ValueError(f"a task's name should be up to 64 {_NAME}")
+    if name in RESERVED:
+        raise ValueError(f"a task should not be called {', '.join(RESERVED)}")
+    return name
+
+
+def _grid_name(name: str) -> str:
+    if not re.fullmatch(_GRID_NAME, name):
+        raise ValueError(f"a grid's name should be up to 100 {_NAME.replace('digits', 'digits, dots', 1)}")
+    return name
+
+
+# As JSON has them: "3" is not a number and true is not 1, but 1 will do for 1.0 and 1.0 for 1.
+Integer = Annotated[int, BeforeValidator(_integer), Strict()]
+AtLeastOne = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)]
+Seed = Annotated[int, Strict(), Field(ge=0, le=2**32 - 1), BeforeValidator(_integer)]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
+TaskName = Annotated[
+    str,
+    AfterValidator(_task_name),
+    WithJsonSchema({"type": "string", "pattern": _TASK_NAME, "not": {"enum": list(RESERVED)}}),
+]
+GridName = Annotated[str, AfterValidator(_grid_name), WithJsonSchema({"type": "string", "pattern": _GRID_NAME})]
+
+
+def _as_object(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
 
 
 class ComponentSpec(BaseModel):
@@ -31,7 +83,7 @@ class ComponentSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        return _as_object(value)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -39,17 +91,21 @@ class ComponentSpec(BaseModel):
         return dict(self.model_extra or {})
 
 
+def _of_kind(kind: str) -> WithJsonSchema:
+    return WithJsonSchema(kind_schema(kind))
+
+
 class TaskSpec(BaseModel):
     """One task: its data, its head, its loss, and the metric that judges it."""
 
     model_config = _STRICT
-    data: ComponentSpec
+    data: Annotated[ComponentSpec, _of_kind("data")]
     """Where its examples come from."""
-    head: ComponentSpec = ComponentSpec(name="linear")
+    head: Annotated[ComponentSpec, _of_kind("head")] = ComponentSpec(name="linear")
     """What turns sentence vectors into its prediction."""
-    loss: ComponentSpec = ComponentSpec(name="cross_entropy")
+    loss: Annotated[ComponentSpec, _of_kind("loss")] = ComponentSpec(name="cross_entropy")
     """What its training makes small."""
-    metric: ComponentSpec = ComponentSpec(name="accuracy")
+    metric: Annotated[ComponentSpec, _of_kind("metric")] = ComponentSpec(name="accuracy")
     """What its dev set is scored with."""
 
 
@@ -76,32 +132,33 @@ class ScheduleSpec(BaseModel):
     warmup: Number = Field(0.0, ge=0)
     """Steps of linear warm-up; below 1, a share of all steps."""
 
-
-def _schedule_from_name(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return _as_object(value)
 
 
 class StageSpec(BaseModel):
     """One stage of training: which tasks, in which batches, combined how, for how long."""
 
     model_config = _STRICT
-    tasks: tuple[str, ...] | None = None
+    tasks: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_each_once)] | None = None
     """The tasks that take part; by default all, in the order in which the run declares them."""
-    sampler: ComponentSpec = ComponentSpec(name="round_robin")
+    sampler: Annotated[ComponentSpec, _of_kind("sampler")] = ComponentSpec(name="round_robin")
     """Which task batches make up one step."""
-    combiner: ComponentSpec = ComponentSpec(name="sum")
+    combiner: Annotated[ComponentSpec, _of_kind("combiner")] = ComponentSpec(name="sum")
     """How the tasks' gradients become one update."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """AdamW's numbers."""
-    schedule: Annotated[ScheduleSpec, BeforeValidator(_schedule_from_name)] = ScheduleSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
     """How the learning rate moves."""
-    epochs: Whole = Field(10, ge=0)
+    epochs: Integer = Field(10, ge=0)
     """Passes of the sampler; 0 leaves everything untrained."""
     frozen: Flag = False
     """Keep the encoder as it is and train only heads."""
     clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
-    micro_batch: Whole | None = Field(None, ge=1)
+    micro_batch: AtLeastOne | None = None
     """Most examples of a task in memory at a time; the update is the whole batch's, dropout drawn part by part."""
 
 
@@ -119,9 +176,9 @@ class RunSpec(BaseModel):
     """One run: an encoder, tasks, stages of training, a seed."""
 
     model_config = _STRICT
-    encoder: ComponentSpec = ComponentSpec(name="minbert")
+    encoder: Annotated[ComponentSpec, _of_kind("encoder")] = ComponentSpec(name="minbert")
     """What turns text into vectors, shared by all tasks."""
-    tasks: dict[str, TaskSpec] = Field(min_length=1)
+    tasks: dict[TaskName, TaskSpec] = Field(min_length=1)
     """The tasks by name."""
     stages: tuple[StageSpec, ...] = Field((StageSpec(),), min_length=1)
     """The stages of training, one after another; each hands its weights to the next."""
@@ -133,12 +190,12 @@ class RunSpec(BaseModel):
     """What the forward pass computes in; weights, losses, gradients and the optimizer stay in float32."""
     resources: ResourcesSpec = ResourcesSpec()
     """What one cell needs of a machine."""
-    seed: Whole = Field(0, ge=0, le=2**32 - 1)
+    seed: Seed = 0
     """The seed of everything random."""
 
 
 class CellSpec(BaseModel):
-    """One labelled cell of a grid, for tables that are no product."""
+    """One labelled cell of a grid, for tables that are not a product."""
 
     model_config = _STRICT
     label: str = Field(min_length=1)
@@ -159,14 +216,13 @@ class TableSpec(BaseModel):
     """How the grid's table looks."""
 
     model_config = _STRICT
-    columns: tuple[str, ...] | None = None
+    columns: Annotated[tuple[str, ...], AfterValidator(_each_once)] | None = None
     """Columns in order: names of tasks, "overall", "seconds", "memory"; by default all tasks and "overall"."""
-    digits: Whole = Field(3, ge=0, le=10)
+    digits: Integer = Field(3, ge=0, le=10)
     """Digits behind the point."""
 
 
-Axis = list[JsonValue] | dict[str, JsonValue]
-AxisSpec = Annotated[Axis, Field(min_length=1)]
+AxisSpec = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
 
 
 class GridSpec(BaseModel):
@@ -181,7 +237,7 @@ class GridSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
     schema_: str | None = Field(None, alias="$schema")
     """Where an editor finds the schema; see ``taskloom schema``."""
-    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    name: GridName | None = None
     """The grid's name in the registry; by default the file's."""
     description: str = ""
     """One line for the listing."""
@@ -197,7 +253,7 @@ class GridSpec(BaseModel):
     """Explicit cells beside the product."""
     exclude: tuple[dict[str, JsonValue], ...] = ()
     """Product cells that match all paths of an entry are left out."""
-    seeds: tuple[Annotated[Whole, Field(ge=0, le=2**32 - 1)], ...] = Field((0,), min_length=1)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_each_once)] = (0,)
     """Each cell is run once with every seed."""
     baseline: str | None = None
     """The label of the cell that the others are compared with."""
@@ -205,12 +261,6 @@ class GridSpec(BaseModel):
     """How the table looks."""
 
 
-def plain(value: Any) -> Any:
+def plain(spec: BaseModel) -> dict[str, Any]:
     """A spec as JSON values, components always as objects: ``{"name": …, options…}``."""
-    if isinstance(value, BaseModel):
-        return plain(value.model_dump(mode="json", by_alias=True))
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+    return spec.model_dump(mode="json", by_alias=True)

@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from taskloom.core.component import Component
-from taskloom.core.options import Nested, Option, options_of
+from taskloom.core.options import Option, options_of
 from taskloom.core.testing.law import RAISED, Subject
 from taskloom.core.words import bare
 
@@ -53,9 +53,9 @@ def edge_values(option: Option) -> list[Any]:
     """The values at the edges of what an option allows, as its constructor takes them.
 
     >>> from typing import Annotated
-    >>> from pydantic import Field, TypeAdapter
+    >>> from pydantic import Field
     >>> def values(annotation):
-    ...     return edge_values(Option("x", annotation, TypeAdapter(annotation), True, None, ""))
+    ...     return edge_values(Option("x", annotation, True, None, ""))
     >>> values(Annotated[float, Field(ge=0, lt=1)] | None)
     [0.0, 0.01, 0.99, None]
     >>> values(Annotated[int, Field(gt=0)]), values(bool), values(Literal["sum", "mean"]), values(str)
@@ -67,7 +67,7 @@ def edge_values(option: Option) -> list[Any]:
             read = option.read(value)
         except ValueError:
             continue  # the bounds of another member of a union, or a validator of the plugin's own
-        if not isinstance(read, Nested) and not any(_same(read, one) for one in found):
+        if not any(_same(read, one) for one in found):
             found.append(read)
     return found
 

@@ -4,15 +4,13 @@ import copy
 import inspect
 import io
 import re
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from time import perf_counter
 from typing import Any
 
 from pydantic import JsonValue
 
-from taskloom.core.forms import sound
-from taskloom.core.options import Nested, Option, alike, dump, fill, options_of
+from taskloom.core.options import Option, options_of
 from taskloom.core.testing.edges import edges_of, written_edges
 from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
 from taskloom.core.words import bare
@@ -47,7 +45,6 @@ def its_options_are_annotated_keyword_arguments(subject: Subject) -> None:
 def its_options_are_in_the_schema_with_their_text(subject: Subject) -> None:
     for option in options_of(subject.component).values():
         with given(f"option {option.name!r}"):
-            require(sound(option.form), f"there is no JSON schema of its type. Found {option.form!r}.")
             line = f"Options:\n    {option.name}: what it is"
             require(bool(option.text), f"the docstring should say what it is, in a line of its own: {line!r}")
 
@@ -85,14 +82,21 @@ def _require_one_meaning(option: Option, value: Any) -> None:
         read = option.read(value)
     except ValueError:
         return
-    kept = fill(option.kept(value, read), lambda inner, _: inner.given, "")
-    again = option.read(kept)
-    require(alike(again, read) or not _comparable(read), f"it is read as {read!r}, and then as {again!r}")
+    with given("written down again"):
+        again = option.read(option.write(read))
+    require(option.write(again) == option.write(read), f"it is read as {read!r}, and then as {again!r}")
 
 
 def _comparable(value: Any) -> bool:
     """Whether a value is equal to its copy."""
-    return alike(copy.deepcopy(value), value)
+    return _alike(copy.deepcopy(value), value)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
 
 
 def making_one_leaves_its_defaults_as_they_are(subject: Subject) -> None:
@@ -103,7 +107,7 @@ def making_one_leaves_its_defaults_as_they_are(subject: Subject) -> None:
         subject.make()
         for name, value in before.items():
             words = f"the constructor changes it, for the next one that is made too: {value!r} → {defaults[name]!r}"
-            require(alike(defaults[name], value), f"with option {name!r}: {words}")
+            require(_alike(defaults[name], value), f"with option {name!r}: {words}")
 
 
 def its_defaults_can_be_written_in_a_grid(subject: Subject) -> None:
@@ -113,18 +117,8 @@ def its_defaults_can_be_written_in_a_grid(subject: Subject) -> None:
             continue
         with given(f"option {option.name!r}, default {option.default!r}"):
             value = option.read(option.default)
-            if any(True for _ in _nested(value)):
-                continue
-            require(dump(value) == option.default, f"JSON gives {value!r} back")
+            require(option.write(value) == option.default, f"JSON gives {value!r} back")
             subject.make(**{option.name: value})
-
-
-def _nested(value: Any) -> Iterator[Nested]:
-    if isinstance(value, Nested):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _nested(item)
 
 
 def it_takes_what_its_options_allow_or_says_why_not(subject: Subject) -> None:

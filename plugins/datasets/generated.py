@@ -90,6 +90,7 @@ def _fingerprint(task: GeneratedTask, sizes: tuple[int, ...], seed: int, noise: 
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=3)  # what is fingerprinted is loaded next
 def _generate(task: GeneratedTask, split: Split, size: int, seed: int, noise: float) -> Examples:
     draw = Draw(seed, "generated", task, split)
     seen: set[tuple[str, ...]] = set()

@@ -4,12 +4,13 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic import ValidationError
+from pydantic_core import PydanticCustomError, from_json, to_json
 
 from taskloom.core import (
     Component,
@@ -19,15 +20,24 @@ from taskloom.core import (
     RequestError,
     RunSpec,
     TaskloomError,
+    plain,
     unknown,
 )
 from taskloom.core.guard import guard
-from taskloom.core.options import FormError, Nested, Option, fill
-from taskloom.core.words import join, kind_word, show
+from taskloom.core.options import model_of
+from taskloom.core.words import component_words, join, kind_word, show
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
 from taskloom.registry.installed.failures import Failure, Plugin, conflict, hidden_note, taken
 from taskloom.registry.installed.manager import Plugins, load_plugins
-from taskloom.registry.installed.resolution import resolve_run, slots_of
+from taskloom.registry.installed.problems import INNER, problems_of
+from taskloom.registry.installed.resolution import (
+    fill_gaps,
+    fit_problems,
+    homes_of,
+    leave_out_untrained,
+    name_problems,
+    slots_of,
+)
 
 Resolved = tuple[dict[str, Any], list[Problem]]
 
@@ -74,7 +84,7 @@ class Catalogue:
         """The entry of a name; ``RequestError`` if there is none."""
         claims = self._claims.get((kind, name), [])
         if len(claims) != 1:
-            raise RequestError(f"{kind_word(kind)} {name!r}", [Problem("", self._absent(kind, name), "form")])
+            raise RequestError(f"{kind_word(kind)} {name!r}", [Problem("", self._absent(kind, name))])
         return claims[0]
 
     def resolve(self, kind: str, spec: ComponentSpec | str | Mapping[str, Any], path: str = "") -> Resolved:
@@ -92,24 +102,39 @@ class Catalogue:
 
     def resolve_run(self, spec: RunSpec | Mapping[str, Any]) -> Resolved:
         """A whole run → its canonical form with nothing left to default, and all problems found."""
-        return resolve_run(self, spec)
+        try:
+            run: dict[str, Any] = plain(spec if isinstance(spec, RunSpec) else RunSpec.model_validate(spec))
+        except ValidationError as error:
+            return {}, self._as_far_as_possible(spec, problems_of(error, RunSpec))
+        problems: list[Problem] = []
+        made: dict[str, Component] = {}
+        for path, home, kind in list(homes_of(run)):
+            home[kind], found = self.resolve(kind, home[kind], path)
+            if not found:
+                tried = self.try_out(kind, home[kind])
+                if isinstance(tried, Component):
+                    made[path] = tried
+                else:
+                    found = [Problem(join(path, one.path), one.message) for one in tried]
+            problems += found
+        problems += name_problems(run)
+        fill_gaps(run)
+        problems += fit_problems(run, made)
+        leave_out_untrained(run)
+        return run, problems
 
     def make(self, kind: str, resolved: Mapping[str, Any]) -> Any:
         """Construct a component, and those inside it; ``RequestError`` if it cannot be."""
-        name = str(resolved.get("name"))
-        problems: list[Problem] = []
-        made = self._make(kind, resolved, "", problems)
-        if problems:
-            raise RequestError(f"{kind_word(kind)} {name!r}", problems)
+        made = self._make(kind, resolved)
+        if isinstance(made, list):
+            raise RequestError(f"{kind_word(kind)} {str(resolved.get('name'))!r}", made)
         return made
 
     def try_out(self, kind: str, resolved: Mapping[str, Any]) -> Component | list[Problem]:
         """Construct a component only to see whether it can be; the same one is tried once. Never train with it."""
         key = kind, _write(resolved)
         if key not in self._tried:
-            problems: list[Problem] = []
-            made = self._make(kind, resolved, "", problems)
-            self._tried[key] = problems or made
+            self._tried[key] = self._make(kind, resolved)
         return self._tried[key]
 
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
@@ -145,79 +170,82 @@ class Catalogue:
     def _resolve(self, kind: str, given: Any) -> Resolved:
         given = {"name": given} if isinstance(given, str) else given
         if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-            words = f'should be a {kind_word(kind)}: a name, or an object with "name" and options'
-            return {}, [Problem("", f"{words}. Found {show(given)}.", "form")]
-        name = given["name"]
+            return {}, [Problem("", f"should be {component_words(kind)}. Found {show(given)}.")]
         try:
-            options = self.get(kind, name).options
+            entry = self.get(kind, given["name"])
         except RequestError as error:
-            return dict(given), error.problems
-        resolved: dict[str, Any] = {"name": name}
-        problems = [
-            Problem(key, _no_option(key, kind, name, options), "form")
-            for key in given
-            if key not in options and key != "name"
+            return given, error.problems
+
+        def place(kind: str, inner: Any) -> dict[str, Any]:
+            resolved, problems = self.resolve(kind, inner)
+            if problems:
+                raise PydanticCustomError("component", "the component is wrong", {INNER: problems})
+            return resolved
+
+        model = model_of(entry.cls)
+        try:
+            with guard(f"{_origin(entry)} cannot read its options"):
+                try:
+                    first = model.read(given, place).written()
+                    resolved = model.read(first, place).written()
+                except ValidationError as error:
+                    return given, problems_of(error, model)
+        except TaskloomError as error:
+            return given, [Problem("", str(error))]
+        return resolved, [
+            Problem(
+                key,
+                f"{_origin(entry)} reads {show(first[key])} as {show(value)}; what an option's validator "
+                "returns should be valid, and stay the same",
+            )
+            for key, value in resolved.items()
+            if value != first[key]
         ]
 
-        def place(nested: Nested, path: str) -> None:
-            problems.extend(self.resolve(nested.kind, nested.given, path)[1])
+    def _as_far_as_possible(self, run: Any, problems: list[Problem]) -> list[Problem]:
+        """The components' problems of a run that is not valid, so that the user sees all at once."""
+        known = {problem.path for problem in problems}
+        for path, kind, component in slots_of(run if isinstance(run, Mapping) else {}):
+            found = self.resolve(kind, component, path)[1]
+            problems += [one for one in found if one.path not in known and join(one.path, "name") not in known]
+        return problems
 
-        for option in options.values():
-            if option.name in given:
-                try:
-                    read = option.read(given[option.name])
-                    fill(read, place, option.name)
-                    kept = option.kept(given[option.name], read)
-                    resolved[option.name] = fill(kept, lambda one, _: self.resolve(one.kind, one.given)[0], "")
-                except ValueError as error:
-                    form = isinstance(error, FormError)
-                    problems.append(Problem(option.name, str(error), "form" if form else "fact"))
-            elif option.required:
-                problems.append(Problem(option.name, f"is missing; it should be {option.allowed}", "form"))
-            else:
-                resolved[option.name] = option.default
-        return resolved, problems
-
-    def _make(self, kind: str, resolved: Mapping[str, Any], path: str, problems: list[Problem]) -> Any:
-        known = len(problems)
-        complete, found = self.resolve(kind, resolved, path)
-        if found:
-            problems.extend(found)
-            return None
+    def _make(self, kind: str, given: Any) -> Component | list[Problem]:
+        complete, problems = self.resolve(kind, given)
+        if problems:
+            return problems
         entry = self.get(kind, complete["name"])
 
-        def place(nested: Nested, inner: str) -> Any:
-            return self._make(nested.kind, nested.given, join(path, inner), problems)
+        def place(kind: str, inner: Any) -> Component:
+            made = self._make(kind, inner)
+            if isinstance(made, list):
+                raise PydanticCustomError("component", "the component is wrong", {INNER: made})
+            return made
 
-        values: dict[str, Any] = {}
-        for option in entry.options.values():
-            try:
-                values[option.name] = fill(option.read(complete[option.name]), place, option.name)
-            except ValueError as error:  # a validator that changes its mind
-                problems.append(Problem(join(path, option.name), str(error)))
-        if len(problems) > known:
-            return None
-        origin = f"{kind_word(kind)} {entry.name!r} ({entry.origin})"
+        model = model_of(entry.cls)
         try:
-            with guard(f"{origin} cannot be constructed"):
+            options = model.read(complete, place)
+        except ValidationError as error:
+            return problems_of(error, model)
+        try:
+            with guard(f"{_origin(entry)} cannot be constructed"):
                 try:
-                    return entry.cls(**values)
+                    return entry.cls(**options.arguments())
                 except ValueError as error:  # what a constructor says of its options
                     raise TaskloomError(str(error)) from error
         except TaskloomError as error:
-            problems.append(Problem(path, str(error)))
-        return None
+            return [Problem("", str(error))]
 
-    def _used(self, kind: str, resolved: Mapping[str, Any]) -> Iterator[Entry]:
-        entry = self.get(kind, resolved["name"])
-        yield entry
-        inner: list[Nested] = []
-        for option in entry.options.values():
-            if option.name in resolved:
-                fill(option.read(resolved[option.name]), lambda nested, _: inner.append(nested), option.name)
-        for nested in inner:
-            given = nested.given
-            yield from self._used(nested.kind, {"name": given} if isinstance(given, str) else given)
+    def _used(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
+        """The entries of a component and of those inside it."""
+        used = [self.get(kind, resolved["name"])]
+
+        def place(kind: str, inner: Any) -> Any:
+            used.extend(self._used(kind, {"name": inner} if isinstance(inner, str) else inner))
+            return inner
+
+        model_of(used[0].cls).read(resolved, place)
+        return used
 
 
 @cache
@@ -226,9 +254,8 @@ def load_catalogue() -> Catalogue:
     return Catalogue(load_plugins())
 
 
-def _no_option(key: str, kind: str, name: str, options: Mapping[str, Option]) -> str:
-    message = unknown("option", key, options, where="options")
-    return message.replace(repr(key), f"{key!r} of {kind_word(kind)} {name!r}", 1)
+def _origin(entry: Entry) -> str:
+    return f"{kind_word(entry.kind)} {entry.name!r} ({entry.origin})"
 
 
 def _write(value: Any) -> bytes:

@@ -1,77 +1,108 @@
-"""pydantic's validation errors of a specification, as problems in our words."""
+"""pydantic's validation errors as problems in our words: where, what is allowed, what was found."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, get_args, get_origin
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from taskloom.core.errors import Problem, unknown
+from taskloom.core.options import Options
 from taskloom.core.specs import ComponentSpec
-from taskloom.core.words import bare, describe, join, keys_of, kind_word, refusal, show, without_null
+from taskloom.core.words import bare, component_words, describe, join, keys_of, kind_word, refusal, show
+
+#: Where the error of a component inside an option keeps that component's own problems.
+INNER = "problems"
+_OWN = ("value_error", "assertion_error")  # what validators raise
+Location = tuple[str | int, ...]
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:
-    """What is wrong with a ``RunSpec``, a ``GridSpec`` or a part of one, in our words.
-
-    ``prefix`` is the path of the part that was validated.
-    """
+    """What is wrong with a specification or with a component's options; ``prefix`` is the path of what was read."""
     items = error.errors(include_url=False)
-    places = [item["loc"] for item in items]
-    found = [
-        _problem(item, model, prefix)
-        for item in items
+    groups: dict[tuple[str, str], list[ErrorDetails]] = {}
+    for item in items:
         # pydantic counts only the valid items: a list with a bad one is not too short.
-        if item["type"] != "too_short" or not any(_inside(place, item["loc"]) for place in places)
-    ]
-    return list(dict.fromkeys(found))
+        if item["type"] != "too_short" or not any(_inside(other["loc"], item["loc"]) for other in items):
+            *_, last = ("", *item["loc"])
+            path = join(prefix, *_follow(item["loc"], model)[0], last if item["type"] == "extra_forbidden" else "")
+            key = str(item["loc"][-2]) if last == "[key]" else ""
+            groups.setdefault((path, key), []).append(item)
+    return [problem for (path, _), group in groups.items() for problem in _problems(path, group, model)]
 
 
-def _inside(place: tuple[str | int, ...], outer: tuple[str | int, ...]) -> bool:
+def _problems(path: str, items: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
+    """The problems at one path, where every member of a union may have something to say."""
+    for item in items:
+        if INNER in item.get("ctx", {}):
+            return [Problem(join(path, inner.path), inner.message) for inner in item["ctx"][INNER]]
+    item = min(items, key=lambda item: (item["type"] not in _OWN, len(item["loc"])))
+    steps, annotation, metadata = _follow(item["loc"], model)
+    if item["type"] == "extra_forbidden" and _is_model(annotation):
+        return [Problem(path, _unknown_key(str(item["loc"][-1]), annotation))]
+    if item["type"] in _OWN:
+        return [Problem(path, f"{item['msg'].partition(', ')[2]}. Found {show(item['input'])}.")]
+    is_component = annotation is ComponentSpec and bool(steps)
+    words = component_words(str(steps[-1])) if is_component else describe(annotation, metadata)
+    if item["type"] == "missing":
+        return [Problem(path, f"is missing; it should be {words}")]
+    if is_component:
+        return [Problem(path, f"should be {words}. Found {show(item['input'])}.")]
+    return [Problem(path, refusal(annotation, item["input"], metadata))]
+
+
+def _unknown_key(key: str, model: type[BaseModel]) -> str:
+    if issubclass(model, Options):
+        kind, _, name = model.__name__.partition(".")
+        text = unknown("option", key, [one for one in keys_of(model) if one != "name"], where="options")
+        return text.replace(repr(key), f"{key!r} of {kind_word(kind)} {name!r}", 1)
+    parts = [name for name, field in model.model_fields.items() if field.annotation is ComponentSpec]
+    text = unknown("key", key, keys_of(model), where="keys")
+    if parts and "did you mean" not in text:
+        text += f"; an option of the {' or the '.join(map(kind_word, parts))} should be inside that object"
+    return text
+
+
+def _inside(place: Location, outer: Location) -> bool:
     return len(place) > len(outer) and place[: len(outer)] == outer
 
 
-def _problem(item: ErrorDetails, model: Any, prefix: str) -> Problem:
-    steps, annotation, metadata = _follow(item["loc"], model)
-    path = join(prefix, *steps)
-    if item["type"] == "extra_forbidden":
-        key = str(item["loc"][-1])
-        return Problem(join(path, key), unknown("key", key, keys_of(annotation), where="keys"), "form")
-    words = describe(annotation, metadata)
-    if annotation is ComponentSpec and steps:
-        words = words.replace("component", kind_word(str(steps[-1])), 1)
-    if item["type"] == "missing":
-        return Problem(path, f"is missing; it should be {words}", "form")
-    if annotation is ComponentSpec:
-        return Problem(path, f"should be {words}. Found {show(item['input'])}.", "form")
-    return Problem(path, refusal(annotation, item["input"], metadata), "form")
-
-
-def _follow(loc: Sequence[str | int], annotation: Any) -> tuple[list[str | int], Any, Iterable[Any]]:
+def _follow(loc: Location, annotation: Any) -> tuple[list[str | int], Any, Iterable[Any]]:
     """The part of a location that leads through the models, and the type found there.
 
     A location may go on with names of pydantic's own for the members of a union; those say nothing to a user.
     """
     steps: list[str | int] = []
     metadata: Iterable[Any] = ()
-    for step in loc:
-        inner, args = without_null(bare(annotation)[0]), get_args(without_null(bare(annotation)[0]))
-        home = get_origin(inner) or inner
-        if isinstance(home, type) and issubclass(home, BaseModel):
+    for place, step in enumerate(loc):
+        inner = _without_null(bare(annotation)[0])
+        home, args = get_origin(inner) or inner, get_args(inner)
+        if not isinstance(home, type):
+            break
+        if issubclass(home, BaseModel):
             field = {info.alias or name: info for name, info in home.model_fields.items()}.get(str(step))
             if field is None:
                 return steps, inner, metadata
-            annotation, metadata = field.annotation, field.metadata
-        elif home is dict:
+            annotation, metadata = field.annotation, (field,)
+        elif issubclass(home, Mapping) and len(args) == 2:
+            if loc[place + 1 :] == ("[key]",):
+                return steps, args[0], ()
             annotation, metadata = args[1], ()
-        elif home is tuple and isinstance(step, int):
-            annotation, metadata = args[0 if args[-1] is Ellipsis else min(step, len(args) - 1)], ()
+        elif issubclass(home, Sequence) and args and isinstance(step, int):
+            annotation, metadata = args[min(step, len(args) - 1) if home is tuple and args[-1] is not ... else 0], ()
         else:
             break
         steps.append(step)
-    return steps, without_null(annotation) if _is_model(annotation) else annotation, metadata
+    return steps, _without_null(annotation) if _is_model(annotation) else annotation, metadata
+
+
+def _without_null(annotation: Any) -> Any:
+    """``X`` for ``X | None``."""
+    rest = [arg for arg in get_args(annotation) if arg is not NoneType]
+    return bare(rest[0])[0] if get_origin(annotation) in (Union, UnionType) and len(rest) == 1 else annotation
 
 
 def _is_model(annotation: Any) -> bool:
-    inner = without_null(bare(annotation)[0])
+    inner = _without_null(bare(annotation)[0])
     return isinstance(inner, type) and issubclass(inner, BaseModel)

@@ -11,9 +11,8 @@ from taskloom.core import TaskloomError
 from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.rows import Row, history_of, rows_of
 from taskloom.runs.analysis.differences import Difference, Nearest, differences
-from taskloom.runs.grid.canonical import digest
 from taskloom.runs.grid.contents import Contents
-from taskloom.runs.grid.identity import facts
+from taskloom.runs.grid.identity import digest, facts
 from taskloom.runs.grid.overrides import Overrides
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def _read_settings(
 
 
 def _read_setting(given: str) -> tuple[str, Any]:
-    """``path=value``, the value as JSON; a bare word is a text.
+    """``path=value``, the value as JSON; a bare word is a string.
 
     >>> _read_setting("stages.*.epochs=1"), _read_setting("stages.0.combiner=pcgrad")
     (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
@@ -54,13 +54,13 @@ def _read_setting(given: str) -> tuple[str, Any]:
     try:
         return path, json.loads(text, parse_constant=_refuse)
     except ValueError as error:
-        if not text or text[0] in '{["-+.0123456789' or "is no JSON" in str(error):
-            raise click.BadParameter(f"{text!r} is no JSON value: {error}") from None
+        if not text or text[0] in '{["-+.0123456789' or "is not a JSON" in str(error):
+            raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None
         return path, text
 
 
 def _refuse(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 _OPTIONS = (
@@ -68,7 +68,7 @@ _OPTIONS = (
         "--data",
         type=click.Path(path_type=Path),
         metavar="FOLDER",
-        help="Where data sets are: their files lie in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
+        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
     ),
     click.option(
         "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."
@@ -86,7 +86,7 @@ _OPTIONS = (
         "--only",
         multiple=True,
         metavar="LABEL",
-        help="Only rows with this label; * fits anything; may be repeated.",
+        help="Only rows with this label; * matches anything; may be repeated.",
     ),
     click.option("--smoke", is_flag=True, help="Every cell for a few steps on generated text with a tiny encoder."),
 )

@@ -10,22 +10,19 @@ from taskloom.registry.results.artifacts import write_text
 from taskloom.runs.cli.common import note, note_left_out, say, strict_check, strict_option
 
 
-@click.command(short_help="Write the JSON schema of grids, or of one grid.")
-@click.argument("grid", required=False)
+@click.command(short_help="Write the JSON schema of grids.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it there instead of to stdout.")
 @strict_option
-def schema(grid: str | None, out: Path | None) -> None:
+def schema(out: Path | None) -> None:
     """Write the JSON schema of grids, with every installed component and its options.
 
     An editor that knows the schema completes and checks a grid while it is written: names, options with their types,
-    ranges, defaults and docstrings, and dotted paths. Name the file under "$schema" in the grid:
+    ranges, defaults and docstrings. Name the file under "$schema" in the grid:
 
     \b
       {"$schema": "./grid.schema.json", "base": …}
 
-    With GRID, the schema is that of this grid: it knows the tasks, stages and components of its base, so it says of
-    each path whether it leads somewhere and what may stand there. It accepts GRID if and only if `taskloom validate`
-    finds nothing wrong with its form. Write it again when base or components change.
+    It accepts every valid grid; `taskloom validate` checks the rest, such as where dotted paths lead.
 
     VS Code needs nothing else. For all grids of a folder without "$schema" in them, put into .vscode/settings.json:
 
@@ -35,16 +32,13 @@ def schema(grid: str | None, out: Path | None) -> None:
     \b
     Examples:
       taskloom schema --out grid.schema.json
-      taskloom schema surgery.json --out surgery.schema.json
       taskloom schema | jq '."$defs"."loss.smart".properties | keys'
     """
     from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.registry.installed.schema import grid_schema, written
-    from taskloom.runs.grid.grid import load_grid
-    from taskloom.runs.grid.grid_schema import schema_of
 
     catalogue = strict_check(load_catalogue())
-    text = written(grid_schema(catalogue) if grid is None else schema_of(load_grid(grid), catalogue))
+    text = written(grid_schema(catalogue))
     note_left_out(catalogue.failed)
     if out is None:
         say(text.rstrip("\n"))

@@ -67,7 +67,8 @@ def _known(source: str, registry: Path) -> GridRecord:
 
 def _unrun(source: str) -> GridRecord:
     """A grid's record before its first run: all holes."""
-    from taskloom.runs.grid.grid import expand, load_grid
+    from taskloom.runs.grid.expansion import expand
+    from taskloom.runs.grid.grid import load_grid
 
     grid = load_grid(source)
     expansion = expand(grid, allow_large=True)

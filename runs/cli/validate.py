@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 def validate(context: click.Context, grid: str, yes: bool, as_json: bool, overrides: "Overrides") -> None:
     """Check GRID and everything that it names, and report all errors together. Exits with 2 if there are any.
 
-    With --json each error has a kind: "form" for what the grid's own schema refuses too (`taskloom schema GRID`),
-    "fact" for what no schema can know: missing files, parts that do not fit together, a label that stands twice.
-
     \b
     Examples:
       taskloom validate grid.json

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from taskloom.core.events import Job
-from taskloom.runs.grid.canonical import digest
+from taskloom.runs.grid.identity import digest
 
 
 class Durations:

@@ -1,4 +1,4 @@
-"""Components from resolved specifications, and what of them counts for identity."""
+"""Components from resolved specifications."""
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,9 +26,3 @@ def make_task(catalogue: "Catalogue", name: str, spec: dict[str, Any]) -> Task:
         loss=make(catalogue, Loss, spec["loss"]),
         metric=make(catalogue, Metric, spec["metric"]),
     )
-
-
-def without_locations(catalogue: "Catalogue", kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A component's options less those that change no result, such as where a file lies."""
-    places = catalogue.get(kind, spec["name"]).cls.location_options
-    return {key: value for key, value in spec.items() if key not in places}

@@ -1,15 +1,15 @@
-"""What lies behind the names in a specification: data files and weights, each read, checked and hashed once."""
+"""What the names in a specification stand for: data files and weights, each read, checked and hashed once."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic_core import to_json
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
 from taskloom.core.guard import guard
 from taskloom.core.words import kind_word, show
 from taskloom.runs.grid.build import make
-from taskloom.runs.grid.canonical import canonical
 from taskloom.runs.grid.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Contents:
-    """What lies behind the names in a spec – data files and weights – each read and hashed once."""
+    """The content of data files and weights that runs name, each read and hashed once."""
 
     def __init__(self, catalogue: "Catalogue", overrides: Overrides) -> None:
         self._catalogue = catalogue
         self._overrides = overrides
-        self._known: dict[str, str | TaskloomError] = {}
+        self._known: dict[bytes, str | TaskloomError] = {}
         self.notes: list[str] = []
 
     def problems(self, spec: dict[str, Any], known: set[str]) -> list[Problem]:
@@ -33,7 +33,8 @@ class Contents:
                 continue
             content = self._content(kind, component)
             if isinstance(content, TaskloomError):
-                found.append(Problem(path, f"{content}{self._advice(kind, component)}"))
+                advice = self._advice(kind, component)
+                found.append(Problem(path, f"{str(content).rstrip('.')}{advice}" if advice else str(content)))
         return found
 
     def _advice(self, kind: str, component: dict[str, Any]) -> str:
@@ -49,7 +50,7 @@ class Contents:
         return {path: str(self._content(kind, component)) for path, kind, component in _sources(spec)}
 
     def _content(self, kind: str, component: dict[str, Any]) -> "str | TaskloomError":
-        key = canonical([kind, component])
+        key = to_json([kind, component])
         if key not in self._known:
             entry = self._catalogue.get(kind, component["name"])
             try:
@@ -83,7 +84,7 @@ class Contents:
         content = part.fingerprint()
         filled = part.kind == "encoder" or bool(content)  # an encoder without weights has nothing to say
         if not isinstance(content, str) or not filled:
-            raise TaskloomError(f"{where}: fingerprint() should be a text, a fingerprint. Found {show(content)}.")
+            raise TaskloomError(f"{where}: fingerprint() should be a string, a fingerprint. Found {show(content)}.")
         if not self._catalogue.get(part.kind, part.name).builtin and (again := part.fingerprint()) != content:
             found = f"Found {show(content, 40)}, then {show(again, 40)}."
             raise TaskloomError(f"{where}: fingerprint() should be the same every time, or no result lasts. {found}")
@@ -100,7 +101,7 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
     sizes = {len(column) for column in examples.columns} | {len(examples)}
     if len(examples.columns) != data.columns or len(sizes) != 1:
         raise DataError(
-            f"{where}: should have {data.columns} column(s) of {len(examples)} texts. "
+            f"{where}: should have {data.columns} column(s) of {len(examples)} strings. "
             f"Found {len(examples.columns)} of {', '.join(str(len(column)) for column in examples.columns)}."
         )
     _check_texts(where, examples)
@@ -118,7 +119,7 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
     if not np.isfinite(labels).all():
         raise DataError(f"{where}: labels should be numbers. Found {labels[~np.isfinite(labels)][0]}.")
     if data.labels.classes and (broken := labels[labels != np.round(labels)]).size:
-        raise DataError(f"{where}: labels are classes and should be whole numbers. Found {broken[0]:g}.")
+        raise DataError(f"{where}: labels are classes and should be integers. Found {broken[0]:g}.")
     low, high = float(labels.min()), float(labels.max())
     if not (data.labels.low <= low and high <= data.labels.high):
         allowed = f"{data.labels.low:g} to {data.labels.high:g}"
@@ -126,13 +127,15 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
 
 
 def _check_texts(where: str, examples: Examples) -> None:
-    """Every text and every id is a text, and can be written down."""
+    """Every text and every id is a string that can be written down."""
     for what, texts in (*(("text", column) for column in examples.columns), ("id", examples.ids)):
         if isinstance(texts, str):
-            raise DataError(f"{where}: a column should hold a text per example. Found a single text.")
+            raise DataError(f"{where}: a column should hold a string per example. Found a single string.")
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                raise DataError(f"{where}: {what} {place} should be a text. Found {type(text).__name__} {show(text)}.")
+                raise DataError(
+                    f"{where}: {what} {place} should be a string. Found {type(text).__name__} {show(text)}."
+                )
         try:
             "".join(texts).encode()
         except UnicodeEncodeError:

@@ -1,35 +1,33 @@
-"""A grid file → the runs it stands for."""
+"""A grid file → what it says, and the run that it starts from."""
 
-import itertools
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.core.words import show
 from taskloom.registry.installed.manager import packaged_grids
-from taskloom.runs.grid.lenient import read
-from taskloom.runs.grid.paths import PathError, assign
+from taskloom.registry.installed.problems import problems_of
 
-#: A grid of more cells than this is more likely a slip than a wish.
-LARGE = 10_000
+M = TypeVar("M", bound=BaseModel)
+Location = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid as it was found: its name, where it lies, and what it says.
+    """A grid as it was found: its name, its file, and what it says.
 
-    ``problems`` are those of its form. Where there are any, ``spec`` is what the rest of it says, so that a plan can
-    report everything at once.
+    Where parts of it are not valid, ``problems`` says so and ``spec`` is what the rest says, so that a plan can report
+    everything at once.
     """
 
     name: str
@@ -39,72 +37,62 @@ class Grid:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One row of the table before seeds: its label and the run it stands for.
-
-    ``settings`` is what the grid lays over its base for this row. A row that is not ``chosen`` keeps its place in
-    the table and is not run. One that the grid lists as a cell is ``explicit`` and never excluded. ``problems`` are
-    settings that lead nowhere.
-    """
-
-    label: str
-    spec: dict[str, Any]
-    reported: dict[str, float] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    chosen: bool = True
-    explicit: bool = False
-    problems: tuple[Problem, ...] = ()
-
-
 def load_grid(source: str) -> Grid:
     """Read a grid by the name of a packaged one or by the path of a JSON file."""
     packaged = packaged_grids()
     if source in packaged and packaged[source].conflict:
         raise RequestError(source, [Problem("", packaged[source].conflict)])
     path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - raises
-    if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is no file, not an error
-        what = "is a folder, not a file" if os.path.isdir(path) else "is no file"  # noqa: PTH112
-        hint = unknown("packaged grid", source, packaged, where="packaged")
-        raise RequestError(source, [Problem("", f"{str(path)!r} {what}, and there is {hint}")])
+    if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
+        raise RequestError(source, [Problem("", _no_file(path, source, packaged))])
     raw = _read_json(path)
-    spec, problems = read(GridSpec, raw)
+    spec, problems = read_spec(GridSpec, raw)
     if spec is None:
         raise RequestError(str(path), problems)
     return Grid(spec.name or _name_of(path), path, spec, raw, tuple(problems))
 
 
-def _name_of(path: Path) -> str:
-    name = path.stem
+def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:
+    if os.path.isdir(path):  # noqa: PTH112 - a name may be too long
+        return f"{str(path)!r} is a folder, not a file"
     try:
-        GridSpec(name=name, base="")
-    except ValidationError:
-        message = (
-            f"a grid's name is its file's, and {name!r} cannot be one: it should start with a letter or digit and "
-            'go on with letters, digits, ".", "_" or "-". Rename the file or set "name".'
-        )
-        raise RequestError(str(path), [Problem("name", message)]) from None
-    return name
+        beside = [other.name for other in path.parent.glob("*.json")]
+    except (OSError, ValueError):  # a folder that may not be read, or a name that no file can have
+        beside = []
+    near = get_close_matches(path.name, beside, n=1)
+    if near:
+        return f"{str(path)!r} is not a file; did you mean {str(path.parent / near[0])!r}?"
+    return f"{str(path)!r} is not a file, and there is {unknown('packaged grid', source, packaged, where='packaged')}"
+
+
+def _name_of(path: Path) -> str:
+    try:
+        GridSpec(name=path.stem, base="")
+    except ValidationError as error:
+        (problem,) = problems_of(error, GridSpec)
+        text = f'the file has the name of the grid, and {problem.message} Rename the file, or set "name".'
+        raise RequestError(str(path), [Problem("name", text)]) from None
+    return path.stem
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    def refuse(message: str, kind: Literal["form", "fact"] = "fact") -> RequestError:
-        return RequestError(str(path), [Problem("", message, kind)])
+    def refuse(message: str) -> RequestError:
+        return RequestError(str(path), [Problem("", message)])
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = dict(pairs)
         if len(seen) < len(pairs):
             twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
-            raise refuse(f"the key {twice[0]!r} stands twice in one object; keep one of them")
+            raise refuse(f"the key {twice[0]!r} appears twice in one object; keep one of them")
         return seen
 
     def no_constant(text: str) -> float:
-        raise refuse(f"{text} is no JSON number")
+        raise refuse(f"{text} is not a JSON number")
 
     def number(text: str) -> float:
         value = float(text)
         if math.isinf(value):
-            raise refuse(f"{show(text, 30)} is too large a number")
+            raise refuse(f"the number {show(text, 30)} is too large")
         return value if set(text) & set(".eE") else int(text)
 
     try:
@@ -114,49 +102,14 @@ def _read_json(path: Path) -> dict[str, Any]:
         )
         json.dumps(raw, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        raise refuse(f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise refuse(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except UnicodeEncodeError:
-        raise refuse("a text in it holds half a character (a lone surrogate such as \\ud800); take it out") from None
+        raise refuse("a string in it holds half a character (a lone surrogate such as \\ud800); take it out") from None
     except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise refuse(f"cannot be read: {error}") from None
     if not isinstance(raw, dict):
-        raise refuse(f"a grid should be a JSON object. Found {type(raw).__name__}.", "form")
+        raise refuse(f"a grid should be a JSON object. Found {show(raw)}.")
     return raw
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """The rows of a grid in table order, and what is wrong with the grid as a whole."""
-
-    variants: list[Variant]
-    problems: list[Problem]
-
-
-def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
-    """The product of the grid's axes, then its explicit cells. What ``exclude`` leaves out is the plan's to say."""
-    spec = grid.spec
-    base, wrong = base_of(grid)
-    problems = [*grid.problems, *wrong]
-    choices = _choices(spec, problems)
-    wanted = (math.prod(len(axis) for axis in choices) + len(spec.cells)) * len(spec.seeds)
-    if wanted > LARGE and not allow_large:
-        text = f"the grid has {wanted:,} cells, more than {LARGE:,}; pass --yes if that is meant"
-        problems.append(Problem("axes", text))
-        choices = [axis[:1] for axis in choices]  # enough to find what else is wrong
-    variants: list[Variant] = []
-    if choices or not spec.cells:
-        for combination in itertools.product(*choices):
-            settings = {path: value for choice in combination for path, value in choice.settings.items()}
-            label = ", ".join(choice.label for choice in combination) or "base"
-            places = {path: choice.where[path] for choice in combination for path in choice.where}
-            variants.append(_variant(label, base, settings, places))
-    for place, cell in enumerate(spec.cells):
-        places = {path: f"cells.{place}.set.{path}" for path in cell.set}
-        listed = _variant(cell.label, base, cell.set, places)
-        variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
-    problems += _overlaps(spec)
-    problems += _check_labels(variants, spec)
-    return Expansion(variants, list(dict.fromkeys(problems)))
 
 
 def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
@@ -165,108 +118,59 @@ def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
     while isinstance(raw, str):
         packaged = packaged_grids()
         if raw not in packaged:
-            return {}, [Problem("base", unknown("packaged grid", raw, packaged, where="packaged"), "form")]
+            return {}, [Problem("base", unknown("packaged grid", raw, packaged, where="packaged"))]
         if packaged[raw].conflict:
             return {}, [Problem("base", packaged[raw].conflict)]
         if raw in seen and path == packaged[raw].path:
-            return {}, [Problem("base", f"the grids {' → '.join([*seen, raw])} go in a circle")]
+            return {}, [Problem("base", f"the grids {' → '.join([*seen, raw])} refer to each other in a circle")]
         seen.append(raw)
         path = packaged[raw].path
         raw = _read_json(path).get("base", {})
-    run, found = read(RunSpec, raw, "base")
-    return {} if run is None else dict(plain(run)), found
+    run, found = read_spec(RunSpec, raw, "base")
+    return {} if run is None else plain(run), found
 
 
-def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], places: Mapping[str, str]) -> Variant:
-    """The base with values laid over it, outer paths before inner ones; ``places`` say where the grid sets a path."""
-    run, problems = deepcopy(base), list[Problem]()
-    for path in sorted(settings, key=lambda path: path.count(".")) if base else ():
-        try:
-            if path.split(".")[0] == "seed":
-                raise PathError('the seed is no axis; list seeds under "seeds"')
-            assign(run, path, deepcopy(settings[path]))
-        except PathError as error:
-            problems.append(Problem(places[path], str(error), "form"))
-    return Variant(label, run, settings=dict(settings), problems=tuple(problems))
+def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, list[Problem]]:
+    """The model of ``raw``, and all that is wrong with it.
 
-
-@dataclass(frozen=True)
-class _Choice:
-    """One value of an axis, or one step of a zip: what it is called, what it sets, and where in the grid it stands."""
-
-    label: str
-    settings: dict[str, Any]
-    where: dict[str, str]
-
-
-def _choices(spec: GridSpec, problems: list[Problem]) -> list[list[_Choice]]:
-    choices = [
-        [_Choice(label, {path: value}, {path: f"axes.{path}"}) for label, value in _labelled(path, axis)]
-        for path, axis in spec.axes.items()
-    ]
-    for place, group in enumerate(spec.zip):
-        sizes = {path: len(axis) for path, axis in group.items()}
-        if len(set(sizes.values())) != 1:
-            found = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
-            problems.append(Problem(f"zip.{place}", f"axes that move together should be equally long. Found {found}."))
-            continue
-        columns = [_labelled(path, axis) for path, axis in group.items()]
-        choices.append(
-            [
-                _Choice(
-                    ", ".join(dict.fromkeys(label for label, _ in row)),
-                    {path: value for path, (_, value) in zip(group, row, strict=True)},
-                    {path: f"zip.{place}.{path}" for path in group},
-                )
-                for row in zip(*columns, strict=True)
-            ]
-        )
-    return choices
-
-
-def _labelled(path: str, axis: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Any]]:
-    if isinstance(axis, Mapping):
-        return list(axis.items())
-    return [(_label(path, value), value) for value in axis]
-
-
-def _label(path: str, value: Any) -> str:
-    """``pcgrad``, ``pcgrad(reduction=sum)``, ``lr=0.001``: what a reader of the table needs to tell rows apart."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict) and isinstance(value.get("name"), str):
-        options = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "name")
-        return f"{value['name']}({options})" if options else value["name"]
-    last = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
-    return f"{''.join(last)}={_short(value)}"
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _overlaps(spec: GridSpec) -> Iterator[Problem]:
-    """Two axes that set the same place: the second would undo the first, and labels would lie."""
-    axes = [(f"axes.{path}", path) for path in spec.axes]
-    axes += [(f"zip.{place}.{path}", path) for place, group in enumerate(spec.zip) for path in group]
-    for (_, one), (where, other) in itertools.combinations(axes, 2):
-        steps = list(zip(one.split("."), other.split("."), strict=False))
-        if one.count(".") == other.count(".") and all(a == b or "*" in (a, b) for a, b in steps):
-            yield Problem(where, f"sets the same place as {one}; an axis would undo the other. Leave out one of them.")
-
-
-def _check_labels(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
+    Where something is wrong the model is that of the rest, so that what comes later can be checked too; None if too
+    little is left.
+    """
     problems: list[Problem] = []
-    labels = [variant.label for variant in variants]
-    counts = Counter(labels)
-    listed = {cell.label for cell in spec.cells}
-    for label in (label for label, count in counts.items() if count > 1):
-        cure = "give a cell another label" if label in listed else "give the axis an object from label to value"
-        problems.append(Problem("cells" if label in listed else "axes", f"two rows would be called {label!r}; {cure}"))
-    for label in (label for label in counts if not label.strip()):
-        problems.append(Problem("cells", f"a label should have something to read in it. Found {label!r}."))
-    if spec.baseline is not None and spec.baseline not in labels:
-        problems.append(Problem("baseline", unknown("row", spec.baseline, labels, where="rows")))
-    if len(set(spec.seeds)) < len(spec.seeds):
-        problems.append(Problem("seeds", f"each seed should stand once. Found {list(spec.seeds)}.", "form"))
-    return problems
+    for _ in range(10):  # a valid rest shows after a round or two
+        try:
+            return model.model_validate(raw), problems
+        except ValidationError as error:
+            problems = problems or problems_of(error, model, prefix)
+            raw = _without(raw, error)
+    return None, problems
+
+
+def _without(raw: Any, error: ValidationError) -> Any:
+    """A copy without everything that the error complains of."""
+    rest: Any = deepcopy(raw)
+    found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in error.errors()]
+    places = {_removable(raw, place) for place in found}
+    for place in places:
+        if any(other != place and other[: len(place)] == place for other in places):
+            continue  # a list without its bad items is "too short": only a consequence
+        home: Any = rest
+        for step in place[:-1]:
+            home = home[step]
+        if place and isinstance(home, dict):
+            home.pop(place[-1], None)
+    return rest
+
+
+def _removable(raw: Any, place: Location) -> Location:
+    """The place, or the nearest around it, that is the key of an object: to take out of a list would shift the rest."""
+    removable: Location = ()
+    node = raw
+    for depth, step in enumerate(place, start=1):
+        if isinstance(node, dict) and step in node:
+            node, removable = node[step], place[:depth]
+        elif isinstance(node, list) and isinstance(step, int) and step < len(node):
+            node = node[step]
+        else:
+            break  # the names of unions and validators are not keys
+    return removable

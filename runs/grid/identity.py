@@ -1,9 +1,8 @@
 """What a cell is: everything that decides its result, and the name that follows from it."""
 
+import hashlib
+import json
 from typing import TYPE_CHECKING, Any
-
-from taskloom.runs.grid.build import without_locations
-from taskloom.runs.grid.canonical import digest
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -15,8 +14,24 @@ TRAINER = 1
 NOT_PART = frozenset({"resources"})
 
 
+def canonical(value: Any) -> str:
+    """One text for one JSON value, whatever the order of its keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def digest(value: Any) -> str:
+    """A short name for a JSON value: 20 hex digits of its SHA-256."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:20]
+
+
+def without_locations(catalogue: "Catalogue", kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A component's options without those that change no result, such as where a file is."""
+    locations = catalogue.get(kind, spec["name"]).cls.location_options
+    return {key: value for key, value in spec.items() if key not in locations}
+
+
 def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> dict[str, Any]:
-    """Exactly what is hashed: resolved spec less places, content of data and weights, plugins and their versions.
+    """Exactly what is hashed: resolved spec without locations, content of data and weights, plugins and their versions.
 
     Example: ``{"spec": {…}, "content": {"encoder": "9f…"}, "plugins": {"taskloom": "0.1.0"}, "trainer": 1}``.
     Runs with equal facts have equal results, so what differs between two cells is found here.

@@ -1,4 +1,4 @@
-"""What the command line lays over a whole grid: where data lie, other weights, any setting; a smoke run; some rows.
+"""What the command line lays over a whole grid: where data are, other weights, any setting; a smoke run; some rows.
 
 Everything here works on variants, the rows of a grid before they are resolved, so a cell's recorded specification and
 identity say what was really run.
@@ -6,7 +6,6 @@ identity say what was really run.
 
 import json
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +16,8 @@ from pydantic import ValidationError
 from taskloom.core.errors import DataError, Problem, RequestError, unknown
 from taskloom.core.specs import RunSpec, plain
 from taskloom.registry.results.records import OVERRIDES
-from taskloom.runs.grid.grid import Grid, Variant
+from taskloom.runs.grid.expansion import Variant, copied
+from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.paths import PathError, assign, component_of, parts_of, values_at
 from taskloom.runs.grid.smoke import smoke_grid, smoke_run
 
@@ -69,7 +69,7 @@ def override(grid: Grid, variants: list[Variant], overrides: Overrides, catalogu
         said.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
     if overrides.data is not None:
         notes += _DataFolder(overrides.data, catalogue).rewrite(specs)
-    before = deepcopy(specs)
+    before = copied(specs)
     if overrides.epochs is not None:
         _shorten(specs, overrides.epochs)
         said.append(f"at most {overrides.epochs} epoch{'' if overrides.epochs == 1 else 's'} per stage")
@@ -80,12 +80,21 @@ def override(grid: Grid, variants: list[Variant], overrides: Overrides, catalogu
     specs = [_complete(spec) for spec in specs]
     lost = [one.label for one, old, new in zip(variants, before, specs, strict=True) if _loses(one.settings, old, new)]
     if lost:
-        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        notes.append(f"other values than the grid's own in {', '.join(lost[:3])}{more}: labels may no longer fit")
+        notes.append(f"other values than the grid's own in {quoted(lost)}: labels may no longer fit")
     if said or notes:
         grid = replace(grid, raw={**grid.raw, OVERRIDES: [*said, *notes]})
     changed = [replace(one, spec=spec) for one, spec in zip(variants, specs, strict=True)]
     return Overridden(grid, _choose(changed, overrides.only), notes)
+
+
+def quoted(labels: list[str]) -> str:
+    """Labels of rows, the first few, as they read in a sentence.
+
+    >>> quoted(["sum, lr=1", "pcgrad, lr=1"])
+    "'sum, lr=1', 'pcgrad, lr=1'"
+    """
+    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+    return ", ".join(map(repr, labels[:3])) + more
 
 
 def _refuse_with_smoke(overrides: Overrides) -> None:
@@ -98,12 +107,12 @@ def _refuse_with_smoke(overrides: Overrides) -> None:
 def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> None:
     """Set a value in every run that has the place; it is an error if none has."""
     if path.split(".")[0] == "seed":
-        raise RequestError("--set", [Problem(path, 'a grid lists its seeds under "seeds"')])
+        raise RequestError("--set", [Problem(path, 'seeds should be listed under "seeds" in the grid')])
     failed: list[str] = []
     for spec in specs:
         try:
-            trial = deepcopy(spec)
-            assign(trial, path, deepcopy(value))
+            trial = copied(spec)
+            assign(trial, path, copied(value))
         except PathError as error:
             failed.append(str(error))
         else:
@@ -113,11 +122,11 @@ def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> No
 
 
 def _complete(spec: dict[str, Any]) -> dict[str, Any]:
-    """The run with the specs' defaults written out, so that paths lead somewhere; as it is if it is wrong in form."""
+    """The run with the specs' defaults written out, so that paths lead somewhere; as it is if it is not valid."""
     try:
-        return dict(plain(RunSpec.model_validate(spec)))
+        return plain(RunSpec.model_validate(spec))
     except ValidationError:
-        return deepcopy(spec)
+        return copied(spec)
 
 
 def _shorten(specs: list[dict[str, Any]], most: int) -> None:
@@ -155,7 +164,7 @@ def _fits(label: str, pattern: str) -> bool:
 
 
 class _DataFolder:
-    """One folder for all data sets that have an option ``dir``: their files lie in it, or in a folder of their name."""
+    """One folder for all data sets that have an option ``dir``: their files are in it, or in a folder of their name."""
 
     def __init__(self, folder: Path, catalogue: "Catalogue") -> None:
         self.folder = folder.expanduser().absolute()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from taskloom.core.errors import unknown
+from taskloom.core.words import show
 
 
 class PathError(ValueError):
@@ -53,25 +54,18 @@ def _key(node: Any, parts: list[str], place: int, *, may_be_new: bool) -> Any:
             return key
         raise PathError(f"the path leads nowhere: {unknown(f'entry in {before}', key, node, where='there')}")
     if isinstance(node, list):
-        index = index_of(key)
-        if index is not None and index < len(node):
+        index = int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else len(node)
+        if index < len(node):
             return index
-        span = "nothing" if not node else "0" if len(node) == 1 else f"0 to {len(node) - 1}"
-        raise PathError(f"the path leads nowhere: {before} is a list with {span}. Found {key!r}.")
-    raise PathError(f"the path leads nowhere: {before} is {node!r} and has no {key!r}")
-
-
-def index_of(key: str) -> int | None:
-    """The place in a list that a step of a path stands for; None if it is no number.
-
-    >>> index_of("0"), index_of("first")
-    (0, None)
-    """
-    return int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else None
+        last = len(node) - 1
+        span = {-1: f"{before} is empty", 0: f"{before} has only {before}.0"}
+        text = span.get(last, f"{before} goes from {before}.0 to {before}.{last}")
+        raise PathError(f"the path leads nowhere: {text}. Found {'.'.join(parts[: place + 1])!r}.")
+    raise PathError(f"the path leads nowhere: {before} is {show(node)} and has no {key!r}")
 
 
 def parts_of(run: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The tasks or the stages of a run; one that is wrong in form gives those it has.
+    """The tasks or the stages of a run; one that is not valid gives those it has.
 
     >>> parts_of({"stages": [{"epochs": 1}, "slip"]}, "stages"), parts_of({"tasks": 3}, "tasks")
     ([{'epochs': 1}], [])
@@ -114,7 +108,9 @@ def values_at(run: dict[str, Any], path: str) -> list[Any] | None:
         if key == "*":
             for node in nodes:
                 if not isinstance(node, dict | list):
-                    raise PathError(f"the path leads nowhere: {'.'.join(parts[:place])} is {node!r} and has no parts")
+                    raise PathError(
+                        f"the path leads nowhere: {'.'.join(parts[:place])} is {show(node)} and has no parts"
+                    )
             nodes = [each for node in nodes for each in (node.values() if isinstance(node, dict) else node)]
             continue
         component = all(isinstance(node, dict) and "name" in node for node in nodes)

@@ -1,19 +1,16 @@
 """Grid → plan: which cells there are, what each is exactly, and what is done already."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
-from taskloom.runs.grid.canonical import digest
 from taskloom.runs.grid.contents import Contents
-from taskloom.runs.grid.grid import Grid, Variant, expand
-from taskloom.runs.grid.grid_schema import judged
-from taskloom.runs.grid.identity import facts, stage_keys
-from taskloom.runs.grid.overrides import Overrides, override
+from taskloom.runs.grid.expansion import Variant, expand
+from taskloom.runs.grid.grid import Grid
+from taskloom.runs.grid.identity import digest, facts, stage_keys
+from taskloom.runs.grid.overrides import Overrides, override, quoted
 from taskloom.runs.grid.paths import PathError, matches
 
 if TYPE_CHECKING:
@@ -68,58 +65,71 @@ def make_plan(
 ) -> Plan:
     """Expand and check a grid; every problem is found here, before the first step of training.
 
-    ``ledger`` tells which cells are finished; without one all are new. ``overrides`` are laid over every row. Rows
-    that they do not choose and that could not be run are left out.
+    ``ledger`` knows which cells are finished; without one all are new. ``overrides`` are laid over every row before it
+    is resolved. Rows that they do not choose and that could not be run are left out.
     """
     overrides = overrides or Overrides()
-    # What is laid over a grid may repair what its schema refuses, or leave it out.
-    sort_out = partial(judged, grid, catalogue, complete=overrides == Overrides())
     expansion = expand(grid, allow_large=allow_large)
     problems = expansion.problems
     if not any(variant.spec for variant in expansion.variants):  # no base to speak of
-        raise RequestError(str(grid.path), sort_out(problems))
+        raise RequestError(str(grid.path), problems)
     # What is left out is a matter of the grid as it is written, not of what is laid over it.
-    rows = [_Checked(variant, catalogue) for variant in expansion.variants]
-    excluded = _excluded(rows, grid, problems)
-    kept = [each for each in rows if each.variant.label not in excluded or each.variant.explicit]
-    wanted = override(grid, [each.variant for each in kept], overrides, catalogue)
+    excluded = _excluded(expansion.variants, grid, catalogue, problems)
+    kept = [variant for variant in expansion.variants if variant.explicit or variant.label not in excluded]
+    wanted = override(grid, kept, overrides, catalogue)
     grid, contents = wanted.grid, Contents(catalogue, overrides)
-    checked = [_Checked(variant, catalogue) for variant in wanted.variants]
-    problems += _column_problems(checked, grid)
-    for each in checked:
-        each.problems += contents.problems(each.spec, {problem.path for problem in each.problems})
-    checked = [each for each in checked if each.variant.chosen or not each.problems]
-    found = sort_out([*problems, *_row_problems(checked)])
-    if found:
-        raise RequestError(str(grid.path), found)
+    problems += _column_problems(wanted.variants, grid)
+    rows = [_resolved(variant, catalogue, contents) for variant in wanted.variants]
+    rows = [row for row in rows if row.variant.chosen or not row.problems]
+    problems += _row_problems(rows)
+    if problems:
+        raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
-    cells = []
-    for each in checked:
-        versions = catalogue.versions(each.spec)
-        for seed in grid.spec.seeds:
-            spec = {**each.spec, "seed": seed}
-            made_of = facts(spec, catalogue, contents)
-            cell = digest(made_of)
-            cells.append(
-                PlannedCell(
-                    id=cell,
-                    label=each.variant.label,
-                    seed=seed,
-                    status=states.get(cell, "new"),
-                    spec=spec,
-                    versions=versions,
-                    stage_keys=stage_keys(spec, catalogue, contents),
-                    reported=each.variant.reported,
-                    chosen=each.variant.chosen,
-                    facts=made_of,
-                )
-            )
+    cells = [cell for row in rows for cell in _cells(row, grid, catalogue, contents, states)]
     notes = (*wanted.notes, *contents.notes, *_replaced(grid, cells, ledger))
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A variant with its resolved spec and what is wrong with it."""
+
+    variant: Variant
+    spec: dict[str, Any]
+    problems: list[Problem]
+
+
+def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> _Row:
+    spec, found = catalogue.resolve_run(variant.spec)
+    problems = [*variant.problems, *found]
+    return _Row(variant, spec, problems + contents.problems(spec, {problem.path for problem in problems}))
+
+
+def _cells(
+    row: _Row, grid: Grid, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
+) -> Iterator[PlannedCell]:
+    """The cells of a row, one for each seed."""
+    made_of = facts(row.spec, catalogue, contents)
+    for seed in grid.spec.seeds:
+        spec = {**row.spec, "seed": seed}
+        facts_of_cell = {**made_of, "spec": {**made_of["spec"], "seed": seed}}
+        identity = digest(facts_of_cell)
+        yield PlannedCell(
+            id=identity,
+            label=row.variant.label,
+            seed=seed,
+            status=states.get(identity, "new"),
+            spec=spec,
+            versions=made_of["plugins"],
+            stage_keys=stage_keys(spec, catalogue, contents),
+            reported=row.variant.reported,
+            chosen=row.variant.chosen,
+            facts=facts_of_cell,
+        )
+
+
 def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> Iterator[str]:
-    """A word of warning if nothing of what was run here under the grid's name is part of it any more."""
+    """A warning if nothing of what was run here under the grid's name is part of it any more."""
     if ledger is None or grid.name not in ledger.grid_names():
         return
     before = ledger.grid(grid.name)
@@ -137,68 +147,51 @@ def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> 
         )
 
 
-class _Checked:
-    """A variant with its resolved spec and what is wrong with it."""
-
-    def __init__(self, variant: Variant, catalogue: "Catalogue") -> None:
-        self.variant = variant
-        self.spec, problems = catalogue.resolve_run(variant.spec)
-        self.problems = [*variant.problems, *problems]
-
-
-def _excluded(rows: list[_Checked], grid: Grid, problems: list[Problem]) -> dict[str, int]:
+def _excluded(variants: list[Variant], grid: Grid, catalogue: "Catalogue", problems: list[Problem]) -> dict[str, int]:
     """Label → place of the first entry of ``exclude`` that leaves a row of the product out.
 
     An entry may name values as the grid has them, or defaults.
     """
+    if not grid.spec.exclude:
+        return {}
+    product = [(one.label, [one.spec, catalogue.resolve_run(one.spec)[0]]) for one in variants if not one.explicit]
     excluded: dict[str, int] = {}
-    product = [each for each in rows if not each.variant.explicit]
     for place, entry in enumerate(grid.spec.exclude):
-        out = [each.variant.label for each in product if _matches(entry, each)]
+        out = [label for label, specs in product if any(_matches(entry, spec) for spec in specs)]
         excluded = {**dict.fromkeys(out, place), **excluded}
         if not out:
             text = "leaves nothing out: no row of the product has all of these values"
             problems.append(Problem(f"exclude.{place}", f"{text}. Found {json.dumps(entry)}."))
-    if all(each.variant.label in excluded and not each.variant.explicit for each in rows):
+    if all(variant.label in excluded and not variant.explicit for variant in variants):
         problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
     return excluded
 
 
-def _matches(entry: Mapping[str, Any], each: _Checked) -> bool:
-    for run in (each.variant.spec, each.spec):
-        try:
-            if all(matches(run, path, value) for path, value in entry.items()):
-                return True
-        except PathError:
-            continue  # this row lacks the place, say a second stage
-    return False
+def _matches(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
+    try:
+        return all(matches(run, path, value) for path, value in entry.items())
+    except PathError:
+        return False  # this row lacks the place, say a second stage
 
 
-def _column_problems(checked: list[_Checked], grid: Grid) -> Iterator[Problem]:
+def _column_problems(variants: list[Variant], grid: Grid) -> Iterator[Problem]:
     """Columns and published figures that no row can have."""
-    runs = [each.variant.spec.get("tasks") for each in checked]
+    runs = [variant.spec.get("tasks") for variant in variants]
     tasks = {name for run in runs if isinstance(run, dict) for name in run}
     columns = [*sorted(tasks), "overall", "seconds", "memory"]
     wanted = [("table.columns", column) for column in grid.spec.table.columns or ()]
     wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.spec.cells) for key in cell.reported]
     for path, column in wanted:
         if column not in columns:
-            yield Problem(path, unknown("column", column, columns, where="columns"), "form")
-    twice = [column for column, count in Counter(grid.spec.table.columns or ()).items() if count > 1]
-    if twice:
-        text = f"each column should stand once. Found {', '.join(twice)} more than once."
-        yield Problem("table.columns", text, "form")
+            yield Problem(path, unknown("column", column, columns, where="columns"))
 
 
-def _row_problems(checked: list[_Checked]) -> Iterator[Problem]:
-    """The problems of all rows, each said once with the rows it concerns."""
-    rows: dict[Problem, list[str]] = {}
-    for each in checked:
-        for problem in dict.fromkeys(each.problems):
-            rows.setdefault(problem, []).append(each.variant.label)
-    for problem, labels in rows.items():
-        where = ""
-        if len(labels) < len(checked) and not problem.path.startswith("cells."):
-            more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
-            where = f" [in {', '.join(labels[:3])}{more}]"
-        yield replace(problem, message=problem.message + where)
+def _row_problems(rows: list[_Row]) -> Iterator[Problem]:
+    """The problems of all rows, each once with the rows it concerns."""
+    labels: dict[Problem, list[str]] = {}
+    for row in rows:
+        for problem in dict.fromkeys(row.problems):
+            labels.setdefault(problem, []).append(row.variant.label)
+    for problem, concerned in labels.items():
+        everywhere = len(concerned) == len(rows) or problem.path.startswith("cells.")
+        yield problem if everywhere else replace(problem, message=f"{problem.message} [in {quoted(concerned)}]")

@@ -4,10 +4,10 @@ A smoke run shows in seconds that every cell of a grid can be trained and scored
 recorded under a name of its own.
 """
 
-from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from taskloom.runs.grid.expansion import copied
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.paths import component_of, parts_of
 
@@ -32,9 +32,9 @@ def smoke_grid(grid: Grid) -> Grid:
 def smoke_run(spec: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
     """A run for a few steps: a tiny encoder, a few generated rows for every task, at most one epoch per stage.
 
-    What is wrong in form or by name stays, for the plan to report.
+    What is not valid stays, for the plan to report.
     """
-    small = deepcopy(spec)
+    small = copied(spec)
     encoder = component_of(small.get("encoder"))
     if encoder is not None:
         small["encoder"] = ENCODER | {key: encoder[key] for key, values in KEPT.items() if encoder.get(key) in values}

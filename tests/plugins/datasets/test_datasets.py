@@ -15,7 +15,7 @@ from taskloom.plugins.datasets import taskloom_components
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.table import Table
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.build import without_locations
+from taskloom.runs.grid.identity import without_locations
 
 COURSE = ("sst", "cfimdb", "para", "sts")
 WRITERS = {"csv": ",", "tsv": "\t"}

@@ -15,7 +15,8 @@ from torch import Tensor
 from taskloom.core import Dropout, SpecialTokens, Tokens, WeightsError, derive_generator
 from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.build import make, without_locations
+from taskloom.runs.grid.build import make
+from taskloom.runs.grid.identity import without_locations
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 TINY = {"layers": 2, "width": 16, "heads": 4, "feed_forward": 24, "vocabulary": 60, "max_length": 48}

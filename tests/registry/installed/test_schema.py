@@ -1,21 +1,46 @@
-"""The JSON Schema of a grid: it accepts what the catalogue accepts and refuses what it refuses."""
+"""The JSON schema of grids: it accepts every valid grid, and refuses what is plainly wrong.
 
+Grids are packaged ones and ones made for this, changed in random places. ``TASKLOOM_GRIDS=5000`` tries that many.
+"""
+
+import copy
 import json
+import os
+from collections import Counter, OrderedDict, deque
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from click.testing import CliRunner
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from taskloom.core import GridSpec, Loss, RunSpec, hookimpl
-from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
-from taskloom.registry.installed.entries import INTERFACES, Entry
+from taskloom.core import GridSpec, Loss, RequestError, RunSpec, hookimpl
+from taskloom.registry.installed.catalogue import Catalogue
+from taskloom.registry.installed.entries import INTERFACES
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
-from taskloom.registry.installed.schema import component_schema, grid_schema
+from taskloom.registry.installed.schema import grid_schema
+from taskloom.runs.cli import cli
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import make_plan
+
+EXAMPLES = int(os.environ.get("TASKLOOM_GRIDS", "80"))
+Validator = jsonschema.Draft202012Validator
+
+
+class Closed(BaseModel):
+    """A model of a plugin's own."""
+
+    model_config = ConfigDict(extra="forbid")
+    depth: int = Field(1, ge=0, description="how deep")
+    kids: "list[Closed]" = []
 
 
 class Wrapped(Loss):
@@ -26,17 +51,21 @@ class Wrapped(Loss):
         scale: what it is multiplied with
     """
 
-    name = "test_wrapped"
+    name = "wrapped"
+    expects = "classes"
 
     def __init__(
         self,
         *,
         loss: Loss,
-        more: list[Loss] | None = None,
+        more: Annotated[list[Loss], Field(max_length=2)] | None = None,
         scale: Annotated[float, Field(gt=0, lt=10)] = 1.0,
         mode: Literal["a", "b"] = "a",
         pair: tuple[int, int] = (1, 2),
         title: str = "",
+        size: Annotated[int, Field(ge=1)] | Literal["all"] = "all",
+        table: dict[str, float] | None = None,
+        closed: Closed | None = None,
     ) -> None:
         super().__init__()
 
@@ -44,59 +73,38 @@ class Wrapped(Loss):
         return prediction.score.mean()
 
 
-@hookimpl
-def taskloom_components() -> list[type[Loss]]:
-    return [Wrapped]
+def catalogue_of(*classes: type[Loss]) -> Catalogue:
+    """Everything installed and some losses."""
 
+    @hookimpl
+    def taskloom_components() -> list[type[Loss]]:
+        return list(classes)
 
-@pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
-    """Everything installed and one loss with options of many types."""
     plugins: Plugins = load_plugins()
     plugins.add(SimpleNamespace(taskloom_components=taskloom_components), Plugin("test", COMPONENTS, "test", "1"))
     return Catalogue(plugins)
 
 
 @pytest.fixture(scope="module")
-def validator(catalogue: Catalogue) -> jsonschema.Draft202012Validator:
-    schema = json.loads(json.dumps(grid_schema(catalogue)))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+def catalogue() -> Catalogue:
+    return catalogue_of(Wrapped)
 
 
-def grid(loss: Any = "test_wrapped", **more: Any) -> dict[str, Any]:
-    return {"base": {"tasks": {"sst": {"data": {"name": "generated"}, "loss": loss}}}, **more}
+@pytest.fixture(scope="module")
+def schema(catalogue: Catalogue) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(grid_schema(catalogue), allow_nan=False))
+    Validator.check_schema(made)
+    return made
 
 
-NUMBERS = st.integers(1, 9) | st.floats(0.1, 9.9)
-WRAPPED = st.deferred(
-    lambda: st.fixed_dictionaries(
-        {"name": st.just("test_wrapped"), "loss": st.just("mse") | WRAPPED},
-        optional={
-            "more": st.none() | st.lists(WRAPPED | st.just("mse"), max_size=2),
-            "scale": NUMBERS,
-            "mode": st.sampled_from(["a", "b"]),
-            "pair": st.lists(st.integers(), min_size=2, max_size=2),
-            "title": st.text(),
-        },
-    )
-)
+def grid(loss: Any, **more: Any) -> dict[str, Any]:
+    return {"base": {"tasks": {"sst": {"data": {"name": "generated", "task": "sentiment"}, "loss": loss}}}, **more}
 
 
-@settings(max_examples=50, deadline=None)
-@given(loss=WRAPPED)
-def test_what_the_catalogue_accepts_the_schema_accepts(
-    catalogue: Catalogue, validator: jsonschema.Draft202012Validator, loss: Any
-) -> None:
-    resolved, problems = catalogue.resolve("loss", loss)
-    assert problems == []
-    validator.validate(grid(loss))
-    validator.validate(grid(resolved))
+# -- what is valid ----------------------------------------------------------------------------------------------------
 
 
-def test_every_installed_component_is_accepted_with_its_defaults(
-    catalogue: Catalogue, validator: jsonschema.Draft202012Validator
-) -> None:
+def test_every_installed_component_is_accepted_with_its_defaults(catalogue: Catalogue, schema: Any) -> None:
     for entry in catalogue.entries:
         resolved, _ = catalogue.resolve(entry.kind, entry.name)
         for written in (entry.name, {"name": entry.name}, resolved):
@@ -107,119 +115,328 @@ def test_every_installed_component_is_accepted_with_its_defaults(
                 run["stages"][0][entry.kind] = written
             elif entry.kind != "engine":  # chosen on the command line
                 run["tasks"]["a"][entry.kind] = written
-            validator.validate({"base": run})
+            Validator(schema).validate({"base": run})
 
 
-def test_a_resolved_run_and_every_packaged_grid_are_accepted(
-    catalogue: Catalogue, validator: jsonschema.Draft202012Validator
-) -> None:
+def test_every_packaged_grid_is_accepted_and_so_is_its_resolved_base(catalogue: Catalogue, schema: Any) -> None:
     for packaged in catalogue.plugins.grids.values():
         raw = json.loads(packaged.path.read_text())
-        validator.validate(raw)
+        Validator(schema).validate(raw)
         if isinstance(raw["base"], dict):
             run, problems = catalogue.resolve_run(raw["base"])
             assert [str(problem) for problem in problems] == []
-            validator.validate({"base": run})
+            Validator(schema).validate({"base": run})
 
 
 GOOD: list[dict[str, Any]] = [
-    {"base": "quickstart"},
     {"$schema": "grid.schema.json", "base": "quickstart", "name": "mine", "description": "x", "seeds": [0, 1]},
-    {"base": "quickstart", "axes": {"stages.0.combiner": ["sum", {"name": "pcgrad", "reduction": "sum"}]}},
-    {"base": "quickstart", "axes": {"stages.*.combiner": {"plain": "sum", "projected": "pcgrad"}}},
-    {
-        "base": "quickstart",
-        "axes": {"stages.0.combiner.reduction": ["sum", "mean"], "stages.0.optimizer.lr": [1e-5, 1]},
-    },
+    {"base": "quickstart", "axes": {"stages.*.combiner": {"plain": "sum", "projected": {"name": "pcgrad"}}}},
     {"base": "quickstart", "zip": [{"stages.0.epochs": [1, 2], "stages.0.schedule": ["linear", {"name": "cosine"}]}]},
     {"base": "quickstart", "cells": [{"label": "a", "set": {"tasks.*.loss": "mse"}, "reported": {"sst": 0.5}}]},
     {"base": "quickstart", "exclude": [{"stages.0.combiner": "sum"}], "baseline": "sum", "table": {"digits": 2}},
-    {"base": {**grid("mse")["base"], "stages": [{"schedule": "linear", "tasks": None}]}},
-    grid({"name": "test_wrapped"}, axes={"tasks.sst.loss.loss": ["mse"]}),  # the axis brings what the base lacks
+    {"base": {**grid("mse")["base"], "stages": [{"schedule": "linear", "tasks": None}, {"schedule": {"warmup": 1}}]}},
+    grid({"name": "wrapped", "loss": {"name": "wrapped", "loss": "mse"}, "scale": 2, "pair": [1.0, 2]}),
+    grid({"name": "wrapped"}, axes={"tasks.sst.loss.loss": ["mse"]}),  # the axis brings what the base lacks
 ]
-
-
-@pytest.mark.parametrize("raw", GOOD, ids=range(len(GOOD)))
-def test_good_grids_are_accepted(validator: jsonschema.Draft202012Validator, raw: dict[str, Any]) -> None:
-    GridSpec.model_validate(raw)
-    validator.validate(raw)
-
-
 BAD: list[dict[str, Any]] = [
     {},
     {"base": 3},
+    {"base": "quickstrat"},
     {"base": {"tasks": {}}},
     {"base": {"tasks": {"a": {}}}},
+    {"base": {"tasks": {"overall": {"data": "generated"}}}},
     {"bse": "quickstart", "base": "quickstart"},
-    {"base": "quickstart", "seeds": []},
-    {"base": "quickstart", "seeds": ["0"]},
-    {"base": "quickstart", "axes": {"stages.0.combiner": []}},
-    {"base": "quickstart", "axes": {"stages.0.combiner": ["pcgard"]}},
-    {"base": "quickstart", "axes": {"stages.0.combiner": {"a": {"name": "pcgrad", "reducton": "sum"}}}},
-    {"base": "quickstart", "axes": {"stages.*.epochs": ["three"]}},
-    {"base": "quickstart", "cells": [{"set": {}}]},
-    {"base": "quickstart", "cells": [{"label": "a", "set": {"tasks.sst.loss": "msee"}}]},
-    {"base": "quickstart", "zip": [{"stages.0.schedule": ["linaer"]}]},
-    grid("test_wraped"),
-    grid({"name": "test_wrapped", "scael": 1}),
-    grid({"name": "test_wrapped", "scale": 10}),
-    grid({"name": "test_wrapped", "scale": "1"}),
-    grid({"name": "test_wrapped", "scale": True}),
-    grid({"name": "test_wrapped", "mode": "c"}),
-    grid({"name": "test_wrapped", "pair": [1]}),
-    grid({"name": "test_wrapped", "loss": "pcgrad"}),
-    grid({"name": "test_wrapped", "loss": {"name": "mse", "scael": 1}}),
-    grid({"name": "test_wrapped", "more": ["mse", "msee"]}),
-    grid({"scale": 1}),
+    *({"base": "quickstart", "seeds": seeds} for seeds in ([], ["0"], [-1], 3)),
+    *({"base": "quickstart", "axes": axes} for axes in ([], {"stages.0.combiner": []}, {"stages.0.combiner": "sum"})),
+    *({"base": "quickstart", "cells": cells} for cells in ([{"set": {}}], [{"label": "a", "st": {}}])),
+    *({"base": {**grid("mse")["base"], "stages": [stage]}} for stage in ({"schedule": "linaer"}, {"epochs": "3"})),
+    *(grid(loss) for loss in ("wraped", "pcgrad", {"scale": 1}, {"name": "wrapped", "scael": 1})),
+    *(grid({"name": "wrapped", "scale": scale}) for scale in (10, "1", True)),
+    *(grid({"name": "wrapped", key: value}) for key, value in {"mode": "c", "pair": [1], "loss": "pcgrad"}.items()),
+    grid({"name": "wrapped", "loss": {"name": "mse", "scael": 1}}),
+    grid({"name": "wrapped", "more": ["mse", "msee"]}),
+    grid({"name": "wrapped", "closed": {"kids": [{"depth": -1}]}}),
 ]
 
 
-@pytest.mark.parametrize("raw", BAD, ids=range(len(BAD)))
-def test_bad_grids_are_refused(validator: jsonschema.Draft202012Validator, raw: dict[str, Any]) -> None:
-    assert not validator.is_valid(raw)
+@pytest.mark.parametrize(("raw", "valid"), [*((raw, True) for raw in GOOD), *((raw, False) for raw in BAD)])
+def test_the_schema_knows_good_from_bad(schema: Any, raw: dict[str, Any], valid: bool) -> None:
+    assert Validator(schema).is_valid(raw) is valid
 
 
-def test_the_schema_says_what_the_docstrings_say(catalogue: Catalogue) -> None:
-    schema = grid_schema(catalogue)
-    part = schema["$defs"]["loss.test_wrapped"]
+# -- grids that were changed at random --------------------------------------------------------------------------------
+
+RUN: dict[str, Any] = {
+    "encoder": {"name": "minbert", "layers": 1, "width": 8, "heads": 2, "vocabulary": 256, "max_length": 16},
+    "tasks": {
+        "sst": {
+            "data": {"name": "generated", "task": "sentiment", "size": 8, "dev_size": 4, "test_size": 4},
+            "loss": {"name": "wrapped", "loss": {"name": "cross_entropy"}, "size": 1},
+        },
+    },
+    "stages": [{"sampler": {"name": "round_robin", "batch_size": 2}, "optimizer": {"lr": 0.001}, "epochs": 1}, {}],
+}
+GRIDS: list[dict[str, Any]] = [
+    {"base": RUN},
+    {
+        "base": RUN,
+        "axes": {"stages.0.combiner": ["sum", "pcgrad"], "tasks.sst.loss.scale": {"small": 0.3, "large": 1}},
+        "zip": [{"stages.*.epochs": [1, 2], "tasks.*.head.dropout": [0.1, 0.2]}],
+        "cells": [
+            {"label": "a", "set": {"tasks.sst.loss.loss.label_smoothing": 0.1}, "reported": {"sst": 0.5}},
+            {"label": "b", "set": {"stages.0.sampler.name": "alternating", "stages.1": {"tasks": ["sst"]}}},
+        ],
+        "exclude": [{"stages.0.combiner": "sum", "stages.0.epochs": 2}],
+        "seeds": [0, 1],
+        "baseline": "a",
+        "table": {"columns": ["sst", "overall"], "digits": 2},
+    },
+]
+VALUES: list[Any] = [
+    *(None, True, 0, 1, 1.0, 2, -1, 0.3, 7.0, 1e300, 2**64, "", "a", "ab\n", "all", "été", "\u001b[1m", "a.b", "3x"),
+    *(
+        "mse",
+        "wrapped",
+        "sum",
+        "pcgrad",
+        "linear",
+        "cosine",
+        "alternating",
+        "sst",
+        "last",
+        [],
+        {},
+        [1],
+        [1, 2],
+        ["sst"],
+    ),
+    *([1, 1.0, True], [["mse"]], {"a": 1}, {"name": "wrapped", "loss": "mse"}, {"depth": 1}, {"name": 3}, {"nme": "a"}),
+]
+KEYS = ["name", "nmae", "dropout", "epochs", "tasks", "loss", "set", "label", "sst", "*", "0", "seed", "", "scale"]
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(found for key, item in inner for found in places(item, (*place, key)))]
+
+
+def mutate(raw: Any, where: int, what: str, value: Any, other: int) -> Any:
+    """The grid, changed in one place."""
+    raw = copy.deepcopy(raw)
+    spots = places(raw)[1:]
+    *outer, key = spots[where % len(spots)]
+    home = raw
+    for step in outer:
+        home = home[step]
+    if what == "put":
+        home[key] = copy.deepcopy(value)
+    elif what == "drop":
+        del home[key]
+    elif what == "add" and isinstance(home[key], dict):
+        home[key][KEYS[other % len(KEYS)]] = copy.deepcopy(value)
+    elif what == "add" and isinstance(home[key], list):
+        home[key].append(copy.deepcopy(value))
+    elif what == "rename" and isinstance(home, dict):
+        home[KEYS[other % len(KEYS)] if other % 2 else f"{key}"[:-1]] = home.pop(key)
+    elif what == "retype" and isinstance(home[key], int | float):
+        home[key] = [float(home[key]), bool(home[key]), str(home[key]), -home[key], [home[key]]][other % 5]
+    return raw
+
+
+MUTATIONS = st.lists(
+    st.tuples(
+        st.integers(0, 2000),
+        st.sampled_from(["put", "drop", "add", "rename", "retype"]),
+        st.sampled_from(VALUES),
+        st.integers(0, 2000),
+    ),
+    min_size=1,
+    max_size=2,
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(start=st.integers(0, 10**6), mutations=MUTATIONS)
+def test_the_schema_accepts_what_validate_accepts_and_validate_never_crashes(
+    catalogue: Catalogue,
+    schema: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    start: int,
+    mutations: list[tuple[int, str, Any, int]],
+) -> None:
+    raw: Any = GRIDS[start % len(GRIDS)]
+    for mutation in mutations:
+        assume(raw)
+        raw = mutate(raw, *mutation)
+    assume(isinstance(raw, dict) and not any(f"{size}" in json.dumps(raw) for size in (1e300, 2**64)))
+    file = tmp_path_factory.getbasetemp() / "mutated.json"
+    file.write_text(json.dumps(raw))
+    try:
+        make_plan(load_grid(str(file)), catalogue, None)
+    except RequestError:
+        return
+    assert [one.message for one in Validator(schema).iter_errors(raw)] == [], raw
+
+
+# -- options of third parties -----------------------------------------------------------------------------------------
+
+
+def loss(name: str, annotation: Any, default: Any = ...) -> type[Loss]:
+    """A loss with one option ``x``."""
+
+    def build(self: Any, *, x: Any = default) -> None:
+        super(made, self).__init__()
+
+    def forward(self: Any, prediction: Any, target: Tensor) -> Tensor:
+        return prediction.score.mean()
+
+    if default is ...:
+        build.__kwdefaults__ = None  # type: ignore[assignment]
+    build.__annotations__["x"] = annotation
+    build.__name__ = "__init__"
+    space = {"name": name, "__init__": build, "forward": forward, "__doc__": f"The loss {name}.", "expects": "classes"}
+    made: Any = type(name, (Loss,), space)
+    return made  # type: ignore[no-any-return]
+
+
+class Stubborn:
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("no schema of mine")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(lambda value: value)
+
+
+class Broken:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("nothing of mine")
+
+
+class Endless(BaseModel):
+    limit: float = float("inf")
+
+
+class Named(NamedTuple):
+    a: int
+    b: str = "x"
+
+
+class Halves(Enum):
+    ONE, TWO = 0.5, 1.0
+
+
+EXOTIC: dict[str, tuple[Any, Any]] = {
+    "stubborn": (Stubborn, None),
+    "decimal": (Decimal, Decimal("0.5")),
+    "moment": (datetime, datetime(2026, 1, 1)),
+    "bytes": (bytes, b"x"),
+    "tree": (Closed, Closed()),
+    "endless": (Endless | None, None),
+    "anything": (Any, None),
+    "empty": (tuple[()], ()),
+    "counter": (Counter[str], Counter("a")),
+    "named": (Named, Named(1)),
+}
+UNUSABLE: dict[str, tuple[Any, Any]] = {
+    "broken": (Broken, None),
+    "regex": (Annotated[str, Field(pattern="(")], "x"),
+    "infinite": (float, float("inf")),
+    "limit": (Annotated[int, Field(gt=0.5)], 1),
+}
+
+
+def test_no_type_spoils_the_schema_for_others() -> None:
+    good = [loss(f"good_{name}", *given) for name, given in EXOTIC.items()]
+    catalogue = catalogue_of(*good, *(loss(f"bad_{name}", *given) for name, given in UNUSABLE.items()))
+    failed = [str(one) for one in catalogue.failed]
+    assert all(any(f"'bad_{name}'" in line and "option 'x'" in line for line in failed) for name in UNUSABLE), failed
+    assert len(failed) == len(UNUSABLE)
+    schema = json.loads(json.dumps(grid_schema(catalogue), allow_nan=False))
+    Validator.check_schema(schema)
+    for name in EXOTIC:
+        assert schema["$defs"][f"loss.good_{name}"]["description"] == f"The loss good_{name}."
+        resolved, problems = catalogue.resolve("loss", f"good_{name}")
+        assert problems == []
+        assert catalogue.make("loss", resolved) is not None
+        assert [error.message for error in Validator(schema).iter_errors(grid(resolved))] == [], name
+
+
+@pytest.mark.parametrize(
+    ("annotation", "wrong", "right"),
+    [
+        (Annotated[int | float, Field(gt=0)], [-1, 0, -0.5], [1, 0.5]),
+        (Annotated[list[int] | str, Field(min_length=1, max_length=2)], [[], "", [1, 2, 3], "abc"], [[1], "ab"]),
+        (Annotated[float, Field(multiple_of=0.5)], [0.25, 1.75], [1, 0.5, 2.5]),
+        (Closed, [{"b": 1}, {"depth": "x"}, {"depth": -1}], [{}, {"depth": 1.0}]),
+        (Named, [[], [1, "x", 2], ["x"]], [[1], [1.0, "y"]]),
+        (Halves, [0.25, "a"], [0.5, 1]),
+        (tuple[()], [[1], {}], [[]]),
+        (deque[int], [["a"], 1], [[1]]),
+        (OrderedDict[str, int], [{"a": "x"}], [{"a": 1}]),
+        (dict[int, float], [{"x": 1}], [{"1": 1}]),
+        (datetime, ["soon", [], None], ["2026-01-31T12:00:00"]),
+    ],
+)
+def test_a_type_of_pydantics_means_what_it_says(annotation: Any, wrong: list[Any], right: list[Any]) -> None:
+    catalogue = catalogue_of(loss("mine", annotation))
+    part = grid_schema(catalogue)
+    for value in wrong:
+        problems = catalogue.resolve("loss", {"name": "mine", "x": value})[1]
+        assert problems
+        assert all(problem.path.startswith("x") for problem in problems), problems
+    for value in right:
+        given = {"name": "mine", "x": value}
+        assert catalogue.resolve("loss", given)[1] == []
+        assert catalogue.make("loss", given) is not None
+        if annotation is not Named:  # pydantic's schema of a named tuple asks for all of it
+            assert [error.message for error in Validator(part).iter_errors(grid(given))] == []
+
+
+# -- what an editor shows ---------------------------------------------------------------------------------------------
+
+
+def test_the_schema_says_what_the_docstrings_say(schema: Any) -> None:
+    part = schema["$defs"]["loss.wrapped"]
     assert part["description"] == "Another loss, scaled."
-    assert part["properties"]["scale"] == {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "exclusiveMaximum": 10,
-        "default": 1.0,
-        "description": "what it is multiplied with",
-    }
-    assert part["properties"]["loss"] == {"$ref": "#/$defs/loss", "description": "the loss inside"}
-    assert "test_wrapped" in schema["$defs"]["loss"]["anyOf"][0]["enum"]
+    limits = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10, "default": 1.0}
+    assert part["properties"]["scale"] == {**limits, "description": "what it is multiplied with"}
+    assert part["properties"]["loss"] == {"allOf": [{"$ref": "#/$defs/loss"}], "description": "the loss inside"}
+    assert part["$defs"]["Closed"]["properties"]["depth"]["description"] == "how deep"
+    assert "wrapped" in schema["$defs"]["loss"]["anyOf"][0]["enum"]
     assert schema["properties"]["seeds"]["description"] == "Each cell is run once with every seed."
     assert set(schema["properties"]) == {field.alias or name for name, field in GridSpec.model_fields.items()}
     assert set(schema["$defs"]["RunSpec"]["properties"]) == set(RunSpec.model_fields)
 
 
-def test_the_whole_docstring_and_whose_it_is_are_in_the_schema(catalogue: Catalogue) -> None:
-    parts = grid_schema(catalogue)["$defs"]
-    longer = [entry for entry in catalogue.entries if entry.doc != entry.summary and entry.kind != "engine"]
-    assert longer
-    for entry in longer:
-        part = parts[f"{entry.kind}.{entry.name}"]
-        for shown in (part["markdownDescription"], part["properties"]["name"]["markdownDescription"]):
-            assert entry.doc in shown
-            assert entry.origin in shown
-
-
-def test_every_reference_leads_somewhere(catalogue: Catalogue) -> None:
-    schema = grid_schema(catalogue)
+def test_each_component_is_there_with_its_options_and_its_whole_docstring(catalogue: Catalogue, schema: Any) -> None:
     text = json.dumps(schema)
-    assert "ComponentSpec" not in text
-    named = {part.split('"')[0] for part in text.split("#/$defs/")[1:]}
+    for entry in (entry for entry in catalogue.entries if entry.kind != "engine"):
+        part = schema["$defs"][f"{entry.kind}.{entry.name}"]
+        assert list(part["properties"]) == ["name", *entry.options]
+        assert part["additionalProperties"] is False
+        if entry.doc != entry.summary:
+            for shown in (part["markdownDescription"], part["properties"]["name"]["markdownDescription"]):
+                assert entry.doc in shown
+                assert entry.origin in shown
+    named = {reference.split('"')[0].split("/")[0] for reference in text.split("#/$defs/")[1:]}
     assert named <= schema["$defs"].keys()
     assert {kind for kind in INTERFACES if kind != "engine"} <= schema["$defs"].keys()
 
 
-def test_each_component_has_a_schema_of_its_own() -> None:
-    for entry in load_catalogue().entries:
-        assert isinstance(entry, Entry)
-        schema = component_schema(entry)
-        assert list(schema["properties"]) == ["name", *entry.options]
-        assert schema["additionalProperties"] is False
+def test_the_command_writes_whole_files_that_are_valid(tmp_path: Path) -> None:
+    def run(*arguments: object) -> Any:
+        return CliRunner().invoke(cli, ["schema", *map(str, arguments)])
+
+    out = tmp_path / "all.json"
+    assert run("--out", out).exit_code == 0
+    assert json.loads(out.read_text())["$schema"] == Validator.META_SCHEMA["$id"]
+    assert json.loads(run().stdout) == json.loads(out.read_text())
+    assert [one.name for one in tmp_path.iterdir()] == ["all.json"]
+    for refused in (tmp_path / "no" / "folder.json", tmp_path):
+        assert run("--out", refused).exit_code == 2

@@ -21,8 +21,8 @@ from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.rows import history_of, rows_of
 from taskloom.registry.results.tables import APPLICATION, SCHEMA
-from taskloom.runs.grid.canonical import digest
 from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.identity import digest
 from taskloom.runs.grid.plan import make_plan
 
 #: As taskloom 0.1.0 made its ledger.

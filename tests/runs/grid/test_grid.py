@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.grid import Grid, Variant, expand, load_grid
+from taskloom.runs.grid.expansion import Variant, expand
+from taskloom.runs.grid.grid import Grid, load_grid
 from taskloom.runs.grid.paths import PathError, assign, matches
 from taskloom.runs.grid.plan import make_plan
 
@@ -135,7 +136,7 @@ def test_exclude_knows_defaults_and_what_cannot_be_run(tmp_path: Path) -> None:
     axes = {"stages.0.combiner": ["sum", "pcgrad"]}
     assert labels(tmp_path, axes=axes, exclude=[{"stages.0.combiner.reduction": "mean"}]) == ["sum"]
     pairs = {"tasks.sts.head": ["cosine", "linear"], "tasks.sts.loss": ["mse", "cosine_embedding"]}
-    with pytest.raises(RequestError, match=r"needs 2 vectors per example.*\[in linear, cosine_embedding\]"):
+    with pytest.raises(RequestError, match=r"needs 2 vectors per example.*\[in 'linear, cosine_embedding'\]"):
         labels(tmp_path, axes=pairs)
     entry = {"tasks.sts.head": "linear", "tasks.sts.loss": "cosine_embedding"}
     assert len(labels(tmp_path, axes=pairs, exclude=[entry])) == 3
@@ -145,7 +146,7 @@ def test_a_path_may_lead_into_what_only_some_rows_have(tmp_path: Path) -> None:
     stages = {"one": [{"epochs": 1}], "two": [{"epochs": 1}, {"epochs": 1}]}
     axes = {"stages": stages, "stages.1.epochs": [3, 4]}
     (found,) = {problem.split(" [in ")[1] for problem in problems(tmp_path, axes=axes)}
-    assert found == "one, epochs=3, one, epochs=4]"
+    assert found == "'one, epochs=3', 'one, epochs=4']"
 
 
 def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
@@ -160,14 +161,14 @@ def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
     ("grid", "path", "words"),
     [
         ({"axes": {"stages.0.combinr": ["sum"]}}, "axes.stages.0.combinr", "did you mean 'combiner'"),
-        ({"axes": {"stages.1.epochs": [1]}}, "axes.stages.1.epochs", "list with 0. Found '1'"),
+        ({"axes": {"stages.1.epochs": [1]}}, "axes.stages.1.epochs", "stages has only stages.0. Found 'stages.1'"),
         ({"axes": {"tasks.stss.loss": ["mse"]}}, "axes.tasks.stss.loss", "did you mean 'sts'"),
         (
             {"axes": {"tasks.sts.loss.margin.deep": [1]}},
             "axes.tasks.sts.loss.margin.deep",
             "is 0.5 and has no 'deep'",
         ),
-        ({"axes": {"seed": [1]}}, "axes.seed", 'list seeds under "seeds"'),
+        ({"axes": {"seed": [1]}}, "axes.seed", 'listed under "seeds"'),
         ({"zip": [{"stages.0.epochs": [1, 2], "stages.0.clip": [1]}]}, "zip.0", "equally long"),
         (
             {"axes": {"stages.0.epochs": [1]}, "exclude": [{"stages.0.epochs": 1}]},
@@ -177,7 +178,7 @@ def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
         ({"axes": {"stages.0.epochs": [1, 1]}}, "axes", "two rows would be called 'epochs=1'"),
         ({"axes": {"stages.0.epochs": []}}, "axes.stages.0.epochs", "of length 1 or more"),
         ({"baseline": "sum"}, "baseline", "no row 'sum'"),
-        ({"seeds": [1, 1]}, "seeds", "each seed should stand once"),
+        ({"seeds": [1, 1]}, "seeds", "each should appear once"),
         ({"seeds": []}, "seeds", "of length 1 or more"),
         ({"axes": {"stages.0.clip": [1], "stages.*.clip": [2]}}, "axes.stages.*.clip", "same place"),
         ({"exclude": [{"stages.0.combiner": "pcgard"}]}, "exclude.0", "leaves nothing out"),
@@ -226,25 +227,39 @@ def test_more_than_ten_thousand_cells_need_a_yes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"base": {}', "no JSON: .* at line 1, column 12"),
-        ('{"base": {}, "base": {}}', "'base' stands twice"),
-        ('{"base": NaN}', "NaN is no JSON number"),
-        ("[]", "should be a JSON object. Found list"),
-        ("\ud800", "cannot be read|no JSON"),
+        ('{"base": {}', "is not JSON: .* at line 1, column 12"),
+        ('{"base": {}, "base": {}}', "'base' appears twice"),
+        ('{"base": -Infinity}', "-Infinity is not a JSON number"),
+        ('{"base": 1e999}', "too large"),
+        ('{"base": %s}' % ("9" * 5000), "too large"),
+        ('{"base": "\\ud800"}', "half a character"),
+        ("[]", "should be a JSON object"),
+        ("[" * 100_000, "cannot be read"),
+        ("\ud800", "cannot be read"),
+        ('{"$schema": 3, "base": "quickstart"}', r"\$schema: should be a string or null"),
+        ('\ufeff{"base": "\\u0000"}', "base: no packaged grid"),
     ],
 )
-def test_a_file_that_is_no_grid(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_not_a_grid(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "broken.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(RequestError, match=words):
-        load_grid(str(path))
+        make_plan(load_grid(str(path)), load_catalogue(), None)
 
 
-def test_a_missing_file_names_the_nearest_packaged_grid(tmp_path: Path) -> None:
+def test_a_missing_file_comes_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="did you mean 'quickstart'"):
         load_grid("quickstat")
     with pytest.raises(RequestError, match="is a folder"):
         load_grid(str(tmp_path))
+    (tmp_path / "good.json").touch()
+    with pytest.raises(RequestError, match=r"'.*god.json' is not a file; did you mean '.*good.json'\?"):
+        load_grid(str(tmp_path / "god.json"))
+
+
+def test_a_typo_that_every_row_replaces_does_no_harm(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": {**BASE["tasks"]["sst"], "loss": "msee"}}}
+    assert labels(tmp_path, base=base, axes={"tasks.sst.loss": ["cross_entropy"]}) == ["cross_entropy"]
 
 
 @given(st.text("ab.*0", min_size=1, max_size=8))

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.grid import expand, load_grid
+from taskloom.runs.grid.expansion import expand
+from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.overrides import Overridden, Overrides, override
 from taskloom.runs.grid.paths import component_of
 from taskloom.runs.grid.plan import make_plan
@@ -101,7 +102,7 @@ def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Overridd
     assert "untrained" not in note
     assert lay({"cells": CELLS[:3]}, settings={"stages.0.combiner": "pcgrad"}).notes == [], "the same value is no loss"
     (note,) = lay(settings={"stages.*.clip": 1.0}).notes
-    assert "in two stages:" in note, "which sets its stages as a whole"
+    assert "in 'two stages':" in note, "which sets its stages as a whole"
 
 
 def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Overridden]) -> None:
@@ -141,9 +142,9 @@ def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Cal
     ("given", "words"),
     [
         ("stages.0.epochs", "PATH=JSON"),
-        ("a={", "no JSON"),
-        ("a=", "no JSON"),
-        ("a=NaN", "no JSON"),
+        ("a={", "not a JSON"),
+        ("a=", "not a JSON"),
+        ("a=NaN", "not a JSON"),
         ("=1", "PATH=JSON"),
     ],
 )
@@ -329,7 +330,7 @@ def test_smoke_never_mixes_with_the_real_thing(taskloom: Invoke, write: Callable
     "setting",
     [{"tasks": 3}, {"stages": [3]}, {"encoder": 3}, {"tasks.sst": {"data": 3}}, {"stages.0.sampler": 3}],
 )
-def test_what_is_wrong_in_form_is_an_error_and_no_crash(
+def test_what_is_not_valid_is_an_error_and_not_a_crash(
     taskloom: Invoke, write: Callable[..., Path], setting: dict[str, Any], tmp_path: Path
 ) -> None:
     path = write(cells=[{"label": "wrong", "set": setting}])

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.grid import Grid, Variant, expand, load_grid
+from taskloom.runs.grid.expansion import Variant, expand
+from taskloom.runs.grid.grid import Grid, load_grid
 
 #: Rows of each paper.
 PAPERS = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from taskloom.core import Event, Job, Loss, Prediction, TaskBatch
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.canonical import digest
+from taskloom.runs.grid.identity import digest
 from taskloom.runs.training.optimize import GroupStep
 from taskloom.runs.training.stage import StageState
 from taskloom.runs.training.train import Run, train

@@ -1,0 +1,173 @@
+"""A grid → the runs it stands for, one per row of its table."""
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from pydantic_core import from_json, to_json
+
+from taskloom.core.errors import Problem, unknown
+from taskloom.core.specs import GridSpec
+from taskloom.runs.grid.grid import Grid, base_of
+from taskloom.runs.grid.paths import PathError, assign
+
+#: A grid of more cells than this is more likely a slip than intended.
+LARGE = 10_000
+Json = TypeVar("Json")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table before seeds: its label and the run it stands for.
+
+    ``settings`` is what the grid lays over its base for this row. A row that is not ``chosen`` keeps its place in
+    the table and is not run. One that the grid lists as a cell is ``explicit`` and never excluded. ``problems`` are
+    settings that lead nowhere.
+    """
+
+    label: str
+    spec: dict[str, Any]
+    reported: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    chosen: bool = True
+    explicit: bool = False
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The rows of a grid in table order, and what is wrong with the grid as a whole."""
+
+    variants: list[Variant]
+    problems: list[Problem]
+
+
+def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
+    """The product of the grid's axes, then its explicit cells. What ``exclude`` leaves out is the plan's to say."""
+    spec = grid.spec
+    base, wrong = base_of(grid)
+    problems = [*grid.problems, *wrong]
+    choices = _choices(spec, problems)
+    wanted = (math.prod(len(axis) for axis in choices) + len(spec.cells)) * len(spec.seeds)
+    if wanted > LARGE and not allow_large:
+        text = f"the grid has {wanted:,} cells, more than {LARGE:,}; pass --yes if that is meant"
+        problems.append(Problem("axes", text))
+        choices = [axis[:1] for axis in choices]  # enough to find what else is wrong
+    variants: list[Variant] = []
+    if choices or not spec.cells:
+        for combination in itertools.product(*choices):
+            settings = {path: value for choice in combination for path, value in choice.settings.items()}
+            label = ", ".join(choice.label for choice in combination) or "base"
+            places = {path: choice.where[path] for choice in combination for path in choice.where}
+            variants.append(_variant(label, base, settings, places))
+    for place, cell in enumerate(spec.cells):
+        places = {path: f"cells.{place}.set.{path}" for path in cell.set}
+        listed = _variant(cell.label, base, cell.set, places)
+        variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
+    problems += _overlaps(spec)
+    problems += _check_labels(variants, spec)
+    return Expansion(variants, list(dict.fromkeys(problems)))
+
+
+def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], places: Mapping[str, str]) -> Variant:
+    """The base with values laid over it, outer paths before inner ones; ``places`` say where the grid sets a path."""
+    run, problems = copied(base), list[Problem]()
+    for path in sorted(settings, key=lambda path: path.count(".")) if base else ():
+        try:
+            if path.split(".")[0] == "seed":
+                raise PathError('seeds should be listed under "seeds"')
+            assign(run, path, copied(settings[path]))
+        except PathError as error:
+            problems.append(Problem(places[path], str(error)))
+    return Variant(label, run, settings=dict(settings), problems=tuple(problems))
+
+
+def copied(value: Json) -> Json:
+    """A copy of a JSON value, faster than ``deepcopy``."""
+    copy: Json = from_json(to_json(value))
+    return copy
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """One value of an axis, or one step of a zip: what it is called, what it sets, and where in the grid that is."""
+
+    label: str
+    settings: dict[str, Any]
+    where: dict[str, str]
+
+
+def _choices(spec: GridSpec, problems: list[Problem]) -> list[list[_Choice]]:
+    choices = [
+        [_Choice(label, {path: value}, {path: f"axes.{path}"}) for label, value in _labelled(path, axis)]
+        for path, axis in spec.axes.items()
+    ]
+    for place, group in enumerate(spec.zip):
+        sizes = {path: len(axis) for path, axis in group.items()}
+        if len(set(sizes.values())) != 1:
+            found = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
+            problems.append(Problem(f"zip.{place}", f"axes that move together should be equally long. Found {found}."))
+        if not group:
+            continue
+        columns = [_labelled(path, axis) for path, axis in group.items()]
+        choices.append(
+            [
+                _Choice(
+                    ", ".join(dict.fromkeys(label for label, _ in row)),
+                    {path: value for path, (_, value) in zip(group, row, strict=True)},
+                    {path: f"zip.{place}.{path}" for path in group},
+                )
+                for row in zip(*columns, strict=False)  # of unequal axes, as far as they go together
+            ]
+        )
+    return choices
+
+
+def _labelled(path: str, axis: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if isinstance(axis, Mapping):
+        return list(axis.items())
+    return [(_label(path, value), value) for value in axis]
+
+
+def _label(path: str, value: Any) -> str:
+    """``pcgrad``, ``pcgrad(reduction=sum)``, ``lr=0.001``: what a reader of the table needs to tell rows apart."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("name"), str):
+        options = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "name")
+        return f"{value['name']}({options})" if options else value["name"]
+    last = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
+    return f"{''.join(last)}={_short(value)}"
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _overlaps(spec: GridSpec) -> Iterator[Problem]:
+    """Two axes that set the same place: the second would undo the first, and labels would be wrong."""
+    axes = [(f"axes.{path}", path) for path in spec.axes]
+    axes += [(f"zip.{place}.{path}", path) for place, group in enumerate(spec.zip) for path in group]
+    for (_, one), (where, other) in itertools.combinations(axes, 2):
+        steps = list(zip(one.split("."), other.split("."), strict=False))
+        if one.count(".") == other.count(".") and all(a == b or "*" in (a, b) for a, b in steps):
+            yield Problem(where, f"sets the same place as {one}, and would undo it; leave out one of them")
+
+
+def _check_labels(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
+    problems: list[Problem] = []
+    labels = [variant.label for variant in variants]
+    counts = Counter(labels)
+    listed = {cell.label for cell in spec.cells}
+    for label in (label for label, count in counts.items() if count > 1):
+        cure = "give a cell another label" if label in listed else "give the axis an object from label to value"
+        problems.append(Problem("cells" if label in listed else "axes", f"two rows would be called {label!r}; {cure}"))
+    for label in (label for label in counts if not label.strip()):
+        problems.append(Problem("cells", f"a label should not be blank. Found {label!r}."))
+    if spec.baseline is not None and spec.baseline not in labels:
+        problems.append(Problem("baseline", unknown("row", spec.baseline, labels, where="rows")))
+    return problems

@@ -1,0 +1,52 @@
+"""What is said of a component, and the piece of a grid that shows its use."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from taskloom.core import Component, GridSpec, RunSpec
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.installed.resolution import slots_of
+from taskloom.runs.show.describe import described, drift, snippet
+
+
+def test_the_snippet_of_every_component_is_a_valid_piece_of_a_grid() -> None:
+    installed = load_catalogue()
+    for entry in installed.entries:
+        piece = snippet(installed, entry)
+        if entry.kind == "engine":
+            assert piece is None
+            continue
+        assert piece is not None, (entry.kind, entry.name)
+        grid = GridSpec.model_validate(json.loads(json.dumps(piece)))
+        assert isinstance(grid.base, dict)
+        tasks: Any = grid.base.get("tasks", {"mine": {}})
+        run = {**grid.base, "tasks": {name: {"data": "generated", **task} for name, task in tasks.items()}}
+        RunSpec.model_validate(run)
+        slots = list(slots_of(grid.base))
+        assert f'"{entry.name}"' in json.dumps([part for _, kind, part in slots if kind == entry.kind])
+        for path, kind, part in slots:
+            resolved, problems = installed.resolve(kind, part, path)
+            assert problems == [], (entry.name, problems)
+            assert isinstance(installed.try_out(kind, resolved), Component), (entry.name, path)
+
+
+def test_what_a_component_says_of_itself_is_shown_in_full() -> None:
+    installed = load_catalogue()
+    text = described(installed, installed.get("combiner", "pcgrad"))
+    for part in ("combiner pcgrad – plugin 'combiners' of taskloom ", "Options:", '"mean"', "Siblings:", "Reference: "):
+        assert part in text
+    assert json.loads(text.partition("In a grid:")[2]) == snippet(installed, installed.get("combiner", "pcgrad"))
+    assert "taskloom run quickstart --engine" in described(installed, installed.get("engine", "inline"))
+
+
+def test_an_editable_plugin_whose_version_moved_is_told(install: Any, tmp_path: Path) -> None:
+    install("focal", "")
+    source = tmp_path / "the source"
+    source.mkdir()
+    (source / "pyproject.toml").write_text('[project]\nname = "taskloom-focal"\nversion = "1.3"\n')
+    origin = {"url": source.as_uri(), "dir_info": {"editable": True}}
+    (tmp_path / "site" / "taskloom_focal-1.2.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    assert f"counts as 1.2, but {source / 'pyproject.toml'} says 1.3" in drift("taskloom-focal")
+    (source / "pyproject.toml").write_text('[project]\nversion = "1.2"\n')
+    assert drift("taskloom-focal") == ""
