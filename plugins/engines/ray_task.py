@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from taskloom.core import ENDS, Event, Job, find_work, perform
-from taskloom.core.cell_log import Redirected
+from taskloom.core import ENDS, Event, Job, cell_log, find_work, perform
 
 #: The file in a cell's folder that asks an attempt to write a checkpoint and end.
 STOP = "stop-{fence}"
@@ -46,7 +45,7 @@ class _Thread(threading.Thread):
     def __call__(self, event: Event) -> None:
         if event.what in ("started", "resumed"):
             event.facts.update(worker=f"ray:{self._node}", pid=os.getpid())
-        self._log.rotate()
+        cell_log.rotate(self._folder)
         self.events.put(event)
 
     @property
@@ -58,7 +57,7 @@ class _Thread(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Redirected(self._folder) as self._log:
+            with cell_log.redirected(self._folder):
                 perform(find_work(self._name), self._job, self)
         except BaseException as error:  # SystemExit, or a work that is not installed on this node
             reason = f"the worker of a Ray node gave up: {type(error).__name__}: {error}"
