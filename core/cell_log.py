@@ -10,15 +10,14 @@ LIMIT = 4 << 20
 NAME, OLD = "log.txt", "log-old.txt"
 
 
-def append(folder: Path, text: str, *, limit: int = LIMIT) -> None:
+def append(folder: Path, text: str) -> None:
     """Add text to a cell's log, or nothing if the disk is full: that must not hide what went wrong."""
     with suppress(OSError), (folder / NAME).open("a", encoding="utf-8", errors="replace") as log:
         log.write(text if text.endswith("\n") else text + "\n")
-    rotate(folder, limit)
 
 
 def rotate(folder: Path, limit: int = LIMIT) -> None:
-    """Move the end of a log that is larger than the limit to ``log-old.txt``.
+    """Move the end of a log that is larger than the limit to ``log-old.txt``; called at every event of a cell.
 
     The file is emptied, never renamed: every process that has it open continues in the same log.
     """
@@ -33,9 +32,9 @@ def rotate(folder: Path, limit: int = LIMIT) -> None:
 
 @contextmanager
 def redirected(folder: Path) -> Iterator[None]:
-    """Send what this process prints to a cell's log: by Python, by any library, and what is said of a crash.
+    """Send what this process prints to a cell's log, also what C libraries print, and what is said of a crash.
 
-    Python's streams are new ones, so that a component may close them; whoever prints much calls :func:`rotate` too.
+    Python's streams are new ones, so that a component that closes them harms nobody else.
     """
     try:
         log = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

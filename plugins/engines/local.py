@@ -14,7 +14,7 @@ from typing import Any
 
 from taskloom.core import ENDS, Engine, Event, Job, Problem, RequestError
 from taskloom.core.units import count
-from taskloom.plugins.engines.devices import Slot, inventory, named, place
+from taskloom.plugins.engines.devices import Slot, inventory, place
 
 #: Where the system and the container count the processes that they killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
@@ -123,8 +123,8 @@ class Local(Engine):
 
     def _start_worker(self) -> "_Worker":
         taken = {worker.name for worker in self._workers}
-        slot, name = next((slot, name) for slot, name in named(self._slots) if name not in taken)
-        self._workers.append(_Worker(slot, name, self._work))
+        slot = next(slot for slot in self._slots if slot.name not in taken)
+        self._workers.append(_Worker(slot, self._work))
         return self._workers[-1]
 
     def _read(self, worker: "_Worker") -> None:
@@ -162,8 +162,8 @@ class _Worker:
     pickles its arguments and imports the user's main module again.
     """
 
-    def __init__(self, slot: Slot, name: str, work: str) -> None:
-        self.name = name
+    def __init__(self, slot: Slot, work: str) -> None:
+        self.name = slot.name
         self.job: Job | None = None
         self.reason = ""  # why it ends, if this engine ends it
         self.kernel_kills = kernel_kills()

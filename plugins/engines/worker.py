@@ -16,10 +16,9 @@ import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
-from types import FrameType
 
-from taskloom.core import Emit, Event, Job, cell_log, find_work, perform
+from taskloom.core import Event, Job, perform
+from taskloom.core.work import logged_work
 
 #: Exit code of a forked copy of a worker that tried to continue the cell.
 COPY = 4
@@ -32,7 +31,6 @@ class Driver:
 
     def __init__(self, connection: Connection) -> None:
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self.folder = Path()  # of the cell that runs
         self._connection = connection
         self._stop_asked = False
         threading.Thread(target=self._listen, name="driver", daemon=True).start()
@@ -44,7 +42,6 @@ class Driver:
 
     def __call__(self, event: Event) -> None:
         self._refuse_copies()
-        cell_log.rotate(self.folder)
         self._connection.send_bytes(json.dumps(event.as_json()).encode())
 
     def _refuse_copies(self) -> None:
@@ -64,30 +61,16 @@ class Driver:
 def main() -> None:
     descriptor, _, threads, work = sys.argv[1:]
     for number in SIGNALS:  # the driver receives them too, and decides what they mean
-        signal.signal(number, _ignore)  # not SIG_IGN, which the programs that a component starts would inherit
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the programs a component starts would inherit
         signal.siginterrupt(number, False)
     faulthandler.enable(2)  # a crash is described in the log of the cell
     os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
     _separate_copies(connection)
     driver = Driver(connection)
-
-    def run_cell(job: Job, emit: Emit) -> None:
-        driver.folder = job.cell_folder()
-        with cell_log.redirected(driver.folder):
-            function = find_work(work)
-            if "torch" in sys.modules:
-                import torch
-
-                torch.set_num_threads(int(threads))
-            function(job, emit)
-
+    function = logged_work(work, int(threads))
     while True:
-        perform(run_cell, driver.jobs.get(), driver)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """A signal that changes nothing."""
+        perform(function, driver.jobs.get(), driver)
 
 
 def _separate_copies(connection: Connection) -> None:

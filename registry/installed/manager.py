@@ -8,7 +8,7 @@ a hook's name or signature, in a call – becomes a :class:`Failure` that names 
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import chdir, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -20,7 +20,7 @@ from typing import Any
 import pluggy
 
 from taskloom.core import hookspecs
-from taskloom.core.work import coming_back, is_ctrl_c
+from taskloom.core.work import is_ctrl_c
 from taskloom.registry.installed.failures import (
     BUILTIN,
     LIMIT,
@@ -124,7 +124,7 @@ class Plugins:
         plugin = describe(entry, group)
         start = perf_counter()
         with self._isolated(plugin):
-            with coming_back():
+            with chdir("."):
                 module = entry.load()
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 

@@ -18,7 +18,7 @@ from ray_jobs import RAW, job, until
 
 from taskloom.core import EngineError, TaskloomError
 from taskloom.plugins.engines.on_ray import PATIENCE, SILENCE, Ray
-from taskloom.plugins.engines.ray_thread import RayThread, _next
+from taskloom.plugins.engines.ray_tasks import RayThread, next_event
 from taskloom.runs.driver.drive import WORK
 from taskloom.runs.driver.verdict import judge
 
@@ -86,9 +86,9 @@ def test_a_cluster_that_is_silent_ends_the_run_but_not_before_it_can_be_stopped(
     engine = joined({"CPU": 4.0})
     assert engine._thread is not None
     engine.submit(job(tmp_path, 0))
-    engine._thread._answered -= SILENCE / 2
+    engine._thread.answered -= SILENCE / 2
     assert engine.poll(0) == []
-    engine._thread._answered -= SILENCE
+    engine._thread.answered -= SILENCE
     engine.stop(at_once=True)
     assert [(event.what, event.cell) for event in engine.poll(0)] == [("lost", "c0")]
     with pytest.raises(EngineError, match=r"has not answered for 45 s; its head may be gone"):
@@ -100,7 +100,7 @@ def test_a_cluster_without_room_for_any_cell_is_given_up_after_a_while() -> None
     assert engine._thread is not None
     engine._thread.nodes = [{"CPU": 4.0}]
     assert engine.poll(0) == []
-    engine._roomy -= PATIENCE + 1
+    engine._had_room -= PATIENCE + 1
     with pytest.raises(EngineError, match=r"no node for a cell \(1 CPU and 1 GPU\) for 300 s"):
         engine.poll(0)
 
@@ -112,12 +112,12 @@ def test_a_worker_that_ray_ends_for_want_of_memory_ran_out_of_it(tmp_path: Path)
         raise error
         yield
 
-    event = _next(stream(OutOfMemoryError("4 GiB of 4 GiB")), job(tmp_path))
+    event = next_event(stream(OutOfMemoryError("4 GiB of 4 GiB")), job(tmp_path))
     assert event is not None
     assert (event.what, event.fence, event.facts["micro_batch"]) == ("oom", 7, 4)
     again = judge(event, [], {})
     assert (again.how, again.micro_batch) == ("again", 2)
-    lost = _next(stream(WorkerCrashedError()), job(tmp_path))
+    lost = next_event(stream(WorkerCrashedError()), job(tmp_path))
     assert lost is not None
     assert (lost.what, lost.facts["reason"]) == ("lost", "its Ray worker died")
 
