@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from taskloom.core import ENDS, Engine, Event, Job, RequestError, perform
+from taskloom.core import ENDS, Engine, Event, Job, RequestError
 from taskloom.plugins.engines import local as local_engine
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
@@ -29,10 +29,6 @@ PATIENCE = 120.0
 def _workers_find_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(HERE))
-
-
-def job(cell: str, do: str, folder: Path, **more: Any) -> Job:
-    return Job(cell, cell, 0, {"do": do}, str(folder), **more)
 
 
 def gone(pid: int) -> bool:
@@ -59,7 +55,7 @@ class Watched:
         engine.open("faulty_work:work", folder)
 
     def submit(self, cell: str, do: str | None = None, **more: Any) -> None:
-        self.engine.submit(job(cell, do or cell, self.folder, **more))
+        self.engine.submit(Job(cell, cell, 0, {"do": do or cell}, str(self.folder), **more))
 
     def until(self, what: str, cell: str) -> Event:
         """The first event of a cell that is ``what``, or an ``end``."""
@@ -326,30 +322,3 @@ def test_an_abandoned_thread_is_not_heard(inline: Watched) -> None:
     inline.submit("fine", fence=4)
     assert inline.end("fine").what == "finished"
     assert {event.cell for event in inline.events} == {"fine"}
-
-
-def test_an_end_is_the_end(tmp_path: Path) -> None:
-    class Emit:
-        stop_asked = False
-
-        def __init__(self) -> None:
-            self.events: list[Event] = []
-
-        def __call__(self, event: Event) -> None:
-            self.events.append(event)
-
-    def raises_after(one: Job, emit: Any) -> None:
-        emit(Event("finished", one.cell))
-        raise RuntimeError("too late")
-
-    def full(one: Job, emit: Any) -> None:
-        raise OSError(28, "No space left on device", "checkpoint")
-
-    def allocates(one: Job, emit: Any) -> None:
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
-
-    for work, what in ((raises_after, "finished"), (full, "failed"), (allocates, "oom")):
-        emit = Emit()
-        perform(work, job("c", "", tmp_path, fence=5), emit)
-        assert [(event.what, event.fence) for event in emit.events] == [(what, 5)]
-        assert emit.events[0].facts.get("disk_full", False) is (work is full)

@@ -1,13 +1,12 @@
-"""What workers are made of: the log of a cell, a process that trains."""
+"""The worker's part of an engine: a cell's log, and the one event that ends a job."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from taskloom.core import cell_log
+from taskloom.core import Event, Job, cell_log, perform
 
 
 def test_a_log_is_bounded_and_its_end_kept_whoever_writes_to_it(
@@ -47,26 +46,28 @@ def test_a_text_larger_than_a_log_is_cut(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text() == "after\n"
 
 
-def test_a_process_that_trains_is_spared_the_compiler() -> None:
-    script = (
-        "import sys, torch; from taskloom.runs.training.machine import skip_compiler; skip_compiler()\n"
-        "weight = torch.nn.Parameter(torch.ones(3)); optimizer = torch.optim.AdamW([weight], lr=0.1)\n"
-        "(weight * torch.tensor([1.0, 0.0, -1.0])).sum().backward()\n"
-        "optimizer.step(); optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict())\n"
-        "print('torch._dynamo' in sys.modules, torch.is_grad_enabled(), weight.grad_fn, end=' ')\n"
-        "print((weight * 1000).round().tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    # By hand: each weight decays by lr · 0.01, then moves by lr against the sign of its gradient.
-    assert done.stdout == "False True None [899.0, 999.0, 1099.0]\n", done.stderr
+def test_an_end_is_the_end(tmp_path: Path) -> None:
+    class Emit:
+        stop_asked = False
 
+        def __init__(self) -> None:
+            self.events: list[Event] = []
 
-def test_nothing_that_windows_lacks_is_imported() -> None:
-    script = (
-        "import sys; sys.modules.update(resource=None, fcntl=None, termios=None)\n"
-        "import taskloom.runs.cli, taskloom.plugins.engines, taskloom.plugins.engines.worker\n"
-        "import taskloom.runs.training.cell\n"
-        "from taskloom.runs.training.machine import peak_memory; print(peak_memory() >= 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
+        def __call__(self, event: Event) -> None:
+            self.events.append(event)
+
+    def raises_after(one: Job, emit: Any) -> None:
+        emit(Event("finished", one.cell))
+        raise RuntimeError("too late")
+
+    def full(one: Job, emit: Any) -> None:
+        raise OSError(28, "No space left on device", "checkpoint")
+
+    def allocates(one: Job, emit: Any) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+
+    for work, what in ((raises_after, "finished"), (full, "failed"), (allocates, "oom")):
+        emit = Emit()
+        perform(work, Job("c", "c", 0, {}, str(tmp_path), fence=5), emit)
+        assert [(event.what, event.fence) for event in emit.events] == [(what, 5)]
+        assert emit.events[0].facts.get("disk_full", False) is (work is full)
