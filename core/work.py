@@ -62,33 +62,26 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
         with chdir("."):  # and come back
             work(job, reports)
     except BaseException as error:  # SystemExit too: a component may end its cell, and nothing else
-        if reports.broken is error or is_ctrl_c(error):
+        if is_ctrl_c(error):
             raise
-        reports(_ending(job, error))
+        reports(_ending(job, error))  # raises again what `emit` has raised because nobody listens any more
     else:
         if not reports.ended:
             reports(Event("failed", job.cell, {"reason": "the work returned without reporting how it ended"}))
 
 
 class _Reports:
-    """An ``Emit`` that adds the fence, and knows whether the job has ended and whether nobody listens any more."""
+    """An ``Emit`` that adds the fence, and knows whether the job has ended."""
 
     def __init__(self, job: Job, emit: Emit) -> None:
         self.ended = False
-        self.broken: BaseException | None = None
         self._job, self._emit = job, emit
 
     def __call__(self, event: Event) -> None:
-        if self.ended:
-            return
-        self.ended = event.what in ENDS
-        cell_log.rotate(Path(self._job.folder, "cells", self._job.cell))
-        try:
+        if not self.ended:
+            cell_log.rotate(Path(self._job.folder, "cells", self._job.cell))
             self._emit(replace(event, fence=self._job.fence))
-        except BaseException as error:
-            if isinstance(error, OSError) or not isinstance(error, Exception):  # else the event itself is wrong
-                self.broken = error
-            raise
+            self.ended = event.what in ENDS
 
     @property
     def stop_asked(self) -> bool:

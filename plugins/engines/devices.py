@@ -117,30 +117,22 @@ def place(
 
 def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
     """The GPUs, or none and the number of CPU workers if it is given."""
-    items = [item.strip() for item in devices.split(",")]
-    if items == ["auto"]:
-        items = ["cuda" if machine.cuda else "cpu"]
-    found = [re.fullmatch(r"(cpu|cuda)(?::(\d{1,9}))?", item) for item in items]
-    parts = [match.groups() for match in found if match]
-    if len(parts) < len(items) or ("cpu", "0") in parts:
-        text = "should be auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
-        raise _refused("devices", f"{text}. Found {devices!r}.")
-    if {kind for kind, _ in parts} == {"cpu", "cuda"}:
-        text = "the CPU and a GPU cannot share a grid: their results differ in the last digits"
-        raise _refused("devices", f"{text}. Found {devices!r}.")
-    if parts[0][0] == "cpu":
-        if len(parts) > 1:
-            raise _refused("devices", f"the CPU appears twice; cpu:N is N cells at once. Found {devices!r}.")
-        return (int(parts[0][1]) if parts[0][1] else None), []
-    gpus: list[int] = []
-    for item, (_, number) in zip(items, parts, strict=True):
-        asked = [int(number)] if number else list(range(len(machine.cuda)))
-        if not asked or max(asked) >= len(machine.cuda):
-            here = ", ".join(f"cuda:{gpu}" for gpu in range(len(machine.cuda))) or "no GPU"
-            raise _refused("devices", f"there is no {item} on this machine ({here}; {machine.cores} cores)")
-        if set(asked) & set(gpus):
-            raise _refused("devices", f"{item} appears twice; --cells-per-gpu puts several on it. Found {devices!r}.")
-        gpus += asked
+    text = devices.replace(" ", "")
+    if text == "auto":
+        return None, list(range(len(machine.cuda)))
+    if not re.fullmatch(r"cpu(:[1-9]\d{0,8})?|cuda|cuda:\d{1,9}(,cuda:\d{1,9})*", text):
+        form = "auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
+        raise _refused("devices", f"should be {form}. Found {devices!r}.")
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
+    if text.startswith("cpu"):
+        return (numbers[0] if numbers else None), []
+    gpus = numbers or list(range(len(machine.cuda)))
+    if not gpus or max(gpus) >= len(machine.cuda):
+        here = ", ".join(f"cuda:{gpu}" for gpu in range(len(machine.cuda))) or "no GPU"
+        missing = f"cuda:{max(gpus)}" if gpus else "cuda"
+        raise _refused("devices", f"there is no {missing} on this machine ({here}; {machine.cores} cores)")
+    if len(set(gpus)) < len(gpus):
+        raise _refused("devices", f"a GPU appears twice; --cells-per-gpu puts several on one. Found {devices!r}.")
     return None, gpus
 
 

@@ -1,5 +1,6 @@
 """The worker's part of an engine: a cell's log, and the one event that ends a job."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,15 @@ def test_an_end_is_the_end(tmp_path: Path) -> None:
             self.events: list[Event] = []
 
         def __call__(self, event: Event) -> None:
+            json.dumps(event.as_json())
             self.events.append(event)
 
     def raises_after(one: Job, emit: Any) -> None:
         emit(Event("finished", one.cell))
         raise RuntimeError("too late")
+
+    def not_json(one: Job, emit: Any) -> None:
+        emit(Event("finished", one.cell, {"scores": object()}))
 
     def full(one: Job, emit: Any) -> None:
         raise OSError(28, "No space left on device", "checkpoint")
@@ -66,7 +71,7 @@ def test_an_end_is_the_end(tmp_path: Path) -> None:
     def allocates(one: Job, emit: Any) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
 
-    for work, what in ((raises_after, "finished"), (full, "failed"), (allocates, "oom")):
+    for work, what in ((raises_after, "finished"), (not_json, "failed"), (full, "failed"), (allocates, "oom")):
         emit = Emit()
         perform(work, Job("c", "c", 0, {}, str(tmp_path), fence=5), emit)
         assert [(event.what, event.fence) for event in emit.events] == [(what, 5)]
