@@ -117,7 +117,10 @@ def test_a_worker_that_is_killed_and_a_stop_in_the_middle_change_nothing(
 
 def test_the_command_runs_a_grid_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     """A cell that asks for more than any node has fails at once; the others run."""
-    cells = [{"label": "greedy", "set": {"resources": {"cpus": 64}}}, {"label": "modest", "set": {}}]
+    cells = [
+        {"label": "greedy", "set": {"resources": {"cpus": 64}}},
+        {"label": "modest", "set": {"stages.0.epochs": 2}},
+    ]
     raw = {**RAW, "base": {**RAW["base"], "stages": [{"epochs": 1}]}, "axes": {}, "cells": cells, "seeds": [0]}
     (tmp_path / "two.json").write_text(json.dumps(raw))
     command = [sys.executable, "-m", "taskloom.runs.cli", "run", "two.json", "--engine", "ray", "--format", "csv"]
