@@ -1,92 +1,56 @@
-"""A cell's ``log.txt``: what its worker and plugins print, and why it failed. It does not grow without bound."""
+"""A cell's ``log.txt``: what its worker and plugins print, its story, and why it failed. Its size is bounded."""
 
 import os
-from contextlib import suppress
-from io import FileIO
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-#: Bytes after which a log is put aside; what was put aside before goes. So a cell's logs take twice this at most, and
-#: until the next event what is printed meanwhile: of that the end is kept.
+#: Bytes at which a log is moved to ``log-old.txt``, replacing what was there.
 LIMIT = 4 << 20
 NAME, OLD = "log.txt", "log-old.txt"
 
 
-def append(folder: Path, text: str, *, limit: int = LIMIT) -> None:
-    """Add text to a cell's log. A full disk or a missing right must not hide what went wrong: then nothing is added."""
-    line = (text if text.endswith("\n") else text + "\n").encode(errors="replace")[-limit:]
-    rotate(folder, limit, room=len(line))
-    with suppress(OSError), (folder / NAME).open("ab") as file:
-        file.write(line)
+def append(folder: Path, text: str) -> None:
+    """Add text to a cell's log, or nothing if the disk is full: that must not hide what went wrong."""
+    with suppress(OSError), (folder / NAME).open("a", encoding="utf-8", errors="replace") as log:
+        log.write(text if text.endswith("\n") else text + "\n")
 
 
-def rotate(folder: Path, limit: int = LIMIT, *, room: int = 0) -> None:
-    """Put aside what a log holds if there is no ``room`` for so many bytes more.
+def rotate(folder: Path, limit: int = LIMIT) -> None:
+    """Move the end of a log that is larger than the limit to ``log-old.txt``; called at every event of a cell.
 
-    The file is emptied, never renamed: whoever has it open, in this process or another, goes on in the same log.
+    The file is emptied, never renamed: every process that has it open continues in the same log.
     """
     with suppress(OSError):
-        if (folder / NAME).stat().st_size + room > limit:
-            with FileIO(folder / NAME, "r+") as log:
-                _lock(log)
-                if os.fstat(log.fileno()).st_size + room > limit:  # nobody else was quicker
-                    _put_aside(folder / OLD, _emptied(log, limit))
+        if (folder / NAME).stat().st_size > limit:
+            with (folder / NAME).open("r+b") as log:
+                log.seek(-limit, os.SEEK_END)
+                end = log.read()
+                log.truncate(0)
+            (folder / OLD).write_bytes(end)
 
 
-def _lock(log: FileIO) -> None:
-    """Wait for one's turn. (Windows has no such locks, nor do some disks of other machines.)"""
-    with suppress(ImportError, OSError):
-        import fcntl
+@contextmanager
+def redirected(folder: Path) -> Iterator[None]:
+    """Send what this process prints to a cell's log, also what C libraries print, and what is said of a crash.
 
-        fcntl.flock(log, fcntl.LOCK_EX)
-
-
-def _emptied(log: FileIO, limit: int) -> bytes:
-    """Empty a file; gives its last bytes, from the beginning of a line if there is one."""
-    before = max(0, log.seek(0, os.SEEK_END) - limit)
-    log.seek(before)
-    end = log.readall()
-    log.truncate(0)  # at once: what somebody prints between these two is lost
-    if not before and len(end) <= limit:
-        return end
-    end = end[-limit:]
-    return end[end.find(b"\n") + 1 :] or end
-
-
-def _put_aside(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)  # nothing is written through a link that somebody put there
-    with path.open("xb") as file:
-        file.write(content)
-
-
-class Redirected:
-    """Lets file descriptors 1 and 2 of this process go into a cell's log: prints of any library, and crashes too.
-
-    Example::
-
-        with Redirected(folder) as log:
-            ...  # now and then: log.rotate()
+    Python's streams are new ones, so that a component that closes them harms nobody else.
     """
-
-    def __init__(self, folder: Path, *, limit: int = LIMIT) -> None:
-        self.folder, self.limit = folder, limit
-
-    def __enter__(self) -> "Redirected":
-        self._saved = [os.dup(1), os.dup(2)]
-        self.rotate()
-        try:
-            file = os.open(self.folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError:  # a full disk, say: then what is printed is lost, not the cell
-            file = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os.close(file)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for saved, standard in zip(self._saved, (1, 2), strict=True):
-            os.dup2(saved, standard)
+    try:
+        log = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError:  # a full disk: then what is printed is lost, not the cell
+        log = os.open(os.devnull, os.O_WRONLY)
+    before = [os.dup(1), os.dup(2)]
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    out, error = (os.fdopen(number, "w", 1, "utf-8", "replace", closefd=False) for number in (1, 2))
+    try:
+        with redirect_stdout(out), redirect_stderr(error):
+            yield
+    finally:
+        for number, stream, saved in zip((1, 2), (out, error), before, strict=True):
+            with suppress(OSError, ValueError):  # a full disk; the component has closed it
+                stream.flush()
+            os.dup2(saved, number)
             os.close(saved)
-
-    def rotate(self) -> None:
-        """Make room if the log has grown too large."""
-        rotate(self.folder, self.limit)

@@ -1,6 +1,5 @@
 """Durations, sizes and figures as a person says them. Imports nothing of ours."""
 
-import sys
 from collections.abc import Mapping
 
 
@@ -37,15 +36,6 @@ def memory(size: float) -> str:
     if size < 2**20:
         return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**20:.0f} MiB" if size < 1000 * 2**20 else f"{size / 2**30:.1f} GiB"
-
-
-def largest_size(ru_maxrss: int, system: str = sys.platform) -> int:
-    """The largest size of a process in bytes: macOS counts it so, every other system in KiB.
-
-    >>> largest_size(307200, "darwin"), largest_size(300, "linux")
-    (307200, 307200)
-    """
-    return ru_maxrss if system == "darwin" else ru_maxrss * 1024
 
 
 def count(number: int, thing: str) -> str:

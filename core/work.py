@@ -1,17 +1,17 @@
 """The worker's part of an engine: find the work, do it, and end with exactly one ending event."""
 
 import errno
-import os
 import signal
+import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from taskloom.core import cell_log
 from taskloom.core.engine import Emit, Work
 from taskloom.core.errors import OutOfMemory, TaskloomError
 from taskloom.core.events import ENDS, Event, Job
@@ -34,58 +34,54 @@ def find_work(name: str) -> Work:
     return found  # type: ignore[no-any-return]
 
 
+def logged_work(name: str, threads: int) -> Work:
+    """The work of that name for a worker process: torch has so many threads, and prints go to the cell's log."""
+
+    def work(job: Job, emit: Emit) -> None:
+        with cell_log.redirected(job.cell_folder()):
+            function = find_work(name)  # here, so that an error in its import is the cell's
+            if "torch" in sys.modules:
+                import torch
+
+                torch.set_num_threads(threads)
+            function(job, emit)
+
+    return work
+
+
 def perform(work: Work, job: Job, emit: Emit) -> None:
     """Run ``work(job, emit)``; whatever it raises becomes the one event that ends the job.
 
-    Every event gets the job's fence. Nothing is passed on after the end. An exception becomes ``oom`` if memory ran
-    out and ``failed`` otherwise, with the reason and the traceback; ``disk_full`` says that there was no room on the
-    disk. ``SystemExit`` is a failure like any other. A component that changes the current folder does so for its own
-    job. Raises only what ``emit`` itself raises, and Ctrl-C.
+    Every event gets the job's fence, and the cell's log is kept within its bound. Nothing is passed on after the end.
+    An exception becomes ``oom`` if memory ran out and ``failed`` otherwise, with the reason and the traceback;
+    ``disk_full`` says that the disk is full. ``SystemExit`` is a failure like any other. A component that changes the
+    current folder does so for its own job. Raises only what ``emit`` itself raises, and Ctrl-C.
     """
-    told = _Told(job, emit)
+    reports = _Reports(job, emit)
     try:
-        with coming_back():
-            work(job, told)
+        with chdir("."):  # and come back
+            work(job, reports)
     except BaseException as error:  # SystemExit too: a component may end its cell, and nothing else
-        if told.broken is error or is_ctrl_c(error):  # nobody hears us any more
+        if is_ctrl_c(error):
             raise
-        told(_ending(job, error))
+        reports(_ending(job, error))  # raises again what `emit` has raised because nobody listens any more
     else:
-        if not told.ended:
-            told(Event("failed", job.cell, {"reason": "the work returned without saying how it ended"}))
+        if not reports.ended:
+            reports(Event("failed", job.cell, {"reason": "the work returned without reporting how it ended"}))
 
 
-@contextmanager
-def coming_back() -> Iterator[None]:
-    """Return to the current folder at the end, so that relative paths mean to the next what they meant to the first."""
-    here = Path()
-    with suppress(OSError):  # it was removed
-        here = Path.cwd()
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.chdir(here)
-
-
-class _Told:
+class _Reports:
     """An ``Emit`` that adds the fence, and knows whether the job has ended."""
 
     def __init__(self, job: Job, emit: Emit) -> None:
         self.ended = False
-        self.broken: BaseException | None = None
         self._job, self._emit = job, emit
 
     def __call__(self, event: Event) -> None:
-        if self.ended:
-            return
-        self.ended = event.what in ENDS
-        try:
+        if not self.ended:
+            cell_log.rotate(Path(self._job.folder, "cells", self._job.cell))
             self._emit(replace(event, fence=self._job.fence))
-        except BaseException as error:
-            if isinstance(error, OSError) or not isinstance(error, Exception):  # else the event itself is wrong
-                self.broken = error
-            raise
+            self.ended = event.what in ENDS
 
     @property
     def stop_asked(self) -> bool:
@@ -107,7 +103,7 @@ def lacks_room(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-#: torch has no type for the memory of the CPU or of a library: its allocator's words, oneDNN's and cuBLAS's.
+#: How torch's CPU allocator, oneDNN and cuBLAS say it: torch has no type for these.
 _NO_MEMORY = (
     "DefaultCPUAllocator",
     "could not create a primitive",
@@ -122,14 +118,14 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _NO_MEMORY)
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _NO_MEMORY)
 
 
 def reason_of(error: BaseException) -> str:
     """One line for the table: our own messages as they are, others with their type."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # an error of a third party's may not even have words
+    except Exception:  # a third party's error may have no text
         text = ""
     if isinstance(error, TaskloomError):
         return text

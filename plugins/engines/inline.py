@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
-from taskloom.core.work import CELL_THREAD, reason_of
+from taskloom.core.work import CELL_THREAD
 
-#: Seconds that a cell is given to come to its next word when the engine is closed.
-LAST_WORD = 5.0
+#: Seconds that an abandoned cell is given to come to its next event when the engine is closed.
+GRACE = 5.0
 
 
 class Inline(Engine):
@@ -25,8 +25,8 @@ class Inline(Engine):
     name = "inline"
 
     def __init__(self) -> None:
-        self._thread: _Thread | None = None
-        self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
+        self._thread: CellThread | None = None
+        self._events: list[Event] = []
 
     def open(self, work: str, folder: Path) -> None:
         self._work = find_work(work)
@@ -41,21 +41,19 @@ class Inline(Engine):
 
     def submit(self, job: Job) -> None:
         assert self._thread is None, "this engine runs one cell at a time"
-        self._thread = _Thread(self._work, job, self._events)
+        self._thread = CellThread(self._work, job)
         self._thread.start()
 
     def poll(self, seconds: float) -> list[Event]:
-        events: list[Event] = []
-        until = time.monotonic() + seconds
-        while not events or not self._events.empty():
-            try:
-                thread, event = self._events.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                break
-            if event.what in ENDS and thread is not None and thread is self._thread:
-                thread.join(timeout=60)  # it has said its last word
-                self._thread = None
-            events.append(event)
+        events, self._events = self._events, []
+        if self._thread is None and not events:
+            time.sleep(seconds)
+        with suppress(queue.Empty):
+            while self._thread is not None:
+                events.append(self._thread.events.get(timeout=0 if events else seconds))
+                if events[-1].what in ENDS:
+                    self._thread.join(timeout=60)
+                    self._thread = None
         return events
 
     def stop(self, cell: str | None = None, *, at_once: bool = False) -> None:
@@ -63,49 +61,41 @@ class Inline(Engine):
         if thread is None or cell not in (None, thread.job.cell):
             return
         thread.stop_asked = True
-        if at_once:  # a thread cannot be ended from outside: nobody listens to it any more
-            thread.heard = False
+        if at_once:  # a thread cannot be ended from outside: it is left alone until its next event
+            thread.abandoned = True
             self._thread = None
-            lost = Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.fence)
-            self._events.put((None, lost))
+            self._events.append(Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.fence))
 
     def close(self) -> None:
         thread = self._thread
         self.stop(at_once=True)
         if thread is not None:  # Python cannot end well while torch works in another thread
-            thread.join(timeout=LAST_WORD)
+            thread.join(timeout=GRACE)
 
     def describe(self) -> str:
         return "one cell at a time in this process"
 
 
-class _Abandoned(BaseException):
-    """Nobody listens to the thread any more."""
+class _AbandonedError(BaseException):
+    """Ends a thread that nobody listens to any more."""
 
 
-class _Thread(threading.Thread):
+class CellThread(threading.Thread):
     """Runs one job; its own ``Emit``."""
 
-    def __init__(self, work: Work, job: Job, events: "queue.SimpleQueue[_Said]") -> None:
+    def __init__(self, work: Work, job: Job) -> None:
         super().__init__(name=f"{CELL_THREAD}{job.cell[:12]}", daemon=True)
         self.job = job
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stop_asked = False
-        self.heard = True
-        self._cell_work, self._events = work, events
+        self.abandoned = False
+        self._cell_work = work
 
     def __call__(self, event: Event) -> None:
-        if not self.heard:
-            raise _Abandoned  # ends the thread at its next word
-        self._events.put((self, event))
+        if self.abandoned:
+            raise _AbandonedError
+        self.events.put(event)
 
     def run(self) -> None:
-        with suppress(_Abandoned):
-            try:
-                perform(self._cell_work, self.job, self)
-            except _Abandoned:
-                raise
-            except BaseException as error:  # whatever it is, a driver that waits must hear of the end
-                self(Event("failed", self.job.cell, {"reason": reason_of(error)}, self.job.fence))
-
-
-_Said = tuple[_Thread | None, Event]
+        with suppress(_AbandonedError):
+            perform(self._cell_work, self.job, self)

@@ -1,11 +1,9 @@
 """The engine that runs cells on a Ray cluster. Needs the extra ``ray``.
 
-Ray sees a cell as a task that yields its events, as JSON, one by one. Files need no help of Ray's: the registry's
-folder, and a cell's checkpoints in it, is a place that every node sees under the same path.
-
-Ray's own retries stay off. A retry of a yielding task leaves out as many first events as were heard before, and it
-would go on under the fence of the attempt that was given up. A task that is lost with its worker or node is ``lost``
-here, and the driver begins another attempt from the last checkpoint under a new fence.
+Ray sees a cell as a task that yields its events, as JSON, one by one. Files need no help from Ray: every node sees the
+registry's folder, with the cells' checkpoints, under the same path. Ray's own retries are off, since a retry of a
+yielding task skips as many events as were received before. A task that is lost with its worker or node is ``lost``
+here, and the driver begins another attempt from the last checkpoint.
 """
 
 import socket
@@ -18,24 +16,21 @@ from typing import Any
 
 from taskloom.core import ENDS, Engine, EngineError, Event, Job, TaskloomError
 from taskloom.core.units import count
-from taskloom.plugins.engines.ray_task import STOP
-from taskloom.plugins.engines.ray_thread import RayThread, Sent
+from taskloom.plugins.engines.ray_tasks import RayThread, Sent, stop_file
 
-#: Seconds that a cluster's address has to answer, and that the beginning waits for the cluster.
-ANSWER, OPENING = 10.0, 30.0
+#: Seconds that a cluster's address has to answer, that opening waits for the cluster, and that closing does.
+ANSWER, OPENING, GRACE = 10.0, 30.0, 10.0
 #: Seconds that a cluster may take to be joined, or have no room for any cell, before the run ends.
 JOIN, PATIENCE = 120.0, 300.0
 #: Seconds that it may be silent: after 60 Ray itself ends the program.
 SILENCE = 45.0
-#: Seconds that the end waits for the cluster.
-GRACE = 10.0
 
 
 class Ray(Engine):
     """Runs the cells as tasks of a Ray cluster, as many at once as it has room for.
 
     Each cell asks for the ``resources`` of its specification: ``cpus`` (1 by default, and as many threads) and
-    ``gpus`` (1 by default where the cluster has any). The registry has to lie on a disk that all nodes see under the
+    ``gpus`` (1 by default where the cluster has any). The registry has to be on a disk that all nodes see under the
     same path, and every node needs taskloom and the plugins of the grid. A lost worker or node costs its cells what
     they did since their last checkpoint.
 
@@ -54,22 +49,22 @@ class Ray(Engine):
     def __init__(self, *, address: str | None = None) -> None:
         self.address = address
         self._cells: dict[str, Sent] = {}
-        self._told: list[Event] = []  # what this engine itself has to say
+        self._events: list[Event] = []  # of cells that this engine itself ended
         self._thread: RayThread | None = None
-        self._least: dict[str, float] = {}  # that a cell asked for so far
-        self._roomy = time.monotonic()  # when there last was room for a cell
+        self._smallest: dict[str, float] = {}  # that a cell has asked for so far
+        self._had_room = time.monotonic()  # for a cell, the last time
 
     def check(self) -> None:
         if find_spec("ray") is None:
-            raise TaskloomError("engine 'ray' needs the package ray; `pip install 'taskloom[ray]'` brings it")
+            raise TaskloomError("engine 'ray' needs the package ray; `pip install 'taskloom[ray]'` installs it")
         if self.address not in (None, "auto", "local"):
             _reach(self.address)
 
     def open(self, work: str, folder: Path) -> None:
         self._thread = RayThread(self.address, work)
         self._thread.start()
-        if self._thread.joined.wait(OPENING):  # whatever takes longer should not keep Ctrl-C waiting
-            self._heed_cluster(self._thread)
+        if self._thread.joined.wait(OPENING):  # if it takes longer, Ctrl-C should not have to wait for it
+            self._check_cluster(self._thread)
 
     @property
     def slots(self) -> int:
@@ -81,7 +76,7 @@ class Ray(Engine):
         """How many more of the smallest cells fit; none while Ray keeps one waiting."""
         left = self._totals()
         for cell in self._cells.values():
-            left = {what: much - cell.wants[what] for what, much in left.items()}
+            left = {what: amount - cell.wants[what] for what, amount in left.items()}
         return self._fitting(left) if min(left.values()) >= 0 else 0
 
     def queued(self, cell: str) -> bool:
@@ -90,85 +85,76 @@ class Ray(Engine):
     def submit(self, job: Job) -> None:
         assert self._thread is not None, "the engine is open"
         wants = self._wants(job.spec)
-        if not any(all(node.get(what, 0) >= much for what, much in wants.items()) for node in self._thread.nodes):
-            reason = f"asks for {_amount(wants)}; no node of the Ray cluster has that much. Its resources say so."
-            self._told.append(Event("failed", job.cell, {"reason": reason}, job.fence))
+        if not any(all(node.get(what, 0) >= amount for what, amount in wants.items()) for node in self._thread.nodes):
+            reason = f"asks for {_in_words(wants)} in its resources; no node of the Ray cluster has that much"
+            self._events.append(Event("failed", job.cell, {"reason": reason}, job.fence))
             return
-        self._least = {what: min(much, self._least.get(what, much)) for what, much in wants.items()}
-        _stop_file(job).unlink(missing_ok=True)
+        self._smallest = {what: min(amount, self._smallest.get(what, amount)) for what, amount in wants.items()}
+        stop_file(job).unlink(missing_ok=True)
         self._cells[job.cell] = Sent(job, wants)
-        self._thread.submit(self._cells[job.cell])
+        self._thread.submitted.put(self._cells[job.cell])
 
     def poll(self, seconds: float) -> list[Event]:
         assert self._thread is not None, "the engine is open"
-        events, self._told = self._told, []
-        wait = 0.0 if events else seconds
+        events, self._events = self._events, []
         try:
-            while True:
-                sent, event = self._thread.heard.get(timeout=wait)
-                wait = 0.0  # what else is there, but no longer
-                if self._cells.get(event.cell) is not sent:
-                    continue  # it was stopped at once
+            while True:  # waits for the first only
+                sent, event = self._thread.events.get(timeout=0 if events else seconds)
+                if sent.cancelled:
+                    continue
                 events.append(event)
                 if event.what in ENDS:
                     del self._cells[event.cell]
-                    _stop_file(sent.job).unlink(missing_ok=True)
+                    stop_file(sent.job).unlink(missing_ok=True)
         except Empty:
             pass
         if not events:
-            self._heed_cluster(self._thread)
+            self._check_cluster(self._thread)
         return events
 
     def stop(self, cell: str | None = None, *, at_once: bool = False) -> None:
-        assert self._thread is not None, "the engine is open"
         for sent in [one for one in self._cells.values() if cell in (None, one.job.cell)]:
             job = sent.job
             if sent.begun and not at_once:
-                _stop_file(job).touch()
+                stop_file(job).touch()
                 continue
-            self._thread.cancel(sent)
+            sent.cancelled = True
             del self._cells[job.cell]
-            how, why = ("lost", {"reason": "stopped at once"}) if at_once else ("interrupted", {})
-            self._told.append(Event(how, job.cell, why, job.fence))
+            how, facts = ("lost", {"reason": "stopped at once"}) if at_once else ("interrupted", {})
+            self._events.append(Event(how, job.cell, facts, job.fence))
 
     def close(self) -> None:
-        if self._thread is None:
-            return
-        self.stop(at_once=True)
-        self._thread.end(GRACE)
-        self._thread = None
+        if self._thread is not None:
+            self._thread.leave(GRACE)
+            self._thread = None
 
     def describe(self) -> str:
         where = f"the Ray cluster at {self.address}" if self.address else "a Ray cluster of this machine"
         return f"{where}, {count(self.slots, 'cell')} at once" if self._thread else where
 
-    def _heed_cluster(self, thread: RayThread) -> None:
-        """Give up a cluster that is gone: nothing that it was asked to do would ever come to an end."""
+    def _check_cluster(self, thread: RayThread) -> None:
+        """Give up a cluster that is gone: nothing that it was asked to do would ever end."""
         now, name = time.monotonic(), f"the Ray cluster at {self.address}" if self.address else "the Ray cluster"
         joined = thread.joined.is_set()
         if joined and not thread.is_alive():
             raise TaskloomError(f"{name} cannot be used: {thread.trouble}")
-        if thread.silent > (limit := SILENCE if joined else JOIN):
-            said = f" ({thread.trouble})" if thread.trouble else ""
+        if now - thread.answered > (limit := SILENCE if joined else JOIN):
+            trouble = f" ({thread.trouble})" if thread.trouble else ""
             guess = "its head may be gone" if joined else "it may still be starting, or something else listens there"
-            raise EngineError(f"{name} has not answered for {limit:g} s{said}; {guess}")
+            raise EngineError(f"{name} has not answered for {limit:g} s{trouble}; {guess}")
         if not joined or self._fitting(self._totals()):
-            self._roomy = now
-        elif now - self._roomy > PATIENCE:
-            raise EngineError(f"{name} has had no node for a cell ({_amount(self._smallest)}) for {PATIENCE:g} s")
-
-    @property
-    def _smallest(self) -> dict[str, float]:
-        """What the smallest cell asks for: one that says nothing, or less if less was asked for so far."""
-        return {what: min(much, self._least.get(what, much)) for what, much in self._wants({}).items()}
+            self._had_room = now
+        elif now - self._had_room > PATIENCE:
+            raise EngineError(f"{name} has had no node for a cell ({_in_words(self._wants({}))}) for {PATIENCE:g} s")
 
     def _totals(self) -> dict[str, float]:
         nodes = self._thread.nodes if self._thread else []
         return {what: sum(node.get(what, 0.0) for node in nodes) for what in ("CPU", "GPU")}
 
     def _fitting(self, room: Mapping[str, float]) -> int:
-        """How many of the smallest cells fit into so much."""
-        return int(min((room[what] / much for what, much in self._smallest.items() if much), default=0))
+        """How many of the smallest cells fit: of those that ask for nothing special, or less if one asked for less."""
+        smallest = {what: min(amount, self._smallest.get(what, amount)) for what, amount in self._wants({}).items()}
+        return int(min((room[what] / amount for what, amount in smallest.items() if amount), default=0))
 
     def _wants(self, spec: Mapping[str, Any]) -> dict[str, float]:
         """What a cell asks for. One that does not say gets a GPU if the cluster had any when it was joined.
@@ -191,13 +177,9 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=ANSWER).close()
     except (OSError, OverflowError) as error:
         raise TaskloomError(
-            f"no Ray cluster answers at {address!r}: {error}. `ray status` tells its address."
+            f"no Ray cluster answers at {address!r}: {error}. `ray status` shows its address."
         ) from None
 
 
-def _amount(wants: Mapping[str, float]) -> str:
-    return " and ".join(f"{much:g} {what}" for what, much in wants.items() if much)
-
-
-def _stop_file(job: Job) -> Path:
-    return job.cell_folder() / STOP.format(fence=job.fence)
+def _in_words(wants: Mapping[str, float]) -> str:
+    return " and ".join(f"{amount:g} {what}" for what, amount in wants.items() if amount)

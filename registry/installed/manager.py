@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -24,7 +24,6 @@ import pluggy
 from taskloom.core import hookspecs
 from taskloom.core.errors import PluginError, TaskloomError, unknown
 from taskloom.core.guard import guard
-from taskloom.core.work import coming_back
 from taskloom.registry.installed.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, taken
 
 #: Entry-point groups: modules with components or trackers, and light modules that only name packaged grids.
@@ -106,7 +105,7 @@ class Plugins:
         """Import an entry point's module and add it."""
         start = perf_counter()
         with self.isolated(plugin):
-            with coming_back():
+            with chdir("."):
                 module = entry.load()
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 

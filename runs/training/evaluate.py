@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from taskloom.core import OutOfMemory, Task, TrainingError
 from taskloom.core.work import is_out_of_memory
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.memory import release_memory
+from taskloom.runs.training.machine import release_memory
 from taskloom.runs.training.model import Model
 
 #: Tokens in one forward pass: enough to fill the cores, few enough for a small GPU.

@@ -1,11 +1,14 @@
-"""What the machine can tell: peak memory, versions, seeds of the global generators."""
+"""The process that trains: its memory, torch's compiler, versions, seeds of the global generators."""
 
 import ctypes
 import functools
+import gc
 import platform
 import random
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from taskloom.core import derive_seed
-from taskloom.core.units import largest_size
+from taskloom.core import OutOfMemory, derive_seed, is_out_of_memory
+
+
+@contextmanager
+def annotate_oom(task: str, *, micro_batch: int, batch: int) -> Iterator[None]:
+    """Turn every way in which memory runs out into one error with the task and the number of examples."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)  # they hold on to everything that was in memory
+        raise OutOfMemory(task, micro_batch=micro_batch, batch=batch) from None
+
+
+def release_memory() -> None:
+    """Give back what nothing needs any more, also what the C library keeps for later."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_freed_memory() -> None:
@@ -22,12 +45,10 @@ def keep_freed_memory() -> None:
 
     Gradients are freed and allocated anew in every step; without this each step pays for thousands of page faults.
     """
-    try:
+    with suppress(OSError, AttributeError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        return  # another C library
-    mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: take large blocks from the heap
-    mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and do not shrink it
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: take large blocks from the heap
+        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and do not shrink it
 
 
 def skip_compiler() -> None:
@@ -62,27 +83,24 @@ def reset_peak_memory() -> None:
     """Start measuring anew, where the system allows it."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    try:
+    with suppress(OSError):  # then the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return  # then the peak is that of the whole process
 
 
 def peak_memory() -> int:
-    """Bytes: the GPU's peak where there is one, else the largest resident size of this process; 0 if nobody tells."""
+    """Bytes: the GPU's peak where there is one, else the largest resident size of this process; 0 if it is unknown."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    try:
+    with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
+    with suppress(ImportError):  # Windows
         import resource
-    except ImportError:  # Windows
-        return 0
-    return largest_size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+        size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
+    return 0
 
 
 def machine_versions() -> dict[str, str]:

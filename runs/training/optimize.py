@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from taskloom.core import Group, TrainingError, densify_gradients
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.memory import annotate_oom
+from taskloom.runs.training.machine import annotate_oom
 from taskloom.runs.training.microbatch import PartedPass, parts_of
 from taskloom.runs.training.model import Model
 

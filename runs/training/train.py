@@ -17,11 +17,11 @@ from taskloom.runs.training.machine import (
     keep_freed_memory,
     machine_versions,
     peak_memory,
+    release_memory,
     reset_peak_memory,
     seed_globals,
     skip_compiler,
 )
-from taskloom.runs.training.memory import release_memory
 from taskloom.runs.training.model import device_for_this_process
 from taskloom.runs.training.optimize import GroupStep, rate_factor
 from taskloom.runs.training.stage import StageState

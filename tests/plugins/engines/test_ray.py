@@ -8,67 +8,29 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import assert_same, result_of, run_here, write_grid
 from ray_jobs import RAW, job, until
-from safetensors.torch import load_file
 
 from taskloom.core import Event
-from taskloom.core.specs import GridSpec
 from taskloom.core.testing import check
 from taskloom.core.testing.jobs import WORK as JOBS
 from taskloom.plugins.engines.on_ray import Ray
-from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.driver.drive import Outcome, run_plan
 from taskloom.runs.driver.signals import Stop
-from taskloom.runs.grid.grid import Grid
-from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.show.render import render
-
-
-def run(folder: Path, engine: Any, listen: Any = lambda event: None, stop: Stop | None = None) -> Outcome:
-    catalogue = load_catalogue()
-    grid = Grid("ray-grid", Path("ray-grid.json"), GridSpec.model_validate(RAW), RAW)
-    with Ledger.open(folder, create=True) as ledger:
-        plan = make_plan(grid, catalogue, ledger)
-        return run_plan(plan, catalogue, ledger, engine=engine, listen=listen, stop=stop)
-
-
-def result(folder: Path) -> tuple[str, dict[str, Any]]:
-    """The table, and the best weights of every cell."""
-    with Ledger.open(folder, create=False) as ledger:
-        record = ledger.grid("ray-grid")
-        weights = {
-            place.cell.id: load_file(folder / "cells" / place.cell.id / "best" / "tensors.safetensors")
-            for place in record.cells
-        }
-        return render(table_of(record), "csv"), weights
-
-
-def assert_same(found: tuple[str, dict[str, Any]], expected: tuple[str, dict[str, Any]]) -> None:
-    assert found[0] == expected[0]
-    assert found[1].keys() == expected[1].keys()
-    for cell, tensors in expected[1].items():
-        assert all(found[1][cell][name].equal(tensor) for name, tensor in tensors.items()), cell
-
-
-def reasons(folder: Path) -> list[str | None]:
-    """Why attempts were lost, as the ledger remembers it."""
-    with Ledger.open(folder, create=False) as ledger:
-        attempts = [one for cell in ledger.cells() for one in ledger.attempts(cell.id)]
-    return [one.reason for one in attempts if one.how == "lost"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The grid, and its result on one machine."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    assert run(folder, "inline").finished == 4
-    return result(folder)
+    grid = write_grid(folder, **RAW)
+    assert run_here(grid, folder / "registry", engine="inline").finished == 4
+    return grid, result_of(folder / "registry")
 
 
 @pytest.fixture(scope="module")
@@ -86,93 +48,89 @@ def address(cluster: Any) -> dict[str, Any]:
     return {"name": "ray", "address": cluster.address}
 
 
-class Saboteur:
-    """Does something once, when a cell that is not on the first node, or any, has ended an epoch."""
+def losses(folder: Path) -> list[str | None]:
+    """Why attempts were lost, as the ledger remembers it."""
+    with Ledger.open(folder, create=False) as ledger:
+        attempts = [one for cell in ledger.cells() for one in ledger.attempts(cell.id)]
+    return [one.reason for one in attempts if one.how == "lost"]
 
-    def __init__(self, do: Any, when: str = "epoch") -> None:
-        self.do, self.when = do, when
-        self.workers: dict[str, str] = {}
-        self.done = False
+
+class Saboteur:
+    """Does something once, at the end of an epoch: as soon as it succeeds, given what the cell said when it began."""
+
+    def __init__(self, do: Callable[[dict[str, Any]], bool]) -> None:
+        self.do, self.done = do, False
+        self.started: dict[str, dict[str, Any]] = {}
 
     def __call__(self, event: Event) -> None:
         if event.what in ("started", "resumed"):
-            self.workers[event.cell] = event.facts["worker"]
-        if event.what == self.when and not self.done and self.do(event, self.workers[event.cell]):
+            self.started[event.cell] = event.facts
+        if event.what == "epoch" and not self.done and self.do(self.started[event.cell]):
             self.done = True
-            print(f"sabotaged at {event.what} {event.facts.get('epoch')} of {event.cell}")
+            print(f"sabotaged after epoch {event.facts.get('epoch')} of {event.cell}")
 
 
 def test_a_node_that_dies_changes_nothing(cluster: Any, undisturbed: Any, tmp_path: Path) -> None:
+    grid, reference = undisturbed
     second = cluster.add_node(num_cpus=1)
 
-    def kill(event: Event, worker: str) -> bool:
-        if worker != f"ray:{second.node_id[:8]}":
+    def kill(started: dict[str, Any]) -> bool:
+        if started["worker"] != f"ray:{second.node_id[:8]}":
             return False
         cluster.remove_node(second, allow_graceful=False)
         return True
 
     saboteur = Saboteur(kill)
-    outcome = run(tmp_path, address(cluster), saboteur)
-    assert saboteur.done, saboteur.workers
+    outcome = run_here(grid, tmp_path, engine=address(cluster), listen=saboteur)
+    assert saboteur.done, saboteur.started
     assert (outcome.finished, outcome.failed) == (4, 0), outcome
-    assert_same(result(tmp_path), undisturbed)
-    assert reasons(tmp_path) == ["its Ray node died"]
+    assert_same(tmp_path, reference)
+    assert losses(tmp_path) == ["its Ray node died"]
 
 
 def test_a_worker_that_is_killed_and_a_stop_in_the_middle_change_nothing(
     cluster: Any, undisturbed: Any, tmp_path: Path
 ) -> None:
-    def kill(event: Event, worker: str) -> bool:
-        os.kill(pids[event.cell], signal.SIGKILL)
+    grid, reference = undisturbed
+    stop = Stop()
+
+    def kill(started: dict[str, Any]) -> bool:
+        os.kill(started["pid"], signal.SIGKILL)
         return True
 
-    pids: dict[str, int] = {}
     saboteur = Saboteur(kill)
 
     def listen(event: Event) -> None:
-        if event.what in ("started", "resumed"):
-            if saboteur.done and not stop.asked:
-                stop()
-            pids[event.cell] = event.facts["pid"]
+        if event.what in ("started", "resumed") and saboteur.done and not stop.asked:
+            stop()
         saboteur(event)
 
-    stop = Stop()
-    first = run(tmp_path, address(cluster), listen, stop)
+    first = run_here(grid, tmp_path, engine=address(cluster), listen=listen, stop=stop)
     assert saboteur.done
     assert first.failed == 0
     assert first.interrupted > 0
-    second = run(tmp_path, address(cluster))
+    second = run_here(grid, tmp_path, engine=address(cluster))
     assert (second.finished + second.cached, second.failed) == (4, 0)
-    assert_same(result(tmp_path), undisturbed)
-    assert reasons(tmp_path) == ["its Ray worker died"]
+    assert_same(tmp_path, reference)
+    assert losses(tmp_path) == ["its Ray worker died"]
 
 
 def test_the_command_runs_a_grid_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
-    raw = {**RAW, "base": {**RAW["base"], "stages": [{"epochs": 1}]}, "axes": {}, "seeds": [0]}
-    (tmp_path / "one.json").write_text(json.dumps(raw))
-    command = [sys.executable, "-m", "taskloom.runs.cli", "run", "one.json", "--engine", "ray"]
+    """A cell that asks for more than any node has fails at once; the others run."""
+    cells = [
+        {"label": "greedy", "set": {"resources": {"cpus": 64}}},
+        {"label": "modest", "set": {"stages.0.epochs": 2}},
+    ]
+    raw = {**RAW, "base": {**RAW["base"], "stages": [{"epochs": 1}]}, "axes": {}, "cells": cells, "seeds": [0]}
+    (tmp_path / "two.json").write_text(json.dumps(raw))
+    command = [sys.executable, "-m", "taskloom.runs.cli", "run", "two.json", "--engine", "ray", "--format", "csv"]
     done = subprocess.run(
-        [*command, "--address", cluster.address, "--format", "csv"],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
+        [*command, "--address", cluster.address], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1].startswith("base,1,1,")
-    assert "ray:" in done.stderr
-
-
-def test_a_cell_that_asks_for_more_than_any_node_has_fails_at_once(cluster: Any, tmp_path: Path) -> None:
-    catalogue = load_catalogue()
-    raw = {**RAW, "base": {**RAW["base"], "resources": {"cpus": 64}}, "axes": {}, "seeds": [0]}
-    grid = Grid("greedy", Path("greedy.json"), GridSpec.model_validate(raw), raw)
-    with Ledger.open(tmp_path, create=True) as ledger:
-        plan = make_plan(grid, catalogue, ledger)
-        outcome = run_plan(plan, catalogue, ledger, engine=address(cluster))
-        assert outcome.failed == 1
-        (cell,) = ledger.cells()
-    assert "asks for 64 CPU; no node" in str(cell.reason)
+    assert done.returncode == 1, done.stderr
+    assert any(line.startswith("modest,1,1,") for line in done.stdout.splitlines()), done.stdout
+    assert "started on ray:" in done.stderr
+    assert "asks for 64 CPU" in done.stderr
 
 
 def test_a_cell_that_waits_for_its_turn_says_so_and_needs_no_checkpoint_to_stop(cluster: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from taskloom.core import Event, Job, OutOfMemory
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.training.memory import annotate_oom, release_memory
+from taskloom.runs.training.machine import annotate_oom, release_memory
 from taskloom.runs.training.train import train
 
 RUN: dict[str, Any] = {

@@ -1,0 +1,187 @@
+"""Cells as tasks of Ray: what runs on the cluster, and the one thread of the driver that talks to it."""
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taskloom.core import ENDS, Event, Job
+from taskloom.core.work import CELL_THREAD, logged_work
+from taskloom.plugins.engines.inline import CellThread
+
+#: Seconds between two looks for the file that asks a cell to stop, if it reports nothing.
+LOOK = 0.5
+#: Seconds between two questions of what the cluster has, and for which the thread waits for events.
+FRESH, PULSE = 2.0, 0.1
+#: What a task yields first: it no longer waits in Ray's queue.
+BEGUN: dict[str, Any] = {}
+
+
+def stop_file(job: Job) -> Path:
+    """The file that asks an attempt to write a checkpoint and end."""
+    return job.cell_folder() / f"stop-{job.fence}"
+
+
+def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str, Any]]:
+    """The task: run ``work`` for a job, both as JSON; yields ``BEGUN``, then each event as JSON."""
+    yield BEGUN
+    import ray
+
+    worker = {"worker": f"ray:{ray.get_runtime_context().get_node_id()[:8]}", "pid": os.getpid()}
+    thread = CellThread(logged_work(work, threads), Job.of_json(job))
+    thread.start()
+    event = None
+    while event is None or event.what not in ENDS:
+        thread.stop_asked = thread.stop_asked or stop_file(thread.job).exists()
+        with suppress(queue.Empty):
+            event = thread.events.get(timeout=LOOK)
+            if event.what in ("started", "resumed"):
+                event.facts.update(worker)
+            yield event.as_json()
+
+
+@dataclass(eq=False)
+class Sent:
+    """A job that was handed to Ray: what it asks for, whether it has left Ray's queue, whether it should be killed."""
+
+    job: Job
+    wants: dict[str, float]
+    begun: bool = False
+    cancelled: bool = False
+
+
+class RayThread(threading.Thread):
+    """Joins a cluster (or starts one), then runs cells there and passes their events on, until it should leave.
+
+    Any call of Ray may hang for as long as the cluster does not answer, so nobody else calls it or waits for it.
+    """
+
+    def __init__(self, address: str | None, work: str) -> None:
+        super().__init__(name=f"{CELL_THREAD}on Ray", daemon=True)
+        self.submitted: queue.SimpleQueue[Sent] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[tuple[Sent, Event]] = queue.SimpleQueue()
+        self.nodes: list[dict[str, float]] = []  # the resources of each living node
+        self.joined = threading.Event()  # or it could not, and `trouble` says why
+        self.has_gpus = False  # when it was joined
+        self.trouble = ""  # what Ray last said instead of an answer
+        self.answered = time.monotonic()
+        self._address, self._work_name = address, work
+        self._streams: dict[Any, Sent] = {}
+        self._looked = float("-inf")
+        self._leaving = False
+
+    def leave(self, seconds: float) -> None:
+        """Kill the cells and leave the cluster, and end it if it was started here; if it is silent, leave it behind."""
+        self._leaving = True
+        self.join(max(0.0, self.answered + seconds - time.monotonic()))
+        if self.is_alive():
+            import ray
+
+            atexit.unregister(ray.shutdown)  # nor should the end of the program wait for it
+
+    def run(self) -> None:
+        import ray
+
+        ours = not ray.is_initialized()
+        try:
+            if ours:
+                logging.getLogger("ray").setLevel(logging.ERROR)  # or it warns that this is not the main thread
+                new: dict[str, Any] = {} if self._address else {"include_dashboard": False}
+                # What a cell prints is in its log.
+                ray.init(self._address or "local", logging_level=logging.ERROR, log_to_driver=False, **new)
+            self._look()
+            self.has_gpus = any(node.get("GPU") for node in self.nodes)
+        except (Exception, SystemExit) as error:  # Ray gives up in many ways
+            self.trouble = _in_a_line(error)
+            return
+        finally:
+            self.answered = time.monotonic()
+            self.joined.set()
+        while not self._leaving:
+            try:
+                self._look()
+                self._exchange()
+                self.answered = time.monotonic()
+            except Exception as error:  # perhaps it answers the next time
+                self.trouble = _in_a_line(error)
+                time.sleep(PULSE)
+        for stream in self._streams:
+            ray.cancel(stream, force=True)
+        if ours:
+            ray.shutdown()
+
+    def _look(self) -> None:
+        import ray
+
+        if time.monotonic() - self._looked > FRESH:
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]
+            self.nodes = [node["Resources"] for node in nodes if node["Alive"]]
+            self._looked = time.monotonic()
+
+    def _exchange(self) -> None:
+        """Start what was submitted, kill what was cancelled, pass events on; waits a moment for the first of them."""
+        import ray
+
+        with suppress(queue.Empty):
+            while True:
+                self._start(self.submitted.get(timeout=0 if self._streams else PULSE))
+        for stream in [stream for stream, sent in self._streams.items() if sent.cancelled]:
+            del self._streams[stream]
+            ray.cancel(stream, force=True)
+        ready, _ = ray.wait(list(self._streams), timeout=PULSE) if self._streams else ([], [])
+        for stream in ready:
+            sent = self._streams[stream]
+            event = next_event(stream, sent.job)
+            sent.begun = True
+            if event is not None:
+                self.events.put((sent, event))
+                if event.what in ENDS:
+                    del self._streams[stream]
+
+    def _start(self, sent: Sent) -> None:
+        import ray
+
+        job, cpus = sent.job, sent.wants["CPU"]
+        task = ray.remote(run_cell).options(
+            num_cpus=cpus,
+            num_gpus=sent.wants["GPU"],
+            max_retries=0,
+            num_returns="streaming",
+            name=f"taskloom {job.cell[:12]}",
+        )
+        try:
+            stream = task.remote(self._work_name, job.as_json(), max(1, int(cpus)))
+        except Exception as error:  # 1.5 GPUs, say
+            self.events.put((sent, Event("failed", job.cell, {"reason": _in_a_line(error)}, job.fence)))
+        else:
+            self._streams[stream] = sent
+
+
+def next_event(stream: Any, job: Job) -> Event | None:
+    """The next event of a stream that has one or has broken off; ``None`` if its task has just begun."""
+    import ray
+
+    known = {"NodeDiedError": "its Ray node died", "WorkerCrashedError": "its Ray worker died"}
+    try:
+        found = ray.get(next(stream))
+        return None if found == BEGUN else Event.of_json(found)
+    except StopIteration:
+        reason = "its task ended without saying how"
+    except ray.exceptions.OutOfMemoryError:
+        reason = "Ray ended its worker because memory ran out"
+        return Event("oom", job.cell, {"reason": reason, "micro_batch": job.micro_batch, "task": None}, job.fence)
+    except ray.exceptions.RayError as error:
+        kind = type(error).__name__
+        reason = known.get(kind, f"{kind}: {_in_a_line(error)}")
+    return Event("lost", job.cell, {"reason": reason}, job.fence)
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
