@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from taskloom.core.errors import RegistryError
-from taskloom.core.work import lacks_room
-from taskloom.registry.results.errors import HeldUpError, LostLeaseError
+from taskloom.registry.results.errors import LostLeaseError, refusal
 from taskloom.registry.results.presence import Machine
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # nothing is written through a link that somebody put there
@@ -72,7 +71,7 @@ class Artifacts:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _refusal(f"{path} cannot be made", error, "Is the registry writable?") from error
+            raise refusal(f"{path} cannot be made", error, "Is the registry writable?") from error
         return path
 
 
@@ -86,14 +85,7 @@ def claim_folder(folder: Path, fence: int) -> None:
             os.ftruncate(file, length)  # need not outlive a power cut: nobody else does either
     except OSError as error:
         what = "It says which run uses the folder; is it a plain file, in a folder that you may write to?"
-        raise _refusal(f"{folder / 'fence'} cannot be written", error, what) from error
-
-
-def _refusal(what: str, error: OSError, question: str) -> RegistryError:
-    """What cannot be done and why; for a full disk with what to do, for all else with what may be amiss."""
-    if lacks_room(error):
-        return HeldUpError.full(f"{what} ({error.strerror})")
-    return RegistryError(f"{what}: {error.strerror}. {question}")
+        raise refusal(f"{folder / 'fence'} cannot be written", error, what) from error
 
 
 def refuse_late(folder: Path, fence: int) -> None:

@@ -25,7 +25,6 @@ from taskloom.registry.results.errors import LostLeaseError as LostLeaseError
 from taskloom.registry.results.events import now
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.presence import Driver, Machine
-from taskloom.registry.results.tables import STAGE_LEASES, statements
 
 BEAT = 5.0  # seconds between two signs of life
 PATIENCE = 60.0  # seconds of silence after which a driver that may still be there counts as dead
@@ -204,8 +203,6 @@ class Leases:
         """Those of the stages that other living drivers compute."""
         if not stages:
             return set()
-        for statement in statements(STAGE_LEASES):
-            db.execute(statement)
         marks, others = ", ".join("?" * len(stages)), _drivers(db)
         rows = db.execute(
             f"SELECT key, driver FROM stage_leases JOIN leases USING (cell) WHERE driver != ? AND key IN ({marks})",

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Planned(Protocol):
-    """What the ledger needs to know of a planned cell; its ``facts``, if it has any, are kept as well."""
+    """What the ledger needs to know of a planned cell; ``facts`` are what its identity is made of."""
 
     @property
     def id(self) -> str: ...
@@ -18,6 +18,8 @@ class Planned(Protocol):
     def spec(self) -> Mapping[str, Any]: ...
     @property
     def reported(self) -> Mapping[str, float]: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class CellRecord:
     ``interrupted`` (it goes on from its checkpoint); a cell whose driver was killed stays ``running`` until somebody
     resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score that is no number is NaN.
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
-    ``content``, ``plugins`` (distribution → version), ``trainer`` – and empty for cells of older registries.
+    ``content``, ``plugins`` (distribution → version) and ``trainer``.
     """
 
     id: str

@@ -78,8 +78,8 @@ class Best:
 
 
 def told_of(state: dict[str, Any]) -> Told:
-    """The epochs and stages that a checkpoint remembers, oldest first; one of an older version remembers none."""
-    return [(what, facts) for what, facts in json.loads(state.get("told", "[]"))]
+    """The epochs and stages that a checkpoint remembers, oldest first."""
+    return [(what, facts) for what, facts in json.loads(state["told"])]
 
 
 @dataclass

@@ -30,6 +30,7 @@ class Cell:
     seed: int = 0
     spec: dict[str, Any] = field(default_factory=dict)
     reported: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.fixture

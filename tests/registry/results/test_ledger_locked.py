@@ -26,7 +26,7 @@ for statement in sys.argv[3:]:
 print("held", flush=True)
 time.sleep(float(sys.argv[2]))
 """
-LOCKED = r"is locked: another process holds it, and did not let go in time\. Try again when that is done"
+LOCKED = r"is locked: another process holds it, and did not release it in time\. Try again when"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Cell:
     seed: int = 0
     spec: dict[str, Any] = field(default_factory=lambda: {"seed": 0})
     reported: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_writer_waits_until_the_other_is_done(registry: Path) -> None:
 
 
 def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(registry: Path) -> None:
-    with Ledger.open(registry, create=True, patience=0.2) as ledger:
+    with Ledger.open(registry, create=True, timeout=0.2) as ledger:
         leases = Leases(ledger)
         with held(registry):
             for write in (
@@ -90,7 +91,7 @@ def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(regist
 
 
 def test_a_driver_whose_beat_waits_in_vain_goes_on(registry: Path) -> None:
-    with Ledger.open(registry, create=True, patience=0.05) as ledger:
+    with Ledger.open(registry, create=True, timeout=0.05) as ledger:
         leases = Leases(ledger, patience=3600.0)
         leases.every = 0.01
         assert leases.claim("bb")
@@ -114,6 +115,6 @@ def test_commands_that_read_answer_while_the_ledger_is_held(registry: Path) -> N
 def test_who_locks_out_readers_too_is_told_of(registry: Path) -> None:
     alone = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "UPDATE fences SET last = last", "COMMIT")
     with held(registry, *alone), pytest.raises(RegistryError, match=LOCKED):
-        Ledger.open(registry, create=False, patience=0.2).states()
+        Ledger.open(registry, create=False, timeout=0.2).states()
     with Ledger.open(registry, create=False) as ledger:
         assert ledger.states() == {"aa": "finished"}

@@ -25,6 +25,7 @@ class Cell:
     seed: int = 0
     spec: dict[str, Any] = field(default_factory=lambda: {"seed": 0})
     reported: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager

@@ -46,11 +46,3 @@ def test_the_stages_of_a_driver_that_died_are_free(ledger: Ledger) -> None:
     with Ledger.open(ledger.folder, create=False) as second, Leases(ledger) as leases:
         assert Leases(second, machine=dead).claim("a", ["k"])
         assert leases.claim("b", ["k"])
-
-
-def test_a_ledger_of_before_there_were_stage_leases_is_used_on(ledger: Ledger) -> None:
-    with ledger.transaction() as db:
-        db.execute("DROP TABLE stage_leases")
-    with Leases(ledger) as leases, Ledger.open(ledger.folder, create=False) as second:
-        assert leases.claim("a", ["k"])
-        assert Leases(second).claim("b", ["k"]) is None

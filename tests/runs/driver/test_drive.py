@@ -258,7 +258,7 @@ def test_a_ledger_that_is_held_is_no_wrong_request(
     faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, registry = write_grid(tmp_path), tmp_path / "registry"
-    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "patience", 0.3)  # type: ignore[attr-defined]
+    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "timeout", 0.3)  # type: ignore[attr-defined]
     Ledger.open(registry, create=True).close()
     with closing(sqlite3.connect(registry / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
