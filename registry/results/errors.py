@@ -22,19 +22,6 @@ class HeldUpError(RegistryError):
         return cls(f"{what}: the disk is full. Make room and run again; what was written so far is kept.")
 
 
-class LostLeaseError(RegistryError):
-    """Somebody writes under a lease that another has taken over, or that was given back; nothing was written."""
-
-    def __init__(self, cell: str, fence: int, holder: str | None = None, *, finished: bool = False) -> None:
-        if finished:
-            how = "is over: the cell is finished. Nothing was written"
-        elif holder:
-            how = f"is lost: {holder} has the cell now. Nothing was written; the cell goes on there"
-        else:
-            how = "is lost: nobody has the cell now. Nothing was written; `taskloom run` takes the cell up again"
-        super().__init__(f"lease {fence} of cell {cell} {how}.")
-
-
 def refusal(what: str, error: OSError, advice: str) -> RegistryError:
     """What the system refused and why, with advice; a full disk has its own."""
     if lacks_room(error):

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.core.events import ENDS, Event
-from taskloom.registry.results.errors import LostLeaseError, damaged, explained
+from taskloom.registry.results.errors import damaged, explained
 from taskloom.registry.results.events import BEGINNINGS, WRITERS, begin_attempt, end_attempt, is_known, now
 from taskloom.registry.results.file import FILE, TIMEOUT, MissingRegistryError, connect, roll_back
 from taskloom.registry.results.records import (
@@ -33,7 +33,7 @@ from taskloom.registry.results.records import (
 
 _CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
 
-_ATTEMPT = "number, driver, fence, began, ended, how, reason, micro_batch, worker, versions"
+_ATTEMPT = "number, driver, began, ended, how, reason, micro_batch, worker, versions"
 
 
 class Ledger:
@@ -137,9 +137,6 @@ class Ledger:
     def write(self, event: Event) -> bool:
         """Write down what happened to a cell, whole or not at all. ``progress`` is not kept.
 
-        An event that carries a fence is refused with :class:`LostLeaseError` unless that is the cell's present lease:
-        whoever lost a lease can no longer change what the next one finds. Nor does a finished cell begin or end again.
-
         Returns whether it is news: not so an epoch or a stage that is ``retold`` and stands here already.
         """
         if event.what == "progress":
@@ -149,18 +146,15 @@ class Ledger:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
         # A power cut may take back that a cell began: it begins again. What a checkpoint relies on has to stay.
         with self.transaction(durable=event.what not in BEGINNINGS) as db:
-            cell = db.execute("SELECT status FROM cells WHERE id = ?", [event.cell]).fetchone()
-            if cell is None:
+            if db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone() is None:
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
-            if event.fence:
-                _refuse_late(db, event, cell["status"])
             if is_known(db, event):
                 return False
             writer(db, event.cell, event.facts)
             if event.what in BEGINNINGS:
-                begin_attempt(db, event.cell, event.facts, event.fence)
+                begin_attempt(db, event.cell, event.facts)
             elif event.what in ENDS:
-                end_attempt(db, event.cell, event.what, event.facts, event.fence)
+                end_attempt(db, event.cell, event.what, event.facts)
         return True
 
     # Reading
@@ -250,14 +244,6 @@ class Ledger:
         """The last log lines of a cell."""
         with self.snapshot() as db:
             return [row["text"] for row in db.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])]
-
-
-def _refuse_late(db: sqlite3.Connection, event: Event, status: str) -> None:
-    lease = db.execute("SELECT driver, fence FROM leases WHERE cell = ?", [event.cell]).fetchone()
-    if lease is None or lease["fence"] != event.fence:
-        raise LostLeaseError(event.cell, event.fence, lease and f"driver {lease['driver']} (lease {lease['fence']})")
-    if status == "finished" and event.what in BEGINNINGS | ENDS:
-        raise LostLeaseError(event.cell, event.fence, finished=True)
 
 
 def _names(db: sqlite3.Connection) -> list[str]:

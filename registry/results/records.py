@@ -53,16 +53,15 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt at a cell: who made it, under which lease, and how it ended.
+    """One attempt at a cell: which process drove it, and how it ended.
 
-    ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on;
-    ``fence`` is the number of the lease, 0 without one. ``micro_batch`` is what the driver set, not the spec.
+    ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on.
+    ``micro_batch`` is what the driver set, not the spec.
     ``versions`` are those of plugins and machine: a cell may be resumed on another machine than it was started on.
     """
 
     number: int
-    driver: str | None
-    fence: int
+    driver: int | None
     began: str
     ended: str | None
     how: str | None

@@ -1,7 +1,7 @@
 """The ledger's tables, as plain SQL."""
 
 #: The version of these tables. A ledger of any other version is refused.
-SCHEMA = 2
+SCHEMA = 3
 #: Marks the file as ours ("loom"), so that nobody else's database is ever written to.
 APPLICATION = 0x6C6F6F6D
 
@@ -63,24 +63,9 @@ CREATE INDEX turns ON history (grid, turn);
 CREATE INDEX history_of_cell ON history (cell);
 CREATE TABLE attempts (
     cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL, driver TEXT, fence INTEGER NOT NULL DEFAULT 0,
+    number INTEGER NOT NULL, driver INTEGER,
     began TEXT NOT NULL, ended TEXT, how TEXT, reason TEXT, micro_batch INTEGER, worker TEXT,
     versions TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (cell, number)
 ) WITHOUT ROWID;
-CREATE TABLE drivers (
-    id TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL,
-    boot TEXT NOT NULL, began TEXT NOT NULL, beat REAL NOT NULL, uptime REAL NOT NULL, patience REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE leases (
-    cell TEXT PRIMARY KEY REFERENCES cells (id) ON DELETE CASCADE,
-    driver TEXT NOT NULL REFERENCES drivers (id) ON DELETE CASCADE, fence INTEGER NOT NULL UNIQUE
-) WITHOUT ROWID;
-CREATE INDEX leases_of_driver ON leases (driver);
-CREATE TABLE fences (last INTEGER NOT NULL);
-INSERT INTO fences VALUES (0);
-CREATE TABLE stage_leases (
-    key TEXT PRIMARY KEY, cell TEXT NOT NULL REFERENCES leases (cell) ON DELETE CASCADE
-) WITHOUT ROWID;
-CREATE INDEX stages_of_lease ON stage_leases (cell);
 """

@@ -91,7 +91,6 @@ class StageState:
             "seconds": run.seconds,
             "told": json.dumps(run.told, default=float),  # as text: a figure of a loss may be no number
         }
-        run.refuse_late()
         saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)
 
     def load(self, run: "Run", tensors: saved.Tensors, state: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from click.testing import CliRunner
 
 from taskloom.core import Event, RegistryError
 from taskloom.registry.results.file import FILE
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 
@@ -63,45 +61,23 @@ def held(registry: Path, *statements: str, seconds: float = 600) -> Iterator[Non
 
 
 def test_a_writer_waits_until_the_other_is_done(registry: Path) -> None:
-    with held(registry, seconds=1.0), Ledger.open(registry, create=True) as ledger, Leases(ledger) as leases:
-        assert leases.claim("bb") == 1
-        ledger.write(Event("started", "bb", {}, 1))
+    with held(registry, seconds=1.0), Ledger.open(registry, create=True) as ledger:
+        ledger.write(Event("started", "bb", {}))
         assert ledger.states() == {"aa": "finished", "bb": "interrupted"}
 
 
 def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(registry: Path) -> None:
     with Ledger.open(registry, create=True, timeout=0.2) as ledger:
-        leases = Leases(ledger)
         with held(registry):
             for write in (
                 lambda: ledger.write(Event("started", "bb", {})),
                 lambda: ledger.record_grid("other", {}, [Cell("cc")]),
-                lambda: leases.claim("bb"),
-                leases.beat,
             ):
                 with pytest.raises(RegistryError, match=LOCKED) as caught:
                     write()
                 assert "\n" not in str(caught.value)
             assert ledger.states() == {"aa": "finished"}
-            with Leases(ledger) as onlooker:  # who only asks, and writes nothing when done
-                assert onlooker.holders() == {}
-                assert onlooker.alone()
         ledger.write(Event("started", "bb", {}))  # and later it goes on
-        assert leases.claim("bb") == 1
-
-
-def test_a_driver_whose_beat_waits_in_vain_goes_on(registry: Path) -> None:
-    with Ledger.open(registry, create=True, timeout=0.05) as ledger:
-        leases = Leases(ledger, patience=3600.0)
-        leases.every = 0.01
-        assert leases.claim("bb")
-        with leases.beating():
-            with held(registry):
-                time.sleep(0.3)
-            before, until = Leases(ledger).holders()["bb"].uptime, time.monotonic() + 60
-            while Leases(ledger).holders()["bb"].uptime == before:
-                assert time.monotonic() < until, "it never beat again"
-        leases.close()
 
 
 def test_commands_that_read_answer_while_the_ledger_is_held(registry: Path) -> None:
@@ -113,7 +89,7 @@ def test_commands_that_read_answer_while_the_ledger_is_held(registry: Path) -> N
 
 
 def test_who_locks_out_readers_too_is_told_of(registry: Path) -> None:
-    alone = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "UPDATE fences SET last = last", "COMMIT")
+    alone = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "UPDATE meta SET value = value", "COMMIT")
     with held(registry, *alone), pytest.raises(RegistryError, match=LOCKED):
         Ledger.open(registry, create=False, timeout=0.2).states()
     with Ledger.open(registry, create=False) as ledger:
