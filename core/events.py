@@ -14,9 +14,9 @@ class Job:
     """One cell to be run: its identity, its resolved specification, and the registry's folder.
 
     ``stage_keys`` are the identities of what its stages hand on, the last one excepted; ``versions`` those of
-    the distributions whose components it uses. ``fence`` is the number of the lease under which it runs: a later
-    lease has a larger one, and 0 means that none was asked for. ``micro_batch`` is the most examples of one task
-    at a time, after the cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1.
+    the distributions whose components it uses. ``micro_batch`` is the most examples of one task at a time, after the
+    cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1. ``fence`` is the same number in a
+    job that was submitted: its events carry it, so that those of an attempt that was given up are not mistaken.
     """
 
     cell: str

@@ -1,10 +1,10 @@
-"""The folders of a registry. Everything that a run generates lies inside them, nothing outside.
+"""The folders of a registry. Everything that a run generates is inside them, nothing outside.
 
 ::
 
     taskloom-runs/
         ledger.sqlite
-        cells/<id>/      checkpoint, best weights, dev predictions, log of one cell; the number of its last lease
+        cells/<id>/      checkpoint, best weights, dev predictions, log of one cell; who works on it
         stages/<key>/    what a stage hands on, shared by the cells that have it in common
         cache/           tokenized text, keyed by content
 """
@@ -12,16 +12,17 @@
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from taskloom.core.errors import RegistryError
-from taskloom.core.work import lacks_room
-from taskloom.registry.results.errors import HeldUpError, LostLeaseError
-from taskloom.registry.results.presence import Machine
+from taskloom.registry.results.errors import refusal
 
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # nothing is written through a link that somebody put there
+ROOMS = ("cells", "stages", "cache")
+# A folder ".partial-PID-chance" or a file ".name.PID-chance.part" that has not got its name yet.
+_LEFT = re.compile(r"\.partial-(?P<folder>\d+)-.*|\..*\.(?P<file>\d+)-[^.]*\.part")
 # No dot and no separator: a name can neither leave its folder nor hide in it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -72,70 +73,8 @@ class Artifacts:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _refusal(f"{path} cannot be made", error, "Is the registry writable?") from error
+            raise refusal(f"{path} cannot be made", error, "Is the registry writable?") from error
         return path
-
-
-def claim_folder(folder: Path, fence: int) -> None:
-    """Write into a cell's folder under which lease it is used now; ``LostLeaseError`` if that is an older one."""
-    try:
-        with _fence_file(folder) as file:
-            _refuse(folder, fence, _read_fence(file))
-            os.lseek(file, 0, os.SEEK_SET)
-            length = os.write(file, f"{fence:020}\n".encode())  # always as long: nobody reads half of it
-            os.ftruncate(file, length)  # need not outlive a power cut: nobody else does either
-    except OSError as error:
-        what = "It says which run uses the folder; is it a plain file, in a folder that you may write to?"
-        raise _refusal(f"{folder / 'fence'} cannot be written", error, what) from error
-
-
-def _refusal(what: str, error: OSError, question: str) -> RegistryError:
-    """What cannot be done and why; for a full disk with what to do, for all else with what may be amiss."""
-    if lacks_room(error):
-        return HeldUpError.full(f"{what} ({error.strerror})")
-    return RegistryError(f"{what}: {error.strerror}. {question}")
-
-
-def refuse_late(folder: Path, fence: int) -> None:
-    """Raise ``LostLeaseError`` if a later lease uses a cell's folder; to be asked right before a file is put there."""
-    _refuse(folder, fence, fence_of(folder))
-
-
-def fence_of(folder: Path) -> int:
-    """The number of the lease under which a cell's folder was used last; 0 if there was none."""
-    try:
-        file = os.open(folder / "fence", os.O_RDONLY | _NO_LINK)
-    except OSError:
-        return 0
-    try:
-        return _read_fence(file)
-    finally:
-        os.close(file)
-
-
-def _refuse(folder: Path, fence: int, newest: int) -> None:
-    if newest > fence:
-        raise LostLeaseError(folder.name, fence, f"another driver (lease {newest})")
-
-
-def _read_fence(file: int) -> int:
-    text = os.read(file, 64).strip()
-    fence = int(text) if text.isdigit() else 0
-    return fence if fence < 2**62 else 0  # which nobody ever had
-
-
-@contextmanager
-def _fence_file(folder: Path) -> Iterator[int]:
-    """The open file, for one process at a time: it is read and then written. (Windows has no such locks.)"""
-    file = os.open(folder / "fence", os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
-    try:
-        with suppress(ImportError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-    finally:
-        os.close(file)
 
 
 @contextmanager
@@ -150,7 +89,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         with write_atomically(folder / "best.safetensors") as part:
             save_file(weights, part)
     """
-    part = path.with_name(f".{path.name}.{Machine().mark()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         yield part
         sync(part)
@@ -162,11 +101,41 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 
 def partial_prefix() -> str:
-    """How the name of an unfinished folder begins: it tells whose it is, so that :func:`sweep` leaves it in peace.
+    """How the name of an unfinished folder begins: with the process that writes it, see :func:`sweep`.
 
     Example: ``tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent)``
     """
-    return f".partial-{Machine().mark()}-"
+    return f".partial-{os.getpid()}-"
+
+
+def sweep(registry: Path) -> int:
+    """Remove what killed writers left in cells, stages and cache; returns the number of files and folders removed.
+
+    Only for a driver that is alone in the registry: on other machines, which Ray's workers may be on, processes have
+    other numbers. What a living process of this machine writes stays all the same.
+    """
+    rooms = [registry / room for room in ROOMS if not (registry / room).is_symlink()]
+    removed = 0
+    for path in [path for room in rooms for path in room.rglob(".*")]:
+        match = _LEFT.fullmatch(path.name)
+        if match is None or _lives(int(match["folder"] or match["file"])):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        removed += not os.path.lexists(path)
+    return removed
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:

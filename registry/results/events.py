@@ -1,6 +1,7 @@
 """How each kind of event is written into the ledger; every function runs inside the event's transaction."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -102,21 +103,23 @@ def _out_of_memory(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) 
     _ended_as("interrupted" if facts.get("again") else "oom")(db, cell, facts)
 
 
-def begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any], fence: int) -> None:
-    """Count an attempt that has just begun; ``started`` and ``resumed`` are its first words."""
+def begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    """Count an attempt that has just begun; ``started`` and ``resumed`` are its first events."""
     db.execute(
-        "INSERT INTO attempts (cell, number, driver, fence, began, micro_batch, worker, versions) SELECT id, attempts, "
-        "(SELECT driver FROM leases WHERE leases.cell = id AND fence = ?2), ?2, ?3, ?4, ?5, ?6 "
-        "FROM cells WHERE id = ?1",
-        (cell, fence, now(), facts.get("micro_batch"), facts.get("worker"), json.dumps(facts.get("versions", {}))),
+        "INSERT INTO attempts (cell, number, driver, began, micro_batch, worker, versions) "
+        "SELECT id, attempts, ?, ?, ?, ?, ? FROM cells WHERE id = ?",
+        [
+            *(os.getpid(), now(), facts.get("micro_batch"), facts.get("worker")),
+            *(json.dumps(facts.get("versions", {})), cell),
+        ],
     )
 
 
-def end_attempt(db: sqlite3.Connection, cell: str, how: str, facts: Mapping[str, Any], fence: int) -> None:
-    """Write down how an attempt ended, also if it was over before it had said a word."""
+def end_attempt(db: sqlite3.Connection, cell: str, how: str, facts: Mapping[str, Any]) -> None:
+    """Write down how an attempt ended, also if it was over before its first event."""
     if not _end_attempt(db, cell, how, facts.get("reason")):
         db.execute("UPDATE cells SET attempts = attempts + 1 WHERE id = ?", [cell])
-        begin_attempt(db, cell, facts, fence)
+        begin_attempt(db, cell, facts)
         _end_attempt(db, cell, how, facts.get("reason"))
 
 

@@ -1,7 +1,7 @@
 """The ledger: what was planned, what ran, and what came of it. One SQLite file per registry.
 
 Workers report events and only the driver writes them, each in a transaction of its own, so a killed driver
-leaves whole events or none. Anything may read meanwhile. The tables (``ledger_file.py``) are plain SQL::
+leaves whole events or none. Anything may read meanwhile. The tables (``tables.py``) are plain SQL::
 
     sqlite3 taskloom-runs/ledger.sqlite \
         "SELECT grid, label, seed, task, value FROM grid_cells JOIN scores USING (cell)"
@@ -18,10 +18,9 @@ from typing import Any, Self
 
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.core.events import ENDS, Event
-from taskloom.registry.results.errors import LostLeaseError, damaged, explained
+from taskloom.registry.results.errors import damaged, explained
 from taskloom.registry.results.events import BEGINNINGS, WRITERS, begin_attempt, end_attempt, is_known, now
-from taskloom.registry.results.file import FILE, PATIENCE, MissingRegistryError, connect
-from taskloom.registry.results.lock import begin, roll_back
+from taskloom.registry.results.file import FILE, TIMEOUT, MissingRegistryError, connect, roll_back
 from taskloom.registry.results.records import (
     AttemptRecord,
     CellRecord,
@@ -31,12 +30,10 @@ from taskloom.registry.results.records import (
     Planned,
     StageRecord,
 )
-from taskloom.registry.results.tables import SCHEMA
-from taskloom.registry.results.upgrade import upgrade, version_of
 
 _CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
 
-_ATTEMPT = "number, driver, fence, began, ended, how, reason, micro_batch, worker, versions"
+_ATTEMPT = "number, driver, began, ended, how, reason, micro_batch, worker, versions"
 
 
 class Ledger:
@@ -48,22 +45,19 @@ class Ledger:
             print(ledger.grid("quickstart").cells[0].cell.scores)
     """
 
-    def __init__(self, folder: Path, database: sqlite3.Connection, *, patience: float = PATIENCE) -> None:
+    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
         self.folder = folder
-        self.patience = patience  # seconds that a writer waits for another
         self._database = database
         self._database.row_factory = sqlite3.Row
-        self._older = version_of(database) < SCHEMA
         self._turn = RLock()  # an engine may emit from several threads; a connection has one transaction
 
     @classmethod
-    def open(cls, folder: str | Path, *, create: bool, patience: float = PATIENCE) -> "Ledger":
+    def open(cls, folder: str | Path, *, create: bool, timeout: float = TIMEOUT) -> "Ledger":
         """Open the ledger in a folder; ``create`` makes folder and file where there are none.
 
-        A writer waits ``patience`` seconds for others. A ledger of an older version can be read as it is, and is
-        brought up to date by the first who writes to it.
+        A writer waits ``timeout`` seconds for others.
         """
-        return cls(Path(folder), connect(Path(folder), create=create, patience=patience), patience=patience)
+        return cls(Path(folder), connect(Path(folder), create=create, timeout=timeout))
 
     @classmethod
     def find(cls, folder: str | Path) -> "Ledger | None":
@@ -88,11 +82,8 @@ class Ledger:
     def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """For writing: all of it or nothing. What is not ``durable`` is quicker; a power cut may undo it."""
         with self._turn, explained(self.folder / FILE):
-            if self._older:
-                upgrade(self._database, self.folder / FILE, patience=self.patience)
-                self._older = False
             self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            begin(self._database, self.patience)
+            self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
                 self._database.execute("COMMIT")
@@ -130,8 +121,8 @@ class Ledger:
             for position, cell in enumerate(cells):
                 db.execute(
                     "INSERT INTO cells (id, spec, facts, status, created) VALUES (?, ?, ?, 'planned', ?) "
-                    "ON CONFLICT (id) DO UPDATE SET facts = excluded.facts WHERE facts = '{}'",
-                    [cell.id, json.dumps(cell.spec), json.dumps(getattr(cell, "facts", {})), moment],
+                    "ON CONFLICT (id) DO NOTHING",
+                    [cell.id, json.dumps(cell.spec), json.dumps(cell.facts), moment],
                 )
                 db.execute(
                     "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
@@ -146,9 +137,6 @@ class Ledger:
     def write(self, event: Event) -> bool:
         """Write down what happened to a cell, whole or not at all. ``progress`` is not kept.
 
-        An event that carries a fence is refused with :class:`LostLeaseError` unless that is the cell's present lease:
-        whoever lost a lease can no longer change what the next one finds. Nor does a finished cell begin or end again.
-
         Returns whether it is news: not so an epoch or a stage that is ``retold`` and stands here already.
         """
         if event.what == "progress":
@@ -158,18 +146,15 @@ class Ledger:
             raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
         # A power cut may take back that a cell began: it begins again. What a checkpoint relies on has to stay.
         with self.transaction(durable=event.what not in BEGINNINGS) as db:
-            cell = db.execute("SELECT status FROM cells WHERE id = ?", [event.cell]).fetchone()
-            if cell is None:
+            if db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone() is None:
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
-            if event.fence:
-                _refuse_late(db, event, cell["status"])
             if is_known(db, event):
                 return False
             writer(db, event.cell, event.facts)
             if event.what in BEGINNINGS:
-                begin_attempt(db, event.cell, event.facts, event.fence)
+                begin_attempt(db, event.cell, event.facts)
             elif event.what in ENDS:
-                end_attempt(db, event.cell, event.what, event.facts, event.fence)
+                end_attempt(db, event.cell, event.what, event.facts)
         return True
 
     # Reading
@@ -227,7 +212,7 @@ class Ledger:
         raise RegistryError(f"cell {prefix!r} could be {shown}{', …' if len(found) > 8 else ''}; give more of it")
 
     def attempts(self, cell: str) -> tuple[AttemptRecord, ...]:
-        """Every attempt at a cell since ledgers keep them, with how and why it ended."""
+        """Every attempt at a cell with how and why it ended."""
         with self.snapshot() as db:
             rows = db.execute(f"SELECT {_ATTEMPT} FROM attempts WHERE cell = ? ORDER BY number", [cell])
             return tuple(AttemptRecord(**{**dict(row), "versions": json.loads(row["versions"])}) for row in rows)
@@ -259,14 +244,6 @@ class Ledger:
         """The last log lines of a cell."""
         with self.snapshot() as db:
             return [row["text"] for row in db.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])]
-
-
-def _refuse_late(db: sqlite3.Connection, event: Event, status: str) -> None:
-    lease = db.execute("SELECT driver, fence FROM leases WHERE cell = ?", [event.cell]).fetchone()
-    if lease is None or lease["fence"] != event.fence:
-        raise LostLeaseError(event.cell, event.fence, lease and f"driver {lease['driver']} (lease {lease['fence']})")
-    if status == "finished" and event.what in BEGINNINGS | ENDS:
-        raise LostLeaseError(event.cell, event.fence, finished=True)
 
 
 def _names(db: sqlite3.Connection) -> list[str]:

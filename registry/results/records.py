@@ -9,7 +9,7 @@ OVERRIDES = "overrides"
 
 
 class Planned(Protocol):
-    """What the ledger needs to know of a planned cell; its ``facts``, if it has any, are kept as well."""
+    """What the ledger needs to know of a planned cell; ``facts`` are what its identity is made of."""
 
     @property
     def id(self) -> str: ...
@@ -21,6 +21,8 @@ class Planned(Protocol):
     def spec(self) -> Mapping[str, Any]: ...
     @property
     def reported(self) -> Mapping[str, float]: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class CellRecord:
     ``interrupted`` (it goes on from its checkpoint); a cell whose driver was killed stays ``running`` until somebody
     resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score that is no number is NaN.
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
-    ``content``, ``plugins`` (distribution → version), ``trainer`` – and empty for cells of older registries.
+    ``content``, ``plugins`` (distribution → version) and ``trainer``.
     """
 
     id: str
@@ -54,16 +56,15 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt at a cell: who made it, under which lease, and how it ended.
+    """One attempt at a cell: which process drove it, and how it ended.
 
-    ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on;
-    ``fence`` is the number of the lease, 0 without one. ``micro_batch`` is what the driver set, not the spec.
+    ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on.
+    ``micro_batch`` is what the driver set, not the spec.
     ``versions`` are those of plugins and machine: a cell may be resumed on another machine than it was started on.
     """
 
     number: int
-    driver: str | None
-    fence: int
+    driver: int | None
     began: str
     ended: str | None
     how: str | None

@@ -1,14 +1,17 @@
 """The ledger's tables, as plain SQL."""
 
-from collections.abc import Iterator
-
-#: Raised whenever an older taskloom could no longer read the tables.
-SCHEMA = 2
+#: The version of these tables. A ledger of any other version is refused.
+SCHEMA = 3
 #: Marks the file as ours ("loom"), so that nobody else's database is ever written to.
 APPLICATION = 0x6C6F6F6D
 
-# What is long stands last: a question about statuses need not read it.
-CELLS = """
+# In `cells` the long columns come last, so that reading statuses need not read them. `history` is which cells a row of
+# a grid ever was.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE grids (
+    name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE cells (
     id TEXT PRIMARY KEY,
     status TEXT NOT NULL CHECK (status IN ('planned', 'running', 'finished', 'failed', 'oom', 'interrupted')),
@@ -18,57 +21,10 @@ CREATE TABLE cells (
     versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX cells_by_status ON cells (status, id);
-"""
-
-#: Which cell computes a stage that others share; goes with the cell's lease. Ledgers made before have no such table.
-STAGE_LEASES = """
-CREATE TABLE IF NOT EXISTS stage_leases (
-    key TEXT PRIMARY KEY, cell TEXT NOT NULL REFERENCES leases (cell) ON DELETE CASCADE
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS stages_of_lease ON stage_leases (cell);
-"""
-
-#: What version 2 added: which cells a row of a grid ever was, every attempt at a cell, who runs what.
-ADDED = f"""
-CREATE TABLE history (
-    grid TEXT NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
-    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
-    turn INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
-    PRIMARY KEY (grid, label, seed, cell)
-) WITHOUT ROWID;
-CREATE INDEX turns ON history (grid, turn);
-CREATE INDEX history_of_cell ON history (cell);
-CREATE TABLE attempts (
-    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL, driver TEXT, fence INTEGER NOT NULL DEFAULT 0,
-    began TEXT NOT NULL, ended TEXT, how TEXT, reason TEXT, micro_batch INTEGER, worker TEXT,
-    versions TEXT NOT NULL DEFAULT '{{}}',
-    PRIMARY KEY (cell, number)
-) WITHOUT ROWID;
-CREATE TABLE drivers (
-    id TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL,
-    boot TEXT NOT NULL, began TEXT NOT NULL, beat REAL NOT NULL, uptime REAL NOT NULL, patience REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE leases (
-    cell TEXT PRIMARY KEY REFERENCES cells (id) ON DELETE CASCADE,
-    driver TEXT NOT NULL REFERENCES drivers (id) ON DELETE CASCADE, fence INTEGER NOT NULL UNIQUE
-) WITHOUT ROWID;
-CREATE INDEX leases_of_driver ON leases (driver);
-CREATE TABLE fences (last INTEGER NOT NULL);
-INSERT INTO fences VALUES (0);
-{STAGE_LEASES}
-"""
-
-TABLES = f"""
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE grids (
-    name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL
-) WITHOUT ROWID;
-{CELLS}
 CREATE TABLE grid_cells (
     grid TEXT NOT NULL REFERENCES grids (name) ON DELETE CASCADE,
     position INTEGER NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
-    cell TEXT NOT NULL REFERENCES cells (id), reported TEXT NOT NULL DEFAULT '{{}}',
+    cell TEXT NOT NULL REFERENCES cells (id), reported TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (grid, position)
 ) WITHOUT ROWID;
 CREATE TABLE scores (
@@ -97,10 +53,19 @@ CREATE TABLE log (
 );
 CREATE INDEX log_of_cell ON log (cell);
 CREATE INDEX grids_of_cell ON grid_cells (cell);
-{ADDED}
+CREATE TABLE history (
+    grid TEXT NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    turn INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
+    PRIMARY KEY (grid, label, seed, cell)
+) WITHOUT ROWID;
+CREATE INDEX turns ON history (grid, turn);
+CREATE INDEX history_of_cell ON history (cell);
+CREATE TABLE attempts (
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, driver INTEGER,
+    began TEXT NOT NULL, ended TEXT, how TEXT, reason TEXT, micro_batch INTEGER, worker TEXT,
+    versions TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (cell, number)
+) WITHOUT ROWID;
 """
-
-
-def statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: ``executescript`` would commit before it begins."""
-    return (statement for statement in script.split(";") if statement.strip())

@@ -1,4 +1,4 @@
-"""Where cells stand right now: the ledger's word, and who holds the lease. Imports no torch."""
+"""The state of cells right now: what the ledger says, and which driver has them. Imports no torch."""
 
 import math
 from collections import Counter
@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.presence import Driver, Machine
+from taskloom.registry.results.locks import holder
 from taskloom.registry.results.records import AttemptRecord, CellRecord, GridRecord
 from taskloom.registry.results.rows import places_of
 
@@ -31,8 +30,7 @@ class CellState:
     cell: CellRecord
     state: str
     reason: str | None
-    driver: Driver | None = None
-    silent: float | None = None  # seconds since the driver's last sign of life
+    driver: int | None = None  # the number of its process
     worker: str | None = None
     score: float | None = None  # the overall dev score: final, or of the last epoch
     seconds: float | None = None  # that it took, or takes so far
@@ -50,19 +48,11 @@ class CellState:
         total = sum(stage.get("epochs", 0) for stage in self.cell.spec.get("stages", ())) - self.shared
         return min(self.cell.epochs, total), total
 
-    @property
-    def held_by(self) -> str:
-        """The driver in words: ``4711@host, 2 s ago``."""
-        if self.driver is None:
-            return ""
-        return f"{self.driver.pid}@{self.driver.host}, {max(0.0, self.silent or 0.0):.0f} s ago"
-
     def as_json(self) -> dict[str, Any]:
         """For programs; a score that is no number is null."""
         facts = asdict(self.cell)
         facts.pop("facts")
         scores = {task: _finite(score) for task, score in self.cell.scores.items()}
-        driver = self.driver and {"id": self.driver.id, "host": self.driver.host, "pid": self.driver.pid}
         return {
             "id": facts.pop("id"),
             "grid": self.grid or None,
@@ -76,76 +66,61 @@ class CellState:
             "seconds": self.seconds,
             "shared_epochs": self.shared,
             "worker": self.worker,
-            "driver": driver and {**driver, "silent": self.silent},
+            "driver": self.driver and {"pid": self.driver},
         }
 
 
 def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellRecord] = ()) -> list[CellState]:
     """The state of every cell of these grids, and of cells that are in no grid any more."""
-    look = _Look(ledger)
     places = [(grid.name, place.label, place.seed, place.cell) for grid in grids for place in grid.cells]
     places += [("", "", cell.spec.get("seed", 0), cell) for cell in loose]
-    return [look.state(*place) for place in places]
+    return [_state(ledger, *place) for place in places]
 
 
 def states_of_cell(ledger: Ledger, id: str) -> list[CellState]:
     """The state of one cell, in each of its places; one that is in no grid any more has a place without a name."""
-    look, cell = _Look(ledger), ledger.cell(id)
+    cell = ledger.cell(id)
     places = places_of(ledger, cell.id) or [("", "", cell.spec.get("seed", 0))]
-    return [look.state(*place, cell) for place in places]
+    return [_state(ledger, *place, cell) for place in places]
 
 
-class _Look:
-    """One look at a registry: the leases are read once."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.machine = ledger, Machine()
-        self.holders = Leases(ledger, machine=self.machine).holders()
-
-    def state(self, grid: str, label: str, seed: int, cell: CellRecord) -> CellState:
-        if cell.status == "finished":
-            score, shared = cell.scores.get("overall"), self._shared(cell)
-            return CellState(
-                grid, label, seed, cell, "finished", None, score=score, seconds=cell.seconds, shared=shared
-            )
-        driver = self.holders.get(cell.id)
-        if cell.status == "planned" and driver is None:
-            return CellState(grid, label, seed, cell, "planned", cell.reason)
-        attempts, epochs = self.ledger.attempts(cell.id), self.ledger.epochs(cell.id)
-        last = attempts[-1] if attempts else None
-        state, reason = _judged(cell, driver, last)
-        score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
-        seconds = epochs[-1].seconds if epochs else None
-        if state == "running" and last is not None and last.ended is None:
-            seconds = (datetime.now(UTC) - datetime.fromisoformat(last.began)).total_seconds()
-        return CellState(
-            grid,
-            label,
-            seed,
-            cell,
-            state,
-            reason,
-            driver=driver,
-            silent=None if driver is None else self._silent(driver),
-            worker=last.worker if last and state == "running" else None,
-            score=score if state in ("running", "interrupted") else None,
-            seconds=seconds,
-            shared=self._shared(cell),
-        )
-
-    def _shared(self, cell: CellRecord) -> int:
-        """The epochs of its stages that another cell trained; the last stage is never one."""
-        stages = cell.spec.get("stages", ())
-        done = self.ledger.stages(cell.id) if len(stages) > 1 else ()
-        return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
-
-    def _silent(self, driver: Driver) -> float:
-        if self.machine.boot and self.machine.boot == driver.boot:
-            return self.machine.uptime() - driver.uptime
-        return self.machine.wall() - driver.beat
+def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -> CellState:
+    if cell.status == "finished":
+        score, shared = cell.scores.get("overall"), _shared(ledger, cell)
+        return CellState(grid, label, seed, cell, "finished", None, score=score, seconds=cell.seconds, shared=shared)
+    driver = holder(ledger.folder, cell.id)
+    if cell.status == "planned" and driver is None:
+        return CellState(grid, label, seed, cell, "planned", cell.reason)
+    attempts, epochs = ledger.attempts(cell.id), ledger.epochs(cell.id)
+    last = attempts[-1] if attempts else None
+    state, reason = _judged(cell, driver, last)
+    score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
+    seconds = epochs[-1].seconds if epochs else None
+    if state == "running" and last is not None and last.ended is None:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(last.began)).total_seconds()
+    return CellState(
+        grid,
+        label,
+        seed,
+        cell,
+        state,
+        reason,
+        driver=driver,
+        worker=last.worker if last and state == "running" else None,
+        score=score if state in ("running", "interrupted") else None,
+        seconds=seconds,
+        shared=_shared(ledger, cell),
+    )
 
 
-def _judged(cell: CellRecord, driver: Driver | None, last: AttemptRecord | None) -> tuple[str, str | None]:
+def _shared(ledger: Ledger, cell: CellRecord) -> int:
+    """The epochs of its stages that another cell trained; the last stage is never one."""
+    stages = cell.spec.get("stages", ())
+    done = ledger.stages(cell.id) if len(stages) > 1 else ()
+    return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
+
+
+def _judged(cell: CellRecord, driver: int | None, last: AttemptRecord | None) -> tuple[str, str | None]:
     """A cell's state and why it is in it."""
     if driver is not None:
         return "running", None

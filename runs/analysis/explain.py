@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
-from taskloom.registry.results.leases import Leases
+from taskloom.registry.results.locks import holder
 from taskloom.registry.results.rows import Row, history_of, rows_of
 from taskloom.runs.analysis.differences import Difference, Nearest, differences
 from taskloom.runs.grid.contents import Contents
@@ -102,9 +102,9 @@ class _Recorded:
 
 
 def _running(ledger: "Ledger") -> dict[str, str]:
-    """The cells that a living driver holds, each with whose it is."""
-    holders = Leases(ledger).holders()
-    return {cell: f"process {driver.pid} on {driver.host} runs it now" for cell, driver in holders.items()}
+    """The cells that a driver has, each with whose it is."""
+    pids = {cell.id: holder(ledger.folder, cell.id) for cell in ledger.cells() if cell.status != "finished"}
+    return {cell: f"process {pid} runs it now" for cell, pid in pids.items() if pid is not None}
 
 
 def _there(cell: "PlannedCell", record: "CellRecord") -> Explanation:

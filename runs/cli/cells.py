@@ -133,4 +133,4 @@ def _row(each: CellState) -> tuple[object, ...]:
     seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
     reason = out_of_memory(each.reason or "") if each.state == "oom" else each.reason
     found = (cell.id[:SHORT], each.grid, each.label, each.seed, each.state, each.epochs, score, seconds, cell.attempts)
-    return (*found, each.worker, each.held_by, reason)
+    return (*found, each.worker, each.driver, reason)

@@ -2,14 +2,11 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import Engine, Event, Job, RegistryError
-from taskloom.registry.results.artifacts import Artifacts
-from taskloom.registry.results.leases import Leases
-from taskloom.registry.results.leftovers import sweep
-from taskloom.runs.driver.claims import Claims
+from taskloom.core import Engine, Event, Job
+from taskloom.registry.results.artifacts import Artifacts, sweep
+from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.loop import Listen, Loop
 from taskloom.runs.driver.outcome import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
@@ -51,33 +48,31 @@ def run_plan(
     jobs = _jobs(plan, ledger, outcome, retry_failed=retry_failed)
     if not jobs:
         return outcome
-    leases = Leases(ledger)
-    alone = leases.alone()
-    sweep(ledger.folder, alone=alone)
-    if alone:  # else somebody may be about to put a whole one there
-        for event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
-            ledger.write(event)
-            listen(event)
-    loop = Loop(
-        jobs,
-        runner,
-        ledger,
-        catalogue.plugins,
-        Claims(ledger, leases),
-        outcome=outcome,
-        listen=listen,
-        attempts=attempts,
-        timeout=timeout,
-        stop=stop,
-    )
-    try:
-        with stop_on_signals(stop), leases.beating():
-            runner.open(WORK, ledger.folder)
-            loop.run()
-    finally:
-        runner.close()
-        with suppress(RegistryError):  # a full disk, say; then others see that this process is gone
-            leases.close()
+    with Claims(ledger.folder) as claims:
+        if claims.alone:  # else somebody may be writing what looks left over or damaged
+            sweep(ledger.folder)
+            for event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
+                ledger.write(event)
+                listen(event)
+        claims.share()
+        loop = Loop(
+            jobs,
+            runner,
+            ledger,
+            catalogue.plugins,
+            claims,
+            outcome=outcome,
+            listen=listen,
+            attempts=attempts,
+            timeout=timeout,
+            stop=stop,
+        )
+        try:
+            with stop_on_signals(stop):
+                runner.open(WORK, ledger.folder)
+                loop.run()
+        finally:
+            runner.close()
     return outcome
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from taskloom.core import ENDS, Engine, Event, Job, RegistryError, cell_log
 from taskloom.registry.results.artifacts import Artifacts
-from taskloom.registry.results.leases import LostLeaseError
-from taskloom.runs.driver.claims import Claims
+from taskloom.registry.results.locks import Claims, holder
 from taskloom.runs.driver.outcome import Outcome
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
@@ -21,21 +20,23 @@ from taskloom.runs.training.checkpoint import drop_checkpoints
 if TYPE_CHECKING:
     from taskloom.registry.installed.manager import Plugins
     from taskloom.registry.results.ledger import Ledger
+    from taskloom.registry.results.records import CellRecord
 
 #: Seconds that the loop waits for events before it looks around.
 PULSE = 0.2
+#: Seconds between two looks at what other drivers do.
+LOOK = 1.0
 #: Seconds that cells are given to write checkpoints when the ledger can no longer be written.
 GRACE = 20.0
-
-#: Seconds that a cell is given for its first word whatever --timeout says: its process may have to start.
+#: Seconds that a cell is given for its first event whatever --timeout says: its process may have to start.
 START = 120.0
 
 Listen = Callable[[Event], None]
 
 
 @dataclass
-class Run:
-    """A cell that the engine has: when it last said something, and why this loop stopped it, if it did."""
+class Running:
+    """A cell that the engine has: when it last reported, and why this loop stopped it, if it did."""
 
     job: Job
     heard: float
@@ -67,7 +68,10 @@ class Loop:
         self.engine, self.ledger, self.plugins, self.claims = engine, ledger, plugins, claims
         self.outcome, self.listen, self.attempts, self.timeout = outcome, listen, attempts, timeout
         self.stop = stop or Stop()
-        self.running: dict[str, Run] = {}
+        self.running: dict[str, Running] = {}
+        self.waiting: dict[str, Job] = {}  # what other drivers run, or the first stage that it lacks
+        self._before: dict[str, tuple[str, int]] = {}  # status and attempts of a cell before this run
+        self._looked = time.monotonic()
         self.past: dict[str, list[Attempt]] = {}
         self.artifacts = Artifacts(ledger.folder)
         self.durations = Durations()
@@ -77,12 +81,12 @@ class Loop:
     def run(self) -> None:
         """Until every cell has ended, or somebody asked to stop and the running ones have."""
         records = self.ledger.cells()
-        self.claims.remember(records)
         for record in records:
+            self._before[record.id] = record.status, record.attempts
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
         try:
-            while self.running or (not self._stopping and (self.order.pending or self.claims.waiting)):
+            while self.running or (not self._stopping and (self.order.pending or self.waiting)):
                 self._heed()
                 self._submit()
                 for event in self.engine.poll(PULSE):
@@ -92,20 +96,37 @@ class Loop:
         except RegistryError:
             self._wind_down()
             raise
-        self.outcome.interrupted += len(self.order.pending) + len(self.claims.waiting)
+        self.outcome.interrupted += len(self.order.pending) + len(self.waiting)
 
     # Cells begin
 
     def _submit(self) -> None:
         while not self._stopping and self.order.pending and self.engine.free:
-            busy = [*(run.job for run in self.running.values()), *self.claims.waiting.values()]
+            busy = [*(run.job for run in self.running.values()), *self.waiting.values()]
             job = self.order.take(busy, self._is_done)
             if job is None:
                 return
-            claimed = self.claims.claim(job, [key for key in job.stage_keys if not self._is_done(key)])
-            if claimed is not None:
-                self.running[job.cell] = Run(claimed, time.monotonic())
-                self.engine.submit(claimed)
+            if self._claim(job):
+                submitted = replace(job, fence=job.attempt)
+                self.running[job.cell] = Running(submitted, time.monotonic())
+                self.engine.submit(submitted)
+            else:
+                self.waiting[job.cell] = job
+
+    def _claim(self, job: Job) -> bool:
+        """Take a cell; false if another driver has it, or computes the first stage that it lacks, or has ended it."""
+        if not self.claims.claim(job.cell, [key for key in job.stage_keys if not self._is_done(key)]):
+            return False
+        if self._ended_elsewhere(self.ledger.cell(job.cell)):
+            self.claims.release(job.cell)
+            return False
+        return True
+
+    def _ended_elsewhere(self, record: "CellRecord") -> bool:
+        """Whether another driver finished a cell, or failed with it since this run began, which is to try others'."""
+        before = self._before.get(record.id, ("planned", 0))
+        failed = record.status in ("failed", "oom") and (record.status, record.attempts) != before
+        return failed or record.status == "finished"
 
     def _is_done(self, key: str) -> bool:
         return (self.artifacts.folder / "stages" / key / "result").is_dir()
@@ -117,17 +138,14 @@ class Loop:
         if run is None or event.fence != run.job.fence:
             return  # the last words of an attempt that was given up
         run.heard, run.begun = time.monotonic(), True
-        try:
-            if event.what in ENDS:
-                self._end(run, event)
-                return
-            if event.what in ("started", "resumed"):
-                versions = {**event.facts.get("versions", {}), **run.job.versions}
-                facts = {"attempt": run.job.attempt, "micro_batch": run.job.micro_batch, "versions": versions}
-                event = replace(event, facts={**event.facts, **facts})
-            self._tell(run.job, event)
-        except LostLeaseError:
-            self._give_up(event.cell)
+        if event.what in ENDS:
+            self._end(run, event)
+            return
+        if event.what in ("started", "resumed"):
+            versions = {**event.facts.get("versions", {}), **run.job.versions}
+            facts = {"attempt": run.job.attempt, "micro_batch": run.job.micro_batch, "versions": versions}
+            event = replace(event, facts={**event.facts, **facts})
+        self._tell(run.job, event)
 
     def _tell(self, job: Job, event: Event) -> None:
         """Write an event down, then tell everybody, unless a resumed cell tells again what is known."""
@@ -139,7 +157,7 @@ class Loop:
             self.listen(Event("log", event.cell, {"message": problem}))
         self.listen(event)
 
-    def _end(self, run: Run, event: Event) -> None:
+    def _end(self, run: Running, event: Event) -> None:
         """An attempt has ended: write down how, and do what follows."""
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
@@ -212,25 +230,29 @@ class Loop:
                 self.engine.stop(cell, at_once=True)
 
     def _look_elsewhere(self) -> None:
-        """Take over what other drivers finished, take up what they left, give up what they took."""
-        for cell in self.claims.lost() & self.running.keys():
-            self._give_up(cell)
-        for job, event in self.claims.look():
-            if event is None:
+        """Take over what other drivers ended, and take up what they left."""
+        if time.monotonic() - self._looked < LOOK:
+            return
+        self._looked = time.monotonic()
+        for cell, job in list(self.waiting.items()):
+            record = self.ledger.cell(cell)
+            if self._ended_elsewhere(record):
+                self._count_elsewhere(job, record)
+            elif holder(self.artifacts.folder, cell) is None:
                 self.order.add(job)
-                continue
-            if event.what == "finished":
-                self.outcome.elsewhere += 1
-                self.durations.learn(job.spec, event.facts["seconds"])
             else:
-                self.outcome.fail(job.cell, str(event.facts["reason"]))
-            self.listen(event)
+                continue
+            del self.waiting[cell]
 
-    def _give_up(self, cell: str) -> None:
-        """Another driver has taken a cell of ours, thinking that we are dead: it is theirs now."""
-        run = self.running.pop(cell)
-        self.engine.stop(cell, at_once=True)
-        self.claims.give_up(run.job)
+    def _count_elsewhere(self, job: Job, record: "CellRecord") -> None:
+        if record.status == "finished":
+            self.outcome.elsewhere += 1
+            self.durations.learn(job.spec, record.seconds)
+            facts = {name: getattr(record, name) for name in ("scores", "seconds", "best_epoch", "peak_memory")}
+        else:
+            self.outcome.fail(job.cell, str(record.reason))
+            facts = {"reason": record.reason}
+        self.listen(Event(record.status, job.cell, facts))
 
     def _wind_down(self) -> None:
         """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""

@@ -62,8 +62,7 @@ def _state(state: CellState) -> str:
     text = f"{state.state}, {count(done, 'epoch')} done of {total}"
     text += f" (and {state.shared} shared with another cell)" if state.shared else ""
     if state.driver is not None:
-        text += f", on {state.worker or 'an unknown worker'}, driven by process {state.driver.pid} on "
-        text += f"{state.driver.host} (last sign of life {max(0.0, state.silent or 0.0):.0f} s ago)"
+        text += f", on {state.worker or 'an unknown worker'}, driven by process {state.driver}"
     reason = out_of_memory(state.reason or "") if state.state == "oom" else state.reason
     return f"{text}: {reason}" if reason else text
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from taskloom.core import Emit, Encoder, Event, Job, Split, Task
-from taskloom.registry.results.artifacts import Artifacts, refuse_late, write_text
+from taskloom.registry.results.artifacts import Artifacts, write_text
 from taskloom.runs.grid.build import make, make_task
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.feed import Feed
@@ -141,11 +141,6 @@ class Run:
             self.history.append((what, facts))
         self.emit(Event(what, self.job.cell, facts))
 
-    def refuse_late(self) -> None:
-        """To be asked before a file is written: ``LostLeaseError`` if the cell is somebody else's by now."""
-        if self.job.fence > 0:
-            refuse_late(self.folder, self.job.fence)
-
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
@@ -171,8 +166,6 @@ class Run:
         if not score > self.best.score:
             return
         self.best = Best(epoch, score, scores)
-        self.refuse_late()
         saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})
         for name, values in predicted.items():
-            self.refuse_late()
             write_text(self.folder / f"predictions-{name}-dev.jsonl", json_lines(self.dev[name].examples, values))

@@ -91,7 +91,6 @@ class StageState:
             "seconds": run.seconds,
             "history": json.dumps(run.history, default=float),  # as a string: a metric of a loss may be NaN
         }
-        run.refuse_late()
         saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)
 
     def load(self, run: "Run", tensors: saved.Tensors, state: dict[str, Any]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from taskloom.core import Emit, Event, Job, OutOfMemory, TrainingError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.cell import Pulse, Stopped, history_of
 from taskloom.runs.training.cell import Run as Run
-from taskloom.runs.training.cell import Stopped, history_of
 from taskloom.runs.training.evaluate import overall, predictions, score_of
 from taskloom.runs.training.machine import (
     keep_freed_memory,
@@ -40,7 +41,8 @@ def train(job: Job, emit: Emit | Callable[[Event], None]) -> None:
     reset_peak_memory()
     seed_globals(job.spec["seed"])
     try:
-        end = Event("finished", job.cell, run_cell(job, emit))
+        with sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped):
+            end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
         end = Event("interrupted", job.cell)
     except OutOfMemory as error:
@@ -113,7 +115,6 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
             run.pulse.raise_if_stopped()
     if shared is not None:
         trained = {name for one in run.job.spec["stages"][: index + 1] for name in one["tasks"]}
-        run.refuse_late()
         saved.save_folder(shared, saved.unique(run.model.trained_state(trained)), {"stage": index})
     run.report("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
 

@@ -142,27 +142,28 @@ def test_workers_of_a_deaf_and_killed_driver_end_and_nothing_they_did_is_lost(
     assert_same(registry, reference)
 
 
-def test_two_drivers_share_a_grid_and_one_that_slept_is_late(
+def test_two_drivers_share_a_grid_and_one_that_sleeps_is_waited_for(
     undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """One falls asleep over its cell; the other runs the rest, takes that cell up too, and is waited for."""
+    """One is suspended with its cell; the other runs the rest and waits for that cell, which nobody runs twice."""
     grid, reference = undisturbed
     registry, hold = tmp_path / "registry", Hold(tmp_path / "hold", EPOCH + 5)
-    with driving(grid, registry, hold=hold, TASKLOOM_PATIENCE="2") as sleeper:
+    with driving(grid, registry, hold=hold) as sleeper:
         sleeper.wait_until_held()
         sleeper.signal(signal.SIGSTOP)
         hold.let_go()
-        with driving(grid, registry, TASKLOOM_PATIENCE="60") as other:
+        with driving(grid, registry) as other:
+            assert other.wait_for(lambda: len(finished(registry)) == 2)
+            time.sleep(2.0)  # it looks once a second
+            assert other.process.poll() is None, "it did not wait"
+            sleeper.signal(signal.SIGCONT)
             code, table, text = other.finish()
         assert code == 0, text
-        sleeper.signal(signal.SIGCONT)
         late_code, late_table, late_text = sleeper.finish()
     assert late_code == 0, late_text
     assert table == late_table
     assert_same(registry, reference)
     with Ledger.open(registry, create=False) as ledger:
-        attempts = {cell.id: ledger.attempts(cell.id) for cell in ledger.cells()}
-    ends = [[attempt.how for attempt in each] for each in attempts.values()]
-    assert all(each.count("finished") == 1 for each in ends), ends
-    assert sorted(map(len, ends)) == [1, 1, 2], "the sleeper's cell was not taken up"
-    assert len({attempt.driver for each in attempts.values() for attempt in each}) == 2
+        attempts = [ledger.attempts(cell.id) for cell in ledger.cells()]
+    assert [[attempt.how for attempt in each] for each in attempts] == [["finished"]] * 3
+    assert len({attempt.driver for each in attempts for attempt in each}) == 2

@@ -34,10 +34,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_ends_the_run_cleanly_and_room_lets_it_go_on(
-    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path
 ) -> None:
     grid, reference = undisturbed
-    monkeypatch.setenv("TASKLOOM_PATIENCE", "2")  # no room to give leases back, and this process lives on
     registry = small_disk / "registry"
     answer = CliRunner().invoke(cli, ["run", str(grid), "--registry", str(registry), "--engine", "inline"])
     print(answer.stderr)
@@ -84,7 +83,7 @@ def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
     assert again.exit_code == 0, again.stderr
 
 
-@pytest.mark.parametrize(("spare", "missing"), [(2, "/cells"), (4, "/fence")])
+@pytest.mark.parametrize(("spare", "missing"), [(3, "/cells"), (5, "/driver.lock")])
 def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
     undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, spare: int, missing: str
 ) -> None:
@@ -95,7 +94,7 @@ def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
     with suppress(OSError):  # room is left for content, and none for files
         for number in range(32):
             (small_disk / str(number)).touch()
-    for number in range(spare):  # the two that SQLite needs; the two folders of the cell
+    for number in range(spare):  # SQLite's two and the registry's lock; the two folders of the cell
         (small_disk / str(number)).unlink()
     run = ["run", str(grid), "--registry", str(registry)]
     answer = CliRunner().invoke(cli, run)
@@ -178,7 +177,7 @@ def test_a_clock_that_jumps_changes_nothing(undisturbed: tuple[Path, dict[str, A
     seen = subprocess.run([sys.executable, "-c", look], env={**os.environ, **jumpy}, capture_output=True, text=True)
     assert seen.stdout == "True\n", "the clock does not jump"
     grid, reference = undisturbed
-    with driving(grid, tmp_path / "registry", "--timeout", "100", TASKLOOM_PATIENCE="60", **jumpy) as driver:
+    with driving(grid, tmp_path / "registry", "--timeout", "100", **jumpy) as driver:
         code, _, text = driver.finish()
     assert code == 0, text
     assert_same(tmp_path / "registry", reference)

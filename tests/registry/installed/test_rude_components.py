@@ -283,7 +283,7 @@ def test_a_component_that_changes_the_folder_moves_no_result(
     assert result.exit_code == 0, result.stderr
     assert not list(elsewhere.iterdir())
     found = [sorted(file.name for file in cell.iterdir()) for cell in Path("r/cells").iterdir()]
-    assert found == [["best", "fence", "log.txt", "predictions-sst-dev.jsonl"]]
+    assert found == [["best", "driver.lock", "log.txt", "predictions-sst-dev.jsonl", "worker.lock"]]
     assert Path.cwd() == home
 
 
@@ -310,7 +310,7 @@ def test_a_registry_stays_where_the_run_began(tmp_path: Path, monkeypatch: pytes
     assert (outcome.finished, outcome.failed) == (2, 0)
     assert not list(elsewhere.iterdir())
     found = [sorted(file.name for file in cell.iterdir()) for cell in (home / "r" / "cells").iterdir()]
-    assert found == [["best", "fence", "log.txt", "predictions-sst-dev.jsonl"]] * 2
+    assert found == [["best", "driver.lock", "log.txt", "predictions-sst-dev.jsonl", "worker.lock"]] * 2
 
 
 @pytest.mark.parametrize("how", ["returns", "raises"])

@@ -1,8 +1,8 @@
 """Drivers of no-op cells, for tests with many processes on one registry.
 
-``python drivers.py REGISTRY GRID`` says "ready", waits for a line, claims and finishes cells of the grid until all are
-finished, by whomever, and prints the cells that it finished itself. ``python drivers.py REGISTRY GRID loop`` does so
-with the loop of ``taskloom run``; without it nothing here imports torch.
+``python drivers.py REGISTRY GRID`` prints "ready", waits for a line, claims and finishes cells of the grid until all
+are finished, by whomever, and prints the cells that it finished itself. ``python drivers.py REGISTRY GRID loop`` does
+so with the loop of ``taskloom run``; without it nothing here imports torch.
 """
 
 import sys
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from taskloom.core.engine import Emit
 from taskloom.core.events import Event, Job
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.locks import Claims
 
 FINISHED = {"scores": {"overall": 1.0}, "seconds": 0.0}
 
@@ -20,18 +20,21 @@ FINISHED = {"scores": {"overall": 1.0}, "seconds": 0.0}
 def drive(registry: str, grid: str) -> list[str]:
     """Finish what can be claimed; the cells that this driver finished."""
     done = []
-    with Ledger.open(registry, create=False) as ledger, Leases(ledger) as leases, leases.beating():
+    with Ledger.open(registry, create=False) as ledger, Claims(ledger.folder) as claims:
+        claims.share()
         waiting = [place.cell.id for place in ledger.grid(grid).cells]
         while waiting:
-            for cell, fence in leases.claim_some(waiting).items():
-                ledger.write(Event("started", cell, {"device": "none"}, fence))
-                ledger.write(Event("finished", cell, FINISHED, fence))
-                leases.release(cell)
-                done.append(cell)
-                break
-            else:
+            cell = next((cell for cell in waiting if claims.claim(cell)), None)
+            if cell is None:
                 time.sleep(0.01)  # others have the rest; should one of them die it comes to us
-            waiting = leases.unfinished(waiting)
+            elif ledger.cell(cell).status != "finished":
+                ledger.write(Event("started", cell, {"device": "none"}))
+                ledger.write(Event("finished", cell, FINISHED))
+                done.append(cell)
+            if cell is not None:
+                claims.release(cell)
+            states = ledger.states()
+            waiting = [cell for cell in waiting if states.get(cell) != "finished"]
     return done
 
 
@@ -39,7 +42,7 @@ def nothing(job: Job, emit: Emit) -> None:
     """A cell that has nothing to do."""
     emit(Event("started", job.cell))
     with (Path(job.folder) / "cells" / job.cell / "ran").open("a") as file:
-        file.write(f"{job.fence}\n")
+        file.write("ran\n")
     emit(Event("finished", job.cell, FINISHED))
 
 
@@ -47,18 +50,18 @@ def loop(registry: str, grid: str) -> list[str]:
     """The same with the loop of ``taskloom run`` and its inline engine."""
     from taskloom.plugins.engines.inline import Inline
     from taskloom.registry.installed.manager import Plugins
-    from taskloom.runs.driver.claims import Claims
     from taskloom.runs.driver.loop import Loop
     from taskloom.runs.driver.outcome import Outcome
 
     said: list[Event] = []
     engine, outcome = Inline(), Outcome()
-    with Ledger.open(registry, create=False) as ledger, Leases(ledger) as leases, leases.beating():
+    with Ledger.open(registry, create=False) as ledger, Claims(ledger.folder) as claims:
+        claims.share()
         places = ledger.grid(grid).cells
         jobs = [Job(place.cell.id, place.label, place.seed, place.cell.spec, registry) for place in places]
         engine.open("drivers:nothing", Path(registry))
         try:
-            Loop(jobs, engine, ledger, Plugins(), Claims(ledger, leases), outcome=outcome, listen=said.append).run()
+            Loop(jobs, engine, ledger, Plugins(), claims, outcome=outcome, listen=said.append).run()
         finally:
             engine.close()
     done = [event.cell for event in said if event.what == "finished" and event.fence]  # others' ends have none

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from click.testing import CliRunner
 
 from taskloom.core import Event, RegistryError
 from taskloom.registry.results.file import FILE
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 
@@ -26,7 +24,7 @@ for statement in sys.argv[3:]:
 print("held", flush=True)
 time.sleep(float(sys.argv[2]))
 """
-LOCKED = r"is locked: another process holds it, and did not let go in time\. Try again when that is done"
+LOCKED = r"is locked: another process holds it, and did not release it in time\. Try again when"
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class Cell:
     seed: int = 0
     spec: dict[str, Any] = field(default_factory=lambda: {"seed": 0})
     reported: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -62,45 +61,23 @@ def held(registry: Path, *statements: str, seconds: float = 600) -> Iterator[Non
 
 
 def test_a_writer_waits_until_the_other_is_done(registry: Path) -> None:
-    with held(registry, seconds=1.0), Ledger.open(registry, create=True) as ledger, Leases(ledger) as leases:
-        assert leases.claim("bb") == 1
-        ledger.write(Event("started", "bb", {}, 1))
+    with held(registry, seconds=1.0), Ledger.open(registry, create=True) as ledger:
+        ledger.write(Event("started", "bb", {}))
         assert ledger.states() == {"aa": "finished", "bb": "interrupted"}
 
 
 def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(registry: Path) -> None:
-    with Ledger.open(registry, create=True, patience=0.2) as ledger:
-        leases = Leases(ledger)
+    with Ledger.open(registry, create=True, timeout=0.2) as ledger:
         with held(registry):
             for write in (
                 lambda: ledger.write(Event("started", "bb", {})),
                 lambda: ledger.record_grid("other", {}, [Cell("cc")]),
-                lambda: leases.claim("bb"),
-                leases.beat,
             ):
                 with pytest.raises(RegistryError, match=LOCKED) as caught:
                     write()
                 assert "\n" not in str(caught.value)
             assert ledger.states() == {"aa": "finished"}
-            with Leases(ledger) as onlooker:  # who only asks, and writes nothing when done
-                assert onlooker.holders() == {}
-                assert onlooker.alone()
         ledger.write(Event("started", "bb", {}))  # and later it goes on
-        assert leases.claim("bb") == 1
-
-
-def test_a_driver_whose_beat_waits_in_vain_goes_on(registry: Path) -> None:
-    with Ledger.open(registry, create=True, patience=0.05) as ledger:
-        leases = Leases(ledger, patience=3600.0)
-        leases.every = 0.01
-        assert leases.claim("bb")
-        with leases.beating():
-            with held(registry):
-                time.sleep(0.3)
-            before, until = Leases(ledger).holders()["bb"].uptime, time.monotonic() + 60
-            while Leases(ledger).holders()["bb"].uptime == before:
-                assert time.monotonic() < until, "it never beat again"
-        leases.close()
 
 
 def test_commands_that_read_answer_while_the_ledger_is_held(registry: Path) -> None:
@@ -112,8 +89,8 @@ def test_commands_that_read_answer_while_the_ledger_is_held(registry: Path) -> N
 
 
 def test_who_locks_out_readers_too_is_told_of(registry: Path) -> None:
-    alone = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "UPDATE fences SET last = last", "COMMIT")
+    alone = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "UPDATE meta SET value = value", "COMMIT")
     with held(registry, *alone), pytest.raises(RegistryError, match=LOCKED):
-        Ledger.open(registry, create=False, patience=0.2).states()
+        Ledger.open(registry, create=False, timeout=0.2).states()
     with Ledger.open(registry, create=False) as ledger:
         assert ledger.states() == {"aa": "finished"}

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from taskloom.core import Event
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.locks import Claims
 from taskloom.runs.analysis.differences import Difference, Nearest, differences, flatten
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.grid import load_grid
@@ -205,12 +205,12 @@ def test_every_state_is_explained(tmp_path: Path) -> None:
 
 def test_a_cell_that_somebody_runs_is_running(tmp_path: Path) -> None:
     grid, cells = recorded(tmp_path, STATES)
-    with Ledger.open(tmp_path / "r", create=False) as ledger, Leases(ledger) as leases:
-        assert leases.claim(cells["cagrad"])
+    with Claims(tmp_path / "r") as claims:
+        assert claims.claim(cells["cagrad"])
         (one,) = explained(grid, "cagrad", "--registry", tmp_path / "r")["cells"]
-        assert (one["state"], one["why"].split(" on ")[0]) == ("running", f"process {os.getpid()}")
+        assert (one["state"], one["why"]) == ("running", f"process {os.getpid()} runs it now")
         assert explained(cells["cagrad"], "--registry", tmp_path / "r")["state"] == "running"
-        leases.release(cells["cagrad"])
+        claims.release(cells["cagrad"])
     assert explained(cells["cagrad"], "--registry", tmp_path / "r")["state"] == "interrupted"
 
 

@@ -303,7 +303,7 @@ def test_minus_nothing_is_nothing() -> None:
 
 def test_a_table_from_a_ledger_that_never_saw_torch(tmp_path: Path) -> None:
     class Planned:
-        id, label, seed, spec, reported = "aa", "sum", 3, {"tasks": {"sst": {}}}, {"sst": 0.5}
+        id, label, seed, spec, reported, facts = "aa", "sum", 3, {"tasks": {"sst": {}}}, {"sst": 0.5}, {}
 
     with Ledger.open(tmp_path, create=True) as ledger:
         ledger.record_grid("grid", {"table": {"columns": ["sst"]}}, [Planned])

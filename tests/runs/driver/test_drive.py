@@ -18,10 +18,9 @@ from taskloom.core import Engine, Event, Job
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
-from taskloom.runs.driver.claims import Claims
 from taskloom.runs.driver.loop import Loop
 from taskloom.runs.driver.outcome import Outcome
 from taskloom.runs.driver.signals import Stop
@@ -61,10 +60,10 @@ class Run:
         self.outcome = Outcome()
         self.engine = engine or Inline()
         self.react: Callable[[Event], None] = lambda event: None
-        self.leases = Leases(ledger)
+        self.claims = Claims(ledger.folder)
         options = {"outcome": self.outcome, "listen": self.hear, **options}
         plugins = load_catalogue().plugins
-        self.loop = Loop(jobs, self.engine, ledger, plugins, Claims(ledger, self.leases), **options)
+        self.loop = Loop(jobs, self.engine, ledger, plugins, self.claims, **options)
         self.folder = ledger.folder
 
     def hear(self, event: Event) -> None:
@@ -74,11 +73,11 @@ class Run:
     def __call__(self) -> Outcome:
         self.engine.check()
         self.engine.open(WORK, self.folder)
-        try:
-            self.loop.run()
-        finally:
-            self.engine.close()
-            self.leases.close()
+        with self.claims:
+            try:
+                self.loop.run()
+            finally:
+                self.engine.close()
         return self.outcome
 
     def told(self, *what: str) -> list[str]:
@@ -128,19 +127,18 @@ def test_when_the_one_that_computes_a_stage_fails_the_next_takes_over(ledger: Le
 
 def test_a_cell_of_another_driver_is_waited_for_and_taken_over(ledger: Ledger) -> None:
     jobs = jobs_of(ledger, theirs="fine", mine="fine", broken="fine", left="fine")
-    with Ledger.open(ledger.folder, create=False) as second:
-        others = Leases(second)
-        fences = {cell: others.claim(cell) for cell in ("theirs", "broken", "left")}
+    with Claims(ledger.folder) as others:
+        assert all(others.claim(cell) for cell in ("theirs", "broken", "left"))
         run = Run(ledger, jobs)
 
         def react(event: Event) -> None:
             if event.cell == "mine" and event.what == "finished":  # the other driver goes on meanwhile
                 for cell, what in (("theirs", "finished"), ("broken", "failed")):
-                    assert fences[cell]
-                    second.write(Event("started", cell, {}, fences[cell]))
+                    ledger.write(Event("started", cell, {}))
                     facts = {"scores": {"sst": 0.25}, "seconds": 1.0, "reason": "their defect"}
-                    second.write(Event(what, cell, facts, fences[cell]))
-                others.close()
+                    ledger.write(Event(what, cell, facts))
+                for cell in others.cells:
+                    others.release(cell)
 
         run.react = react
         outcome = run()
@@ -155,16 +153,15 @@ def test_a_cell_of_another_driver_is_waited_for_and_taken_over(ledger: Ledger) -
 def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how: str) -> None:
     jobs = jobs_of(ledger, theirs=("fine", "k"), mine=("fine", "k"), too=("fine", "k"), other=("fine", "l"))
     script = (
-        "import sys, time; from taskloom.registry.results.leases import Leases\n"
-        "from taskloom.registry.results.ledger import Ledger\n"
-        "leases = Leases(Ledger.open(sys.argv[1], create=False)); print(leases.claim('theirs', ['k']), flush=True)\n"
+        "import sys, time; from pathlib import Path; from taskloom.registry.results.locks import Claims\n"
+        "claims = Claims(Path(sys.argv[1])); print(claims.claim('theirs', ['k']), flush=True)\n"
         "time.sleep(600)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(ledger.folder)], stdout=subprocess.PIPE, text=True
     ) as driver:
         assert driver.stdout is not None
-        assert driver.stdout.readline() == "1\n"
+        assert driver.stdout.readline() == "True\n"
         run = Run(ledger, jobs[1:])
 
         def react(event: Event) -> None:
@@ -191,7 +188,6 @@ def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: L
     assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 1 s (--timeout)"
     attempts = ledger.attempts("hangs")
     assert [attempt.how for attempt in attempts] == ["lost", "lost", "failed"]
-    assert len({attempt.fence for attempt in attempts}) == 3, "an old attempt could still write"
     again = [event.facts for event in run.events if event.what == "lost"]
     assert [(facts["attempt"], facts["attempts"], facts["again"]) for facts in again] == [(2, 3, True), (3, 3, True)]
 
@@ -258,7 +254,7 @@ def test_a_ledger_that_is_held_is_no_wrong_request(
     faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, registry = write_grid(tmp_path), tmp_path / "registry"
-    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "patience", 0.3)  # type: ignore[attr-defined]
+    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "timeout", 0.3)  # type: ignore[attr-defined]
     Ledger.open(registry, create=True).close()
     with closing(sqlite3.connect(registry / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,6 @@
-"""The drive loop against an engine that says what a test tells it to: silence, lost leases, retries, stopping."""
+"""The drive loop against an engine that says what a test tells it to: silence, other drivers, retries, stopping."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +9,9 @@ import pytest
 
 from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.leases import Leases
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver import loop as loops
-from taskloom.runs.driver.claims import Claims
 from taskloom.runs.driver.loop import START, Loop
 from taskloom.runs.driver.outcome import Outcome
 from taskloom.runs.driver.signals import Stop
@@ -78,7 +76,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture(autouse=True)
 def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskloom.runs.driver.claims.LOOK", 0.0)
+    monkeypatch.setattr(loops, "LOOK", 0.0)
 
 
 def jobs_of(ledger: Ledger, **specs: str) -> list[Job]:
@@ -92,21 +90,21 @@ def jobs_of(ledger: Ledger, **specs: str) -> list[Job]:
 
 
 class Driver:
-    """A loop with its leases, and everything that it told."""
+    """A loop with what it has claimed, and everything that it reported."""
 
     def __init__(self, ledger: Ledger, jobs: list[Job], engine: Told, **options: Any) -> None:
         self.events: list[Event] = []
         self.react: Callable[[Event], None] = lambda event: None
-        self.outcome, self.leases, self.engine = Outcome(), Leases(ledger), engine
+        self.outcome, self.claims, self.engine = Outcome(), Claims(ledger.folder), engine
         options = {"outcome": self.outcome, "listen": self._hear, **options}
-        self.loop = Loop(jobs, engine, ledger, load_catalogue().plugins, Claims(ledger, self.leases), **options)
+        self.loop = Loop(jobs, engine, ledger, load_catalogue().plugins, self.claims, **options)
 
     def _hear(self, event: Event) -> None:
         self.events.append(event)
         self.react(event)
 
     def __call__(self) -> Outcome:
-        with self.leases:
+        with self.claims:
             self.loop.run()
         return self.outcome
 
@@ -138,65 +136,60 @@ def test_silence_is_borne_for_the_timeout_and_before_the_first_word_for_a_start(
     assert outcome.reasons["a"].endswith(f"said nothing for {text} s (--timeout)")
 
 
-def test_a_cell_that_another_driver_took_is_ended_although_it_says_nothing(ledger: Ledger) -> None:
-    with Ledger.open(ledger.folder, create=False) as second:
-
-        def turn(engine: Told) -> None:
-            if len(engine.submitted) == 2:  # nobody had it: it is ours again, under another fence
-                engine.late(Event("failed", "a", {"reason": "the first attempt's"}, engine.submitted[0].fence))
-                engine.say("finished", "a")
-            elif not engine.stopped:
-                with second.transaction() as db:
-                    db.execute("DELETE FROM leases WHERE cell = 'a'")
-            else:
-                del engine.jobs["a"]
-
-        driver = Driver(ledger, jobs_of(ledger, a="x"), Told(turn))
-        driver.leases.every = 0.0
-        outcome = driver()
-    assert driver.engine.stopped == [("a", True)]
-    assert outcome.finished == 1
-    assert [event.what for event in driver.events] == ["finished"]
-    first, later = driver.engine.submitted
-    assert later.fence > first.fence
-
-
-def test_what_another_driver_took_and_failed_with_is_not_tried_again(ledger: Ledger) -> None:
-    (job,) = jobs_of(ledger, a="x")
-    with Ledger.open(ledger.folder, create=False) as second, Leases(second) as others, Leases(ledger) as leases:
-        claims = Claims(ledger, leases)
-        claims.remember(ledger.cells())
-        mine = claims.claim(job)
-        assert mine is not None
-        with second.transaction() as db:  # it took this driver for dead
-            db.execute("DELETE FROM leases WHERE cell = 'a'")
-        fence = others.claim("a")
-        assert fence is not None
-        claims.give_up(replace(mine, attempt=2))
-        second.write(Event("started", "a", {}, fence))
-        second.write(Event("failed", "a", {"reason": "their defect"}, fence))
-        others.release("a")
-        assert claims.claim(claims.waiting["a"]) is None, "it is tried although it failed meanwhile"
-        ((_, event),) = claims.look()
-    assert event is not None
-    assert (event.what, event.facts["reason"]) == ("failed", "their defect")
-
-
-def test_what_fails_in_another_driver_that_ran_it_before_this_one_began_is_not_tried_again(ledger: Ledger) -> None:
+def test_what_an_attempt_says_that_was_given_up_counts_for_nothing(ledger: Ledger) -> None:
     def turn(engine: Told) -> None:
-        second.write(Event("failed", "theirs", {"reason": "their defect"}, fence))
-        others.release("theirs")
-        engine.say("finished", "mine")
+        if len(engine.submitted) == 1:
+            engine.say("lost", "a", reason="gone")
+        else:
+            engine.late(Event("failed", "a", {"reason": "the first attempt's"}, engine.submitted[0].fence))
+            engine.say("finished", "a")
 
-    with Ledger.open(ledger.folder, create=False) as second, Leases(second) as others:
-        jobs = jobs_of(ledger, theirs="x", mine="x")
-        fence = others.claim("theirs")
-        assert fence is not None
-        second.write(Event("started", "theirs", {}, fence))
+    driver = Driver(ledger, jobs_of(ledger, a="x"), Told(turn))
+    assert driver().finished == 1
+    assert [event.what for event in driver.events] == ["lost", "finished"]
+
+
+@pytest.mark.parametrize("before", ["planned", "running", "failed"])
+def test_what_fails_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledger, before: str) -> None:
+    """What had failed before is: the other driver is the one that tries it."""
+
+    def turn(engine: Told) -> None:
+        if engine.jobs:
+            if before != "running":
+                ledger.write(Event("started", "theirs", {}))
+            ledger.write(Event("failed", "theirs", {"reason": "their defect"}))
+            others.release("theirs")
+            engine.say("finished", "mine")
+
+    jobs = jobs_of(ledger, theirs="x", mine="x")
+    if before != "planned":
+        ledger.write(Event("started", "theirs", {}))
+    if before == "failed":
+        ledger.write(Event("failed", "theirs", {"reason": "an earlier defect"}))
+    with Claims(ledger.folder) as others:
+        assert others.claim("theirs")
+        others.share()
         driver = Driver(ledger, jobs, Told(turn))
         outcome = driver()
     assert [job.cell for job in driver.engine.submitted] == ["mine"]
     assert outcome.reasons == {"theirs": "their defect"}
+
+
+def test_what_another_driver_ends_between_the_plan_and_the_claim_is_not_run_again(ledger: Ledger) -> None:
+    """Nobody has the cell when it is its turn: the ledger says that it was ended."""
+
+    def turn(engine: Told) -> None:
+        if engine.jobs:
+            for cell in ("done", "broken"):
+                ledger.write(Event("started", cell, {}))
+            ledger.write(Event("finished", "done", FINISHED))
+            ledger.write(Event("failed", "broken", {"reason": "their defect"}))
+            engine.say("finished", "mine")
+
+    driver = Driver(ledger, jobs_of(ledger, mine="x", done="x", broken="x"), Told(turn))
+    outcome = driver()
+    assert [job.cell for job in driver.engine.submitted] == ["mine"]
+    assert (outcome.finished, outcome.elsewhere, outcome.reasons) == (1, 1, {"broken": "their defect"})
 
 
 def test_a_full_disk_stops_the_run(ledger: Ledger) -> None:
@@ -225,7 +218,7 @@ def test_a_cell_that_is_to_be_tried_again_stays_ours(ledger: Ledger) -> None:
                 engine.say("finished", cell)
 
     driver = Driver(ledger, jobs_of(ledger, a="x", b="x"), Told(turn, slots=2))
-    driver.react = lambda event: held.append(set(driver.leases.held())) if event.what == "log" else None
+    driver.react = lambda event: held.append(driver.claims.cells) if event.what == "log" else None
     assert driver().finished == 2
     assert held == [{"a", "b"}], "another driver could take it between two attempts"
     assert [job.attempt for job in driver.engine.submitted] == [1, 1, 2]
@@ -235,7 +228,7 @@ def test_a_cell_that_has_ended_is_given_back_at_once(ledger: Ledger) -> None:
     held: list[set[str]] = []
 
     def turn(engine: Told) -> None:
-        held.append(set(driver.leases.held()))
+        held.append(driver.claims.cells)
         for cell in list(engine.jobs):
             engine.say("failed" if cell == "a" else "finished", cell, reason="a defect")
 
@@ -267,7 +260,7 @@ def test_cells_that_another_driver_has_are_left_over_when_the_run_stops(ledger: 
             engine.say("interrupted", "mine")
         stop()
 
-    with Ledger.open(ledger.folder, create=False) as second, Leases(second) as others:
+    with Claims(ledger.folder) as others:
         jobs = jobs_of(ledger, theirs="x", mine="x")
         assert others.claim("theirs")
         outcome = Driver(ledger, jobs, Told(turn), stop=stop)()
@@ -279,13 +272,12 @@ def test_what_another_driver_finished_tells_how_long_the_like_of_it_takes(ledger
         for cell in list(engine.jobs):
             engine.say("finished", cell)
         if len(engine.submitted) == 1:
-            second.write(Event("finished", "theirs", {**FINISHED, "seconds": 100.0}, fence))
+            ledger.write(Event("finished", "theirs", {**FINISHED, "seconds": 100.0}))
 
-    with Ledger.open(ledger.folder, create=False) as second, Leases(second) as others:
+    with Claims(ledger.folder) as others:
         jobs = jobs_of(ledger, theirs="large", first="small", short="small", long="large")
-        fence = others.claim("theirs")
-        assert fence is not None
-        second.write(Event("started", "theirs", {}, fence))
+        assert others.claim("theirs")
+        ledger.write(Event("started", "theirs", {}))
         driver = Driver(ledger, jobs, Told(turn))
         outcome = driver()
     assert (outcome.finished, outcome.elsewhere) == (3, 1)

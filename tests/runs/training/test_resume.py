@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from taskloom.core import Event, Job
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.artifacts import Artifacts, claim_folder
-from taskloom.registry.results.errors import LostLeaseError
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
 from taskloom.runs.training.checkpoint import load_random_state, random_state
@@ -232,15 +232,13 @@ def test_every_generator_goes_on_where_it_stood(drawn: int) -> None:
     assert [draw() for _ in range(3)] == expected
 
 
-def test_a_cell_that_belongs_to_somebody_else_by_now_writes_nothing(jobs: dict[str, Job], tmp_path: Path) -> None:
-    job = replace(jobs["surgery"], folder=str(tmp_path), fence=1)
-    folder = Artifacts(tmp_path).cell(job.cell)
-    claim_folder(folder, 1)
-    stop_late(job, tmp_path, looks=13)
-    before = sorted(folder.rglob("*"))
-    claim_folder(folder, 2)
-    with pytest.raises(LostLeaseError):
-        train(job, Ear())
+def test_a_cell_writes_nothing_while_an_earlier_worker_of_it_lives(jobs: dict[str, Job], tmp_path: Path) -> None:
+    job = replace(jobs["surgery"], folder=str(tmp_path))
+    folder, ear = Artifacts(tmp_path).cell(job.cell), Ear(patience=3)
+    with sole_worker(folder, lambda: None):
+        before = sorted(folder.rglob("*"))
+        train(job, ear)
+    assert [event.what for event in ear.events] == ["interrupted"]
     assert sorted(folder.rglob("*")) == before
 
 

@@ -1,0 +1,181 @@
+"""Who works on what: locks, which the kernel frees when their holder ends, however it ends.
+
+All drivers of a registry are on one machine. So whether a cell is taken is whether its lock is:
+
+- ``cells/<id>/driver.lock`` is held by the driver that has the cell, ``stages/<key>/driver.lock`` by the driver that
+  computes the shared stage. They hold the number of that process.
+- ``cells/<id>/worker.lock`` is held by whoever trains the cell: a worker that has not died yet and its successor never
+  write at once, wherever they are.
+- ``lock`` is held by every driver of the registry, together.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from weakref import WeakSet
+
+from taskloom.core.errors import RegistryError
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.errors import refusal
+
+DRIVER, WORKER, REGISTRY = "driver.lock", "worker.lock", "lock"
+
+
+class Lock:
+    """A lock file, locked from :meth:`take` until :meth:`close` or the end of this process.
+
+    What this process forks has no part in it. A link is not followed: it may lead out of the registry.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise self._refusal("opened", error) from error
+        _locks.add(self)
+
+    def take(self, *, shared: bool = False, wait: bool = False) -> bool:
+        """Lock it, alone or ``shared``; false if others have it, unless one is to ``wait`` for them."""
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self._file, how if wait else how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._refusal("locked", error) from error
+        return True
+
+    def sign(self) -> None:
+        """Write down which process has it."""
+        try:
+            os.pwrite(self._file, f"{os.getpid():<10}\n".encode(), 0)  # always as long: nobody reads half of it
+        except OSError as error:
+            raise self._refusal("written", error) from error
+
+    def close(self) -> None:
+        if self in _locks:
+            _locks.remove(self)
+            os.close(self._file)
+
+    def _refusal(self, what: str, error: OSError) -> RegistryError:
+        advice = "It is a lock: it should be a plain file, in a folder that you may write to, on a disk with locks."
+        return refusal(f"{self._path} cannot be {what}", error, advice)
+
+
+_locks: WeakSet[Lock] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def holder(registry: Path, cell: str) -> int | None:
+    """The process that has a cell, ``None`` if nobody has."""
+    try:
+        file = os.open(registry / "cells" / cell / DRIVER, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until it is closed; a driver that comes now tries again
+        return None
+    except BlockingIOError:
+        pid = os.read(file, 64).strip()
+        return int(pid) if pid.isdigit() else 0
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def sole_worker(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Be the only one that works in a cell's folder; calls ``wait`` again and again while an earlier one still does."""
+    lock = Lock(folder / WORKER)
+    try:
+        while not lock.take():
+            wait()
+            time.sleep(0.05)
+        yield
+    finally:
+        lock.close()
+
+
+class Claims:
+    """What this driver has: cells, and the shared stages that they compute. Closing gives everything back.
+
+    A driver is ``alone`` if there was no other in the registry when it came. Others wait until it calls :meth:`share`.
+
+    Example::
+
+        with Claims(ledger.folder) as claims:
+            claims.share()
+            if claims.claim(cell):  # then nobody else runs it
+                claims.release(cell)
+    """
+
+    def __init__(self, registry: Path) -> None:
+        self._artifacts = Artifacts(registry)
+        self._held: dict[Path, tuple[Lock, set[str]]] = {}  # folder → its lock, and the cells that it is for
+        self._registry = Lock(self._artifacts.folder / REGISTRY)
+        self.alone = self._registry.take()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for lock, _ in self._held.values():
+            lock.close()
+        self._registry.close()
+
+    def share(self) -> None:
+        """Let other drivers come."""
+        self._registry.take(shared=True, wait=True)
+
+    @property
+    def cells(self) -> set[str]:
+        """The cells that this driver has."""
+        return {cell for _, cells in self._held.values() for cell in cells}
+
+    def claim(self, cell: str, stages: Sequence[str] = ()) -> bool:
+        """Take a cell, unless another driver has it or computes the first of ``stages``: then nothing is taken.
+
+        ``stages`` are the keys of the stages that the cell would compute, in their order. Those that no other driver
+        computes are taken with the cell.
+        """
+        folders = [self._artifacts.stage(key) for key in stages]
+        needed = [*folders[:1], self._artifacts.cell(cell)]
+        if not all(self._take(folder, cell) for folder in needed):
+            self.release(cell)
+            return False
+        for folder in folders[1:]:
+            self._take(folder, cell)
+        return True
+
+    def release(self, cell: str) -> None:
+        """Give a cell back, and the stages that no other cell of this driver computes."""
+        for folder, (lock, cells) in list(self._held.items()):
+            cells.discard(cell)
+            if not cells:
+                lock.close()
+                del self._held[folder]
+
+    def _take(self, folder: Path, cell: str) -> bool:
+        if folder not in self._held:
+            lock = Lock(folder / DRIVER)
+            if not lock.take():
+                lock.close()
+                return False
+            self._held[folder] = lock, set()
+            lock.sign()
+        self._held[folder][1].add(cell)
+        return True
