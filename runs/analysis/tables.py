@@ -11,9 +11,8 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
+from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.driver.wording import format_state
-from taskloom.runs.grid.overrides import OVERRIDES
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory")
