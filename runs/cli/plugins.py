@@ -51,7 +51,7 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     """
     if reference:
         if name is not None or kind is not None or as_json:
-            raise click.UsageError("--reference stands alone: the reference is whole, and Markdown")
+            raise click.UsageError("--reference takes no NAME, --kind or --json")
         from taskloom.runs.show.reference import reference as reference_text
 
         strict_check_only()
@@ -67,29 +67,31 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
 
 
 def _list(catalogue: "Catalogue", kind: str | None, *, as_json: bool) -> None:
-    from taskloom.runs.show.describe import facts, plugin_facts, rows_of
+    from taskloom.runs.show.describe import component_facts, component_rows, plugin_facts
 
     if as_json:
         entries = [entry for entry in catalogue.entries if kind in (None, entry.kind)]
         say_json(
             {
-                "components": [facts(catalogue, entry) for entry in entries],
+                "components": [component_facts(catalogue, entry) for entry in entries],
                 "plugins": [plugin_facts(catalogue, plugin) for plugin in catalogue.plugins.loaded],
                 "failed": [_failure(failure) for failure in catalogue.failed],
                 "left_out": [asdict(plugin) for plugin in catalogue.plugins.hidden],
             }
         )
         return
-    say(listing(rows_of(catalogue, builtin=True, kind=kind), HEADERS))
-    others = rows_of(catalogue, builtin=False, kind=kind)
+    say(listing(component_rows(catalogue, builtin=True, kind=kind), HEADERS))
+    others = component_rows(catalogue, builtin=False, kind=kind)
     if others:
         say(f"\nFrom other packages:\n\n{listing(others, HEADERS)}")
-    _notes(catalogue)
+    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
+    if hidden:
+        say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
     _failures(catalogue, catalogue.failed)
 
 
 def _describe(catalogue: "Catalogue", name: str, kind: str | None, *, as_json: bool) -> None:
-    from taskloom.runs.show.describe import described, described_plugin, facts, plugin_facts
+    from taskloom.runs.show.describe import component_facts, describe_component, describe_plugin, plugin_facts
 
     entries, loaded, failed = _named(catalogue, name, kind)
     if not (entries or loaded or failed):
@@ -97,14 +99,14 @@ def _describe(catalogue: "Catalogue", name: str, kind: str | None, *, as_json: b
     if as_json:
         say_json(
             {
-                "components": [facts(catalogue, entry, full=True) for entry in entries],
+                "components": [component_facts(catalogue, entry, full=True) for entry in entries],
                 "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
                 "failed": [_failure(failure) for failure in failed],
             }
         )
         return
-    texts = [described(catalogue, entry) for entry in entries]
-    texts += [described_plugin(catalogue, plugin) for plugin in loaded]
+    texts = [describe_component(catalogue, entry) for entry in entries]
+    texts += [describe_plugin(catalogue, plugin) for plugin in loaded]
     if texts:
         say("\n\n\n".join(texts))
     _failures(catalogue, failed)
@@ -140,18 +142,6 @@ def _unknown(catalogue: "Catalogue", name: str, kind: str | None) -> Exception:
     message = unknown(kind_word(kind) if kind else "component or plugin", name, names, where="installed")
     hidden = hidden_note(catalogue.plugins.hidden)
     return RequestError("taskloom plugins", [Problem("", "; ".join([message, *([hidden] if hidden else [])]))])
-
-
-def _notes(catalogue: "Catalogue") -> None:
-    """Plugins that TASKLOOM_PLUGINS leaves out, and those whose version is not what it seems."""
-    from taskloom.runs.show.describe import drift
-
-    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
-    if hidden:
-        say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
-    for name in dict.fromkeys(plugin.distribution for plugin in catalogue.plugins.loaded):
-        if text := drift(name):
-            say(f"\nNote: {text}")
 
 
 def _failures(catalogue: "Catalogue", failed: "list[Failure]") -> None:
