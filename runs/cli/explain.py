@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import RegistryError, RequestError, unknown
+from taskloom.core.errors import RegistryError, RequestError
 from taskloom.core.visible import one_line
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.rows import any_begins
@@ -23,6 +23,7 @@ from taskloom.runs.cli.common import (
     strict_option,
     yes_option,
 )
+from taskloom.runs.cli.lookup import unknown_row
 from taskloom.runs.cli.overriding import override_options
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _explain_grid(
         labels = {one.label for one in found}
         found = [one for one in found if one.label == row]
         if not found:
-            raise RegistryError(unknown("row", row, labels, where="rows"))
+            raise unknown_row(row, labels)
     if as_json:
         say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in found]})
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.errors import RegistryError
 from taskloom.registry.installed.quiet import aside
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
@@ -20,7 +20,8 @@ from taskloom.runs.cli.common import (
     strict_check,
     strict_option,
 )
-from taskloom.runs.cli.lookup import grid_or_cell
+from taskloom.runs.cli.lookup import grid_or_cell, unknown_row
+from taskloom.runs.driver.wording import format_state
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
@@ -98,8 +99,8 @@ def predict(
     with Ledger.open(registry, create=False) as ledger:
         cell = _find(ledger, source, row, seed)
     if cell.status != "finished":
-        why = f" ({cell.reason})" if cell.reason else ""
-        raise RegistryError(f"cell {cell.id} is {cell.status}{why}; only a finished cell predicts. Run its grid first.")
+        state = format_state(cell.status, cell.reason, cell.epochs)
+        raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
 
     from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.training.predict import predict_cell
@@ -131,7 +132,7 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
     if row is not None:
         places = [place for place in places if place.label == row]
         if not places:
-            raise RegistryError(unknown("row", row, {place.label for place in grid.cells}, where="rows"))
+            raise unknown_row(row, (place.label for place in grid.cells))
     if seed is not None:
         seeds = sorted({place.seed for place in places})
         places = [place for place in places if place.seed == seed]

@@ -133,7 +133,7 @@ def run(
         note(failures)
     if outcome.halted:
         note(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
-    context.exit(max(strict_end(catalogue), bool(outcome.failed)))
+    context.exit(max(strict_end(catalogue), int(outcome.failed > 0)))
 
 
 @contextmanager
