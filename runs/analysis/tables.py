@@ -7,18 +7,19 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from taskloom.core.units import count, out_of_memory
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.reported import Derived, derive_overall, printed_digits
+from taskloom.runs.driver.wording import format_state
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory")
 DIGITS = 3
-#: Statuses of cells that will not give figures unless they are tried again.
-HOLES = ("failed", "oom")
+#: Metrics whose kind is known without importing plugins. ``normalised`` maps only correlations to (r + 1)/2.
+CORRELATIONS = frozenset({"pearson", "spearman"})
+SHARES = frozenset({"accuracy", "macro_f1"})
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,18 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Row:
+class Derived:
+    """The overall score that follows from printed parts, and how far rounding can have moved a printed one from it."""
+
+    value: float
+    slack: float
+
+    def explains(self, printed: float) -> bool:
+        return abs(printed - self.value) <= self.slack + 1e-9  # the parts are binary fractions
+
+
+@dataclass(frozen=True)
+class TableRow:
     """One line of the table; ``n`` of its ``seeds`` are finished.
 
     ``reported`` are figures that somebody published for it, taken on ``split``, and ``derived`` is the overall
@@ -96,7 +108,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     digits: int
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     baseline: str | None
     notes: tuple[str, ...] = ()
 
@@ -113,10 +125,10 @@ class Table:
         )
 
     @cached_property
-    def _against(self) -> Row | None:
+    def _against(self) -> TableRow | None:
         return next((row for row in self.rows if row.label == self.baseline), None)
 
-    def delta(self, row: Row, column: str) -> float | None:
+    def delta(self, row: TableRow, column: str) -> float | None:
         """How far the row's mean is above the baseline's."""
         ours = row.figures[column].mean
         theirs = self._against.figures[column].mean if self._against else None
@@ -164,11 +176,13 @@ def _default_columns(grid: GridRecord) -> Iterable[str]:
     yield "overall"
 
 
-def _row(label: str, places: list[GridCell], columns: tuple[str, ...], said: Mapping[str, Any], printed: int) -> Row:
+def _row(
+    label: str, places: list[GridCell], columns: tuple[str, ...], said: Mapping[str, Any], printed: int
+) -> TableRow:
     """One row: ``said`` is what the grid's JSON says of it, ``printed`` the digits of the published figures."""
     finished = [place.cell for place in places if place.cell.status == "finished"]
     values = {column: [_value(cell, column) for cell in finished] for column in columns}
-    return Row(
+    return TableRow(
         label=label,
         seeds=tuple(place.seed for place in places),
         n=len(finished),
@@ -191,7 +205,7 @@ def _value(cell: CellRecord, column: str) -> float | None:
 def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
     cell = place.cell
     if cell.status != "finished":
-        yield Missing(place.seed, cell.status, why_missing(cell))
+        yield Missing(place.seed, cell.status, format_state(cell.status, cell.reason, cell.epochs))
         return
     for column in columns:
         if _value(cell, column) is not None:
@@ -205,17 +219,45 @@ def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
         yield Missing(place.seed, cell.status, why)
 
 
-def why_missing(cell: CellRecord) -> str:
-    """Why a cell that is not finished has no figures."""
-    reason = " ".join((cell.reason or "").split())
-    after = f"after {count(cell.epochs, 'epoch')}"
-    match cell.status:
-        case "failed":
-            return f"failed: {reason}"
-        case "oom":
-            return out_of_memory(reason)
-        case "running":
-            return f"not finished: running, or interrupted {after}"
-        case "interrupted":
-            return f"interrupted {after}{f' ({reason})' if reason else ''}; goes on from there when it is run again"
-    return "not run yet"
+def derive_overall(
+    reported: Mapping[str, float], tasks: Iterable[str], spec: Mapping[str, Any], digits: int
+) -> Derived | None:
+    """The overall score of a row by the run's rule, or None where parts are missing or a metric is of unknown kind.
+
+    overall = Σᵢ wᵢ sᵢ + c: with T tasks wᵢ is 1/T, and 1/(2T) for a correlation that is normalised. A figure printed
+    with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up to wᵢ h, and the printed overall is off
+    by h itself; so a printed overall follows from its parts if it is within h (1 + Σᵢ wᵢ) of their combination.
+
+    >>> spec = {"overall": "mean", "tasks": {"a": {"metric": "accuracy"}, "b": {"metric": "pearson"}}}
+    >>> derived = derive_overall({"a": 0.5, "b": 0.25}, ["a", "b"], spec, digits=3)
+    >>> derived.value, round(derived.slack, 6), derived.explains(0.376), derived.explains(0.377)
+    (0.375, 0.001, True, False)
+    """
+    parts = spec.get("tasks", {})
+    names = [name for name in tasks if name in parts]
+    if not names or any(name not in reported for name in names):
+        return None
+    metrics = {name: _name_of(parts[name].get("metric", "accuracy")) for name in names}
+    normalised = spec.get("overall") == "normalised"
+    if normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
+        return None
+    value, weights = 0.0, 0.0
+    for name in names:
+        mapped = normalised and metrics[name] in CORRELATIONS
+        weights += (0.5 if mapped else 1.0) / len(names)
+        value += ((reported[name] + 1) / 2 if mapped else reported[name]) / len(names)
+    return Derived(value, 0.5 * 10.0**-digits * (1 + weights))
+
+
+def printed_digits(figures: Iterable[float]) -> int:
+    """With how many digits figures were printed: the most that any has, since a number drops its trailing zeros.
+
+    >>> printed_digits([0.5, 0.25, 1])
+    2
+    """
+    exponents = (Decimal(str(figure)).normalize().as_tuple().exponent for figure in figures)
+    return max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)
+
+
+def _name_of(component: Any) -> str:
+    return str(component["name"] if isinstance(component, Mapping) else component)

@@ -2,12 +2,14 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.errors import RegistryError, RequestError
 from taskloom.core.visible import one_line
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.rows import any_begins
@@ -21,12 +23,13 @@ from taskloom.runs.cli.common import (
     strict_option,
     yes_option,
 )
+from taskloom.runs.cli.lookup import unknown_row
 from taskloom.runs.cli.overriding import override_options
 
 if TYPE_CHECKING:
     from taskloom.registry.results.records import CellRecord
     from taskloom.registry.results.rows import Row
-    from taskloom.runs.analysis.explain import Explanation
+    from taskloom.runs.analysis.explain import Difference
     from taskloom.runs.grid.grid import Grid
     from taskloom.runs.grid.overrides import Overrides
 
@@ -45,7 +48,7 @@ SHOWN = 8  # differences of one row that are shown
 def explain(source: str, row: str | None, registry: Path, yes: bool, as_json: bool, overrides: "Overrides") -> None:
     """Say why a cell is new, cached, excluded or stale, as a difference field by field.
 
-    With CELL, a cell's identity or its beginning: which rows it is or was, when and with which versions it ran, and
+    With CELL, a cell's identity or a prefix of it: which rows it is or was, when and with which versions it ran, and
     whether the same specification with today's data and plugins would still be that cell.
 
     With GRID, and perhaps the label of one ROW: what running it now would find. A row is cached (its result is
@@ -60,31 +63,27 @@ def explain(source: str, row: str | None, registry: Path, yes: bool, as_json: bo
       taskloom explain quickstart --json | jq -r '.cells[].differences[].text'
     """
     ledger = Ledger.find(registry)
-    try:
-        record = _cell(ledger, source, row)
+    with ledger or nullcontext():
+        record = _cell(ledger, source) if ledger is not None and row is None else None
         if record is not None and ledger is not None:
             _explain_cell(record, ledger, as_json=as_json)
         else:
             _explain_grid(_grid(ledger, source), row, ledger, yes=yes, as_json=as_json, overrides=overrides)
-    finally:
-        if ledger is not None:
-            ledger.close()
 
 
-def _cell(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | None":
+def _cell(ledger: Ledger, source: str) -> "CellRecord | None":
     """The cell that is meant, unless it is a grid."""
     from taskloom.registry.installed.manager import packaged_grids
 
-    if ledger is None or row is not None or not source.isalnum():
+    if not source.isalnum() or source in packaged_grids() or source in ledger.grid_names():
         return None
-    if source in packaged_grids() or source in ledger.grid_names() or os.path.isfile(source):  # noqa: PTH113 - too long
+    if os.path.isfile(source) or not any_begins(ledger, source):  # noqa: PTH113 - too long
         return None
-    return ledger.cell(source) if any_begins(ledger, source) else None
+    return ledger.cell(source)
 
 
 def _grid(ledger: Ledger | None, source: str) -> "Grid":
     """A grid by packaged name or path, or as it was last run under its name."""
-    from taskloom.core.errors import RequestError
     from taskloom.core.specs import GridSpec
     from taskloom.registry.results.records import OVERRIDES
     from taskloom.runs.grid.grid import Grid, load_grid
@@ -92,10 +91,11 @@ def _grid(ledger: Ledger | None, source: str) -> "Grid":
     try:
         return load_grid(source)
     except RequestError as error:
-        if ledger is None or source not in ledger.grid_names():
-            if Path(source).suffix == "" and ledger is not None:
-                raise RegistryError(f"{error}; and no cell begins so (`taskloom cells` lists them)") from None
+        if ledger is None or Path(source).suffix:
             raise
+        if source not in ledger.grid_names():
+            why = "and no cell's identity begins with it (`taskloom cells` lists them)"
+            raise RegistryError(f"{error}; {why}") from None
     raw = {key: value for key, value in ledger.grid(source).spec.items() if key != OVERRIDES}
     return Grid(source, Path(source), GridSpec.model_validate(raw), raw)
 
@@ -118,13 +118,12 @@ def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> Non
     say(f"cell {record.id}: {record.status}{ran}{device}")
     for row in found.rows:
         say(f"  {_row(row, record.id)}")
-        for difference in moved(record, row, ledger)[:SHOWN]:
-            say(f"      {one_line(str(difference))}")
+        _say_differences(moved(record, row, ledger), indent=6)
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
     say(f"{found.state}: {found.why}")
-    if found.against not in {row.now for row in found.rows}:  # else they stand above
-        _say_differences(found)
+    if found.against not in {row.now for row in found.rows}:  # else they are listed with that row
+        _say_differences(found.differences)
 
 
 def _row(row: "Row", cell: str) -> str:
@@ -151,26 +150,22 @@ def _explain_grid(
         labels = {one.label for one in found}
         found = [one for one in found if one.label == row]
         if not found:
-            raise RegistryError(unknown("row", row, labels, where="rows"))
+            raise unknown_row(row, labels)
     if as_json:
         say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in found]})
         return
     for one in found:
         seed = "" if one.seed is None else f", seed {one.seed}"
         cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
-        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(_short(one))}")
-        _say_differences(one)
+        why = one.why.replace(one.against, one.against[:SHORT]) if one.against else one.why
+        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(why)}")
+        _say_differences(one.differences)
     counts = Counter(one.state for one in found)
     say(f"\n{len(found)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def _short(one: "Explanation") -> str:
-    return one.why.replace(one.against, one.against[:SHORT]) if one.against else one.why
-
-
-def _say_differences(one: "Explanation") -> None:
-    for difference in one.differences[:SHOWN]:
-        say(f"    {one_line(str(difference))}")
-    more = len(one.differences) - SHOWN
-    if more > 0:
-        say(f"    and {more} more (--json has all)")
+def _say_differences(differences: "Sequence[Difference]", indent: int = 4) -> None:
+    for difference in differences[:SHOWN]:
+        say(" " * indent + one_line(str(difference)))
+    if len(differences) > SHOWN:
+        say(" " * indent + f"and {len(differences) - SHOWN} more (--json has all)")

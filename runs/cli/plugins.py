@@ -58,13 +58,13 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
         say(reference_text().rstrip("\n"))
         return
     from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.runs.show.describe import described, described_plugin, facts, plugin_facts
+    from taskloom.runs.show.describe import component_facts, describe_component, describe_plugin, plugin_facts
 
     catalogue = strict_check(load_catalogue())
     entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
         answer: dict[str, Any] = {
-            "components": [facts(catalogue, entry, full=name is not None) for entry in entries],
+            "components": [component_facts(catalogue, entry, full=name is not None) for entry in entries],
             "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
             "failed": [{**asdict(failure), "removal": failure.removal} for failure in failed],
         }
@@ -75,16 +75,16 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     if name is None:
         _list(catalogue, kind)
     elif entries or loaded:
-        texts = [described(catalogue, entry) for entry in entries]
-        say("\n\n\n".join([*texts, *(described_plugin(catalogue, plugin) for plugin in loaded)]))
+        texts = [describe_component(catalogue, entry) for entry in entries]
+        say("\n\n\n".join([*texts, *(describe_plugin(catalogue, plugin) for plugin in loaded)]))
     _list_failures(catalogue, failed)
 
 
 def _list(catalogue: "Catalogue", kind: str | None) -> None:
-    from taskloom.runs.show.describe import rows_of
+    from taskloom.runs.show.describe import component_rows
 
-    say(listing(rows_of(catalogue, builtin=True, kind=kind), HEADERS))
-    others = rows_of(catalogue, builtin=False, kind=kind)
+    say(listing(component_rows(catalogue, builtin=True, kind=kind), HEADERS))
+    others = component_rows(catalogue, builtin=False, kind=kind)
     if others:
         say(f"\nFrom other packages:\n\n{listing(others, HEADERS)}")
     hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})

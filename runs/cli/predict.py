@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.errors import RegistryError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
-from taskloom.registry.results.rows import any_begins
 from taskloom.runs.cli.common import (
-    NotRunError,
     listing,
     note,
     note_left_out,
-    recorded_grid,
     registry_option,
     say,
     strict_check,
     strict_option,
 )
+from taskloom.runs.cli.lookup import grid_or_cell, unknown_row
+from taskloom.runs.driver.wording import format_state
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
@@ -81,7 +80,7 @@ def predict(
 ) -> None:
     """Write what a finished cell predicts for the test or dev data of its tasks, one file per task.
 
-    CELL is a cell's identity or the beginning of one (see `taskloom cells`). With GRID, the finished cell with the
+    CELL is a cell's identity or a prefix of one (see `taskloom cells`). With GRID, the finished cell with the
     best overall dev score is taken; --row and --seed narrow the choice.
 
     For the course's data the files are those that its own code writes (sst-test-output.csv …, lines "id , value"),
@@ -99,8 +98,8 @@ def predict(
     with Ledger.open(registry, create=False) as ledger:
         cell = _find(ledger, source, row, seed)
     if cell.status != "finished":
-        why = f" ({cell.reason})" if cell.reason else ""
-        raise RegistryError(f"cell {cell.id} is {cell.status}{why}; only a finished cell predicts. Run its grid first.")
+        state = format_state(cell.status, cell.reason, cell.epochs)
+        raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
 
     from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.training.predict import predict_cell
@@ -113,7 +112,7 @@ def predict(
     for file in outcome.files:
         if file.skipped:
             more = f" and {len(file.skipped) - 1} more" if len(file.skipped) > 1 else ""
-            note(f"{file.task}: no prediction for what cannot be read: {file.skipped[0]}{more}")
+            note(f"{file.task}: no prediction for rows that cannot be read: {file.skipped[0]}{more}")
     for name, reason in outcome.missing.items():
         note(f"{name} not written: {reason}")
     say(listing([(file.task, file.rows, file.path) for file in outcome.files], HEADERS))
@@ -122,30 +121,25 @@ def predict(
 
 def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> CellRecord:
     """The cell that is meant: of a grid the best, or one by its identity."""
-    try:
-        grid = recorded_grid(ledger, source)
-    except NotRunError:
-        raise
-    except RegistryError as error:
+    grid = grid_or_cell(ledger, source)
+    if isinstance(grid, CellRecord):
         if row is not None or seed is not None:
-            raise
-        if not any_begins(ledger, source):
-            raise RegistryError(f"{error}; and no cell begins so (`taskloom cells` lists them)") from None
-        return ledger.cell(source)
+            raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
+        return grid
     places = list(grid.cells)
     if row is not None:
         places = [place for place in places if place.label == row]
         if not places:
-            raise RegistryError(unknown("row", row, {place.label for place in grid.cells}, where="rows"))
+            raise unknown_row(row, (place.label for place in grid.cells))
     if seed is not None:
         seeds = sorted({place.seed for place in places})
         places = [place for place in places if place.seed == seed]
         if not places:
-            raise RegistryError(f"no cell with seed {seed} there (seeds: {', '.join(map(str, seeds))})")
+            raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
         raise RegistryError(
-            f"of the {len(places)} cells of grid {grid.name!r} that fit, none is finished; `taskloom cells {source}` "
+            f"none of the {len(places)} cells of grid {grid.name!r} that match is finished; `taskloom cells {source}` "
             "says why"
         )
     best = max(finished, key=_overall)
@@ -155,6 +149,6 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
 
 
 def _overall(place: GridCell) -> float:
-    """The score by which cells are compared; one that is no number is the least."""
+    """The score by which cells are compared; one that is not a number is the least."""
     score = place.cell.scores.get("overall", float("nan"))
     return score if isfinite(score) else float("-inf")

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,35 +27,19 @@ from taskloom.runs.cli.common import (
     strict_option,
     yes_option,
 )
+from taskloom.runs.cli.engine_options import checked_engine, engine_options
 from taskloom.runs.cli.overriding import override_options
-from taskloom.runs.cli.placing import checked_engine, engine_options
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
-from taskloom.runs.show.endings import failures_summary, retry_command
-from taskloom.runs.show.render import render
+from taskloom.runs.show.render import failures_summary, render
 
 if TYPE_CHECKING:
     from taskloom.runs.driver.outcome import Outcome
     from taskloom.runs.grid.overrides import Overrides
 
-_GIVEN = "taskloom run"
+CONTINUE = "Run the same command again to continue from the last checkpoints."
 
 
-class Remembering(click.Command):
-    """A command that keeps what it was given, so that it can say how to go on."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_GIVEN] = list(args)
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except (EngineError, HeldUpError) as error:  # not the request's fault: exit code 1
-            text = f"{error}\nThis goes on, from the last checkpoints:\n  {retry_command(ctx.meta[_GIVEN])}"
-            raise click.ClickException(visible(text)) from error
-
-
-@click.command(cls=Remembering, short_help="Run a grid and print its comparison table.")
+@click.command(short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
 @engine_options
@@ -65,15 +51,17 @@ class Remembering(click.Command):
 @click.pass_context
 def run(
     context: click.Context,
+    /,
     grid: str,
     registry: Path,
-    engine: dict[str, Any],
+    engine: str,
     timeout: float | None,
     attempts: int,
     retry: bool,
     yes: bool,
     form: str,
     overrides: "Overrides",
+    **engine_flags: Any,
 ) -> None:
     """Run every cell of GRID that is not finished, then print the comparison table.
 
@@ -83,7 +71,7 @@ def run(
     wrong, 130 when it was interrupted.
 
     Ctrl-C, SIGTERM or a closed terminal lets the running cells write a checkpoint; Ctrl-C twice ends at once. The
-    same command goes on from there. Several runs may share a registry, and a grid: each cell is run by one of them,
+    same command continues from there. Several runs may share a registry, and a grid: each cell is run by one of them,
     and the others wait for it.
 
     What --data, --weights, --epochs, --set and --smoke change is part of each cell's recorded specification. A
@@ -100,7 +88,7 @@ def run(
     """
     from taskloom.runs.grid.grid import load_grid
 
-    loaded = load_grid(grid)  # before torch is imported: a misspelt path should be told at once
+    loaded = load_grid(grid)  # before torch is imported: a misspelt path should be reported at once
 
     from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.driver.drive import run_plan
@@ -109,17 +97,15 @@ def run(
 
     catalogue = strict_check(load_catalogue())
     note_left_out(catalogue.failed)
-    runner = checked_engine(catalogue, engine)  # before a registry is made: a refused request leaves nothing behind
-    found = Ledger.find(registry)
-    try:
-        plan = make_plan(loaded, catalogue, found, allow_large=yes, overrides=overrides)
-    except BaseException:
-        if found is not None:
-            found.close()
-        raise
-    given = context.meta[_GIVEN]
-    with found or Ledger.open(registry, create=True) as ledger:
-        with show_progress(plan, workers=runner.slots, ledger=ledger) as progress:
+    with _exit_code_1(), ExitStack() as stack:
+        runner = checked_engine(catalogue, engine, engine_flags)
+        ledger = Ledger.find(registry)
+        if ledger is not None:
+            stack.enter_context(ledger)
+        plan = make_plan(loaded, catalogue, ledger, allow_large=yes, overrides=overrides)
+        if ledger is None:  # only now: a refused request leaves nothing behind
+            ledger = stack.enter_context(Ledger.open(registry, create=True))
+        with show_progress(plan) as progress:
             for line in plan.notes:
                 progress.say(line)
             stop = Stop(progress.say)
@@ -135,27 +121,31 @@ def run(
                 stop=stop,
             )
         if outcome.interrupted and not outcome.halted:
-            note(_kept(outcome, given))
+            note(f"{_interrupted(outcome)} {CONTINUE}")
             if stop.asked > 1:  # a thread that does not listen must not hold up the end
                 ledger.close()
                 sys.stderr.flush()
                 os._exit(INTERRUPTED)
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
-        failures = failures_summary(record, given, ledger.folder, {cell.id for cell in plan.chosen})
     say(render(table_of(record), form, terminal=on_terminal()), styled=True)
-    if failures:
+    if failures := failures_summary(record, registry, {cell.id for cell in plan.chosen}):
         note(failures)
     if outcome.halted:
-        note(f"No further cell was begun: {outcome.halted}. Make room and run again; what was written is kept.")
-    context.exit(max(strict_end(catalogue), bool(outcome.failed)))
+        note(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
+    context.exit(max(strict_end(catalogue), int(outcome.failed > 0)))
 
 
-def _kept(outcome: "Outcome", given: list[str]) -> str:
-    """What an interrupted run leaves, and how to go on."""
+@contextmanager
+def _exit_code_1() -> Iterator[None]:
+    """For errors that are not the request's fault: the same one may succeed later."""
+    try:
+        yield
+    except (EngineError, HeldUpError) as error:
+        raise click.ClickException(visible(f"{error}\n{CONTINUE}")) from error
+
+
+def _interrupted(outcome: "Outcome") -> str:
     done = outcome.finished + outcome.cached + outcome.elsewhere
     failed = f", {outcome.failed} failed" if outcome.failed else ""
-    return (
-        f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished. Cells that had begun "
-        f"go on from their last checkpoint:\n  {retry_command(given)}"
-    )
+    return f"Interrupted: {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished."

@@ -44,28 +44,27 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
     """
-    record = _known(grid, registry) if reported else _recorded(grid, registry)
-    say(render(table_of(record), form, terminal=on_terminal(), reported=reported), styled=True)
+    say(
+        render(table_of(_record(grid, registry, reported)), form, terminal=on_terminal(), reported=reported),
+        styled=True,
+    )
 
 
-def _recorded(source: str, registry: Path) -> GridRecord:
-    with Ledger.open(registry, create=False) as ledger:
-        return recorded_grid(ledger, source)
-
-
-def _known(source: str, registry: Path) -> GridRecord:
-    """The grid as it was last run, or as it stands in its file."""
-    ledger = Ledger.find(registry)
+def _record(source: str, registry: Path, reported: bool) -> GridRecord:
+    """The grid as it was last run; for its published figures the grid's file is enough."""
+    ledger = Ledger.find(registry) if reported else Ledger.open(registry, create=False)
     if ledger is None:
-        return _unrun(source)
+        return unrun_grid(source)
     with ledger:
         try:
             return recorded_grid(ledger, source)
         except NotRunError:
-            return _unrun(source)
+            if not reported:
+                raise
+            return unrun_grid(source)
 
 
-def _unrun(source: str) -> GridRecord:
+def unrun_grid(source: str) -> GridRecord:
     """A grid's record before its first run: all holes."""
     from taskloom.runs.grid.expansion import expand
     from taskloom.runs.grid.grid import load_grid
@@ -74,27 +73,17 @@ def _unrun(source: str) -> GridRecord:
     expansion = expand(grid, allow_large=True)
     if expansion.problems:
         raise RequestError(str(grid.path), expansion.problems)
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("reason", "started", "finished", "seconds", "peak_memory", "device", "best_epoch")
+    )
     cells = [
-        GridCell(variant.label, seed, variant.reported, _new_cell(variant.spec))
+        GridCell(
+            variant.label,
+            seed,
+            variant.reported,
+            CellRecord(id="", spec=variant.spec, status="planned", attempts=0, created="", versions={}, **unknown),
+        )
         for variant in expansion.variants
         for seed in grid.spec.seeds
     ]
     return GridRecord(grid.name, grid.raw, "", "", tuple(cells))
-
-
-def _new_cell(spec: dict[str, Any]) -> CellRecord:
-    return CellRecord(
-        id="",
-        spec=spec,
-        status="planned",
-        reason=None,
-        attempts=0,
-        created="",
-        started=None,
-        finished=None,
-        seconds=None,
-        peak_memory=None,
-        device=None,
-        versions={},
-        best_epoch=None,
-    )

@@ -12,9 +12,9 @@ from taskloom.registry.results.locks import Claims, holder
 from taskloom.runs.driver.outcome import Outcome
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
-from taskloom.runs.driver.story import story_line
 from taskloom.runs.driver.track import tell_trackers
 from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, Verdict, judge
+from taskloom.runs.driver.wording import log_line
 from taskloom.runs.training.checkpoint import drop_checkpoints
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Loop:
         """Write an event down, then tell everybody, unless a resumed cell tells again what is known."""
         if not self.ledger.write(event):
             return
-        if line := story_line(event):
+        if line := log_line(event, job.spec):
             cell_log.append(self.artifacts.folder / "cells" / job.cell, line)  # which claiming it has made
         for problem in tell_trackers(self.plugins, event, job):
             self.listen(Event("log", event.cell, {"message": problem}))

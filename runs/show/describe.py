@@ -1,18 +1,12 @@
 """Plugins and components in words: listings, one component in full, and a snippet of a grid that uses it."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
 from tabulate import tabulate
 
 from taskloom.core.words import kind_word
-from taskloom.registry.installed.resolution import slots_of
-from taskloom.runs.show.sample import sample
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -23,72 +17,44 @@ if TYPE_CHECKING:
 _BEFORE, _AFTER = ("Reads", "Decides"), ("Siblings", "Reference")
 
 
-def snippet(catalogue: "Catalogue", entry: "Entry") -> dict[str, Any] | None:
-    """A valid piece of a grid that uses a component: its docstring's example, or its name with what it requires.
+def snippet(entry: "Entry") -> dict[str, Any] | None:
+    """A piece of a grid that uses a component: its docstring's example, or its name with what it requires.
 
-    None for an engine, which no grid names, and for a component whose required options nobody can guess.
+    None for an engine, which no grid names.
     """
     if entry.kind == "engine":
         return None
     example = entry.docstring.example
-    if isinstance(example, dict) and example.get("name") == entry.name:
-        example = _placed(entry.kind, example)
-    if isinstance(example, dict) and _uses(catalogue, example, entry):
+    if isinstance(example, dict) and example.get("name") != entry.name:
         return {"base": example}
-    required = [option for option in entry.options.values() if option.required]
-    component = {"name": entry.name} | {option.name: sample(catalogue, option) for option in required}
-    if catalogue.resolve(entry.kind, component)[1]:
-        return None
-    return {"base": _placed(entry.kind, component if required else entry.name)}
+    required = {option.name: f"<{option.allowed}>" for option in entry.options.values() if option.required}
+    component = example or ({"name": entry.name, **required} if required else entry.name)
+    if entry.kind == "encoder":
+        return {"base": {"encoder": component}}
+    if entry.kind in ("sampler", "combiner"):
+        return {"base": {"stages": [{entry.kind: component}]}}
+    return {"base": {"tasks": {"mine": {entry.kind: component}}}}
 
 
-def _placed(kind: str, component: Any) -> dict[str, Any]:
-    """A component where a run has it."""
-    if kind == "encoder":
-        return {"encoder": component}
-    if kind in ("sampler", "combiner"):
-        return {"stages": [{kind: component}]}
-    return {"tasks": {"mine": {kind: component}}}
-
-
-def _uses(catalogue: "Catalogue", run: dict[str, Any], entry: "Entry") -> bool:
-    """Whether a piece of a run names the component and nothing that is wrong."""
-    slots = list(slots_of(run))
-    named = any(kind == entry.kind and json.dumps(entry.name) in json.dumps(given) for _, kind, given in slots)
-    return named and not any(catalogue.resolve(kind, given)[1] for _, kind, given in slots)
-
-
-def facts(catalogue: "Catalogue", entry: "Entry", *, full: bool = False) -> dict[str, Any]:
+def component_facts(catalogue: "Catalogue", entry: "Entry", *, full: bool = False) -> dict[str, Any]:
     """A component as JSON values; ``full`` adds the parts of its docstring and the snippet."""
     loaded = _plugin_of(catalogue, entry)
     found = {**entry.as_dict(), "builtin": entry.builtin, "import_seconds": loaded.seconds if loaded else None}
     if full:
         doc = entry.docstring
         parts = {name.lower(): doc.parts.get(name) for name in (*_BEFORE, *_AFTER)}
-        found |= {"text": doc.text, **parts, "snippet": snippet(catalogue, entry)}
+        found |= {"text": doc.text, **parts, "snippet": snippet(entry)}
     return found
 
 
-def described(catalogue: "Catalogue", entry: "Entry") -> str:
+def describe_component(catalogue: "Catalogue", entry: "Entry") -> str:
     """One component in full: what it does, its options, its siblings, the paper, and a snippet of a grid."""
     doc = entry.docstring
     loaded = _plugin_of(catalogue, entry)
     time = f", imported in {_milliseconds(loaded)} ms" if loaded else ""
     blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.origin}{time}", doc.summary, doc.text]
     blocks += [f"{name}: {doc.parts[name]}" for name in _BEFORE if name in doc.parts]
-    blocks.append(f"Options:\n{options_table(entry)}" if entry.options else "Options: none")
-    blocks += [f"{name}: {doc.parts[name]}" for name in _AFTER if name in doc.parts]
-    piece = snippet(catalogue, entry)
-    if piece is not None:
-        blocks.append(f"In a grid:\n{_indented(json.dumps(piece, indent=2, ensure_ascii=False))}")
-    elif "Example" in doc.parts:
-        blocks.append(f"Example: {doc.parts['Example'].strip('`')}")
-    return "\n\n".join(block for block in blocks if block)
-
-
-def options_table(entry: "Entry") -> str:
-    """The options of a component: what each takes, its default, and what it does."""
-    rows = [
+    options = [
         (
             option.name,
             option.allowed,
@@ -97,12 +63,19 @@ def options_table(entry: "Entry") -> str:
         )
         for option in entry.options.values()
     ]
-    headers = ("option", "takes", "default", "meaning")
-    widths = [None, 40, 24, 60]
-    return _indented(tabulate(rows, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=widths))
+    headers, widths = ("option", "takes", "default", "meaning"), [None, 40, 24, 60]
+    table = tabulate(options, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
+    blocks.append(f"Options:\n{_indented(table)}" if options else "Options: none")
+    blocks += [f"{name}: {doc.parts[name]}" for name in _AFTER if name in doc.parts]
+    piece = snippet(entry)
+    if piece is not None:
+        blocks.append(f"In a grid:\n{_indented(json.dumps(piece, indent=2, ensure_ascii=False))}")
+    elif "Example" in doc.parts:
+        blocks.append(f"Example: {doc.parts['Example'].strip('`')}")
+    return "\n\n".join(block for block in blocks if block)
 
 
-def rows_of(catalogue: "Catalogue", *, builtin: bool, kind: str | None = None) -> list[tuple[object, ...]]:
+def component_rows(catalogue: "Catalogue", *, builtin: bool, kind: str | None = None) -> list[tuple[object, ...]]:
     """The listing: kind, name, version, distribution, import time in ms, summary.
 
     A plugin that brings no component – a tracker, packaged grids – is a row of its own.
@@ -139,11 +112,10 @@ def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
             for entry in catalogue.entries
             if (entry.distribution, entry.plugin) == (plugin.distribution, plugin.name)
         ],
-        "note": drift(plugin.distribution),
     }
 
 
-def described_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
+def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
     """One plugin in words."""
     found = plugin_facts(catalogue, plugin)
     lines = [
@@ -151,7 +123,6 @@ def described_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
         catalogue.plugins.summary_of(plugin),
         f"Hooks: {', '.join(found['hooks']) or 'none'}",
         f"Components: {', '.join(found['components']) or 'none'}",
-        found["note"],
     ]
     return "\n".join(line for line in lines if line)
 
@@ -166,25 +137,6 @@ def failure_lines(failures: Iterable["Failure"], others: Iterable[str]) -> Itera
         rivals = {one for failure in mine for one in failure.rivals}  # without this one they have the name
         if without := mine[0].without({*others, *rivals}):
             yield f"    to leave it out: {without}"
-
-
-def drift(name: str) -> str:
-    """A note if a distribution that is installed to be edited says another version by now; empty if not."""
-    try:
-        found = distribution(name)
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
-        if not origin.get("dir_info", {}).get("editable"):
-            return ""
-        folder = Path(unquote(urlparse(origin["url"]).path))
-        written = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    except (PackageNotFoundError, OSError, ValueError, LookupError, AttributeError, TypeError):
-        return ""
-    if written == found.version:
-        return ""
-    return (
-        f"{name} counts as {found.version}, but {folder / 'pyproject.toml'} says {written}; "
-        f"`pip install -e {folder}` makes that the version that results remember"
-    )
 
 
 def _plugin_of(catalogue: "Catalogue", entry: "Entry") -> "Plugin | None":

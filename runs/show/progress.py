@@ -1,103 +1,242 @@
-"""What ``taskloom run`` shows while it runs: a live display on a terminal, elsewhere lines with the time.
+"""What ``taskloom run`` shows while it runs: bars on a terminal, elsewhere lines with the time.
 
 Both go to stderr, so that stdout holds nothing but the table.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from taskloom.core.events import ENDS, Event
-from taskloom.core.visible import visible
-from taskloom.runs.show.board import Board
-from taskloom.runs.show.terminal import redraws
+from taskloom.core.units import duration
+from taskloom.core.visible import one_line, visible
+from taskloom.runs.driver.wording import format_event, format_progress
 
 if TYPE_CHECKING:
-    from taskloom.registry.results.ledger import Ledger
+    from rich.progress import Progress, TaskID
+
     from taskloom.runs.grid.plan import Plan
 
-#: Seconds between two lines of progress in a log; starts, epochs and ends are always told.
+#: Seconds between two lines of progress in a log; starts, epochs and ends always get one.
 QUIET = 30.0
-#: Seconds between two lines about the whole run, unless it has come to its end.
+#: Seconds between two lines about the whole run, unless it is over.
 BETWEEN = 5.0
-
-
-class Listener(Protocol):
-    """Hears every event of a run. ``board`` is where the run stands."""
-
-    board: Board
-
-    def __call__(self, event: Event) -> None: ...
-    def say(self, text: str) -> None: ...
+_COLORS = {"failed": "red", "oom": "red", "lost": "yellow", "interrupted": "yellow"}
 
 
 @contextmanager
-def show_progress(
-    plan: "Plan", stream: TextIO | None = None, *, workers: int = 1, ledger: "Ledger | None" = None
-) -> Iterator[Listener]:
-    """Show a plan's progress until the block ends; on a terminal live, otherwise line by line.
-
-    ``workers`` is how many cells run at once, and from the ``ledger`` it is learnt how long such cells took before.
-    """
+def show_progress(plan: "Plan", stream: TextIO | None = None) -> Iterator["RunProgress"]:
+    """Show a plan's progress until the block ends: with bars where the stream can redraw, otherwise line by line."""
     stream = stream or sys.stderr
-    board = Board.of(plan)
-    board.workers = max(1, workers)
-    for record in ledger.cells() if ledger is not None else ():
-        if record.status == "finished":
-            board.durations.learn(record.spec, record.seconds)
-    if redraws(stream):
-        from taskloom.runs.show.live import Live
-
-        with Live(board, stream) as live:
-            yield Unshaken(live)
-    else:
-        yield Unshaken(Lines(board, stream))
+    if not can_redraw(stream):
+        yield RunProgress(plan, stream)
+        return
+    progress = LiveProgress(plan, stream)
+    try:
+        progress.bars.start()
+        yield progress
+    finally:
+        progress.close()
 
 
-class Unshaken:
-    """A listener whose stream may go away, with its terminal or its reader: the training goes on in silence."""
+def can_redraw(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that can do more than append lines."""
+    if not stream.isatty():
+        return False
+    from rich.console import Console
 
-    def __init__(self, listener: Listener) -> None:
-        self.board = listener.board
-        self.listener: Listener | None = listener
+    return not Console(file=stream).is_dumb_terminal
+
+
+class RunProgress:
+    """Where a run stands, written as lines. If the stream goes away, training continues in silence."""
+
+    def __init__(self, plan: "Plan", stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name, self.stream, self.clock = plan.grid.name, stream, clock
+        self.cells = {cell.id: cell for cell in reversed(plan.chosen)}  # one with two labels runs under the first
+        self.cached = {cell.id for cell in plan.chosen if cell.status == "finished"}
+        self.ended: dict[str, str] = {}  # cell → finished, failed, oom or interrupted
+        self.running: dict[str, dict[str, Any]] = {}  # cell → the latest facts about it
+        self.shares: dict[str, float] = {}  # running cell → how much of it is done, once it has reported that
+        self._trained = 0.0  # cells' worth of work done by this run
+        self._began = self._first_start = self._last_line = clock()
+        self._last_total = float("-inf")
+        self._silent = False
 
     def __call__(self, event: Event) -> None:
-        self._try(lambda listener: listener(event))
+        """Take in an event and show it. One that ends an attempt but not the cell has a fact ``again``."""
+        self._track(event)
+        if self._silent:
+            return
+        try:
+            self._show(event)
+        except OSError:
+            self._silent = True
 
     def say(self, text: str) -> None:
-        self._try(lambda listener: listener.say(text))
+        """Show a line that is not about a cell."""
+        try:
+            if not self._silent:
+                self._write(text)
+        except OSError:
+            self._silent = True
 
-    def _try(self, tell: Callable[[Listener], None]) -> None:
-        if self.listener is not None:
-            try:
-                tell(self.listener)
-            except OSError:
-                self.listener = None
+    def _show(self, event: Event) -> None:
+        now = self.clock()
+        if event.what != "progress" or now - self._last_line >= QUIET:
+            self._write_event(event)
+        if event.what in ENDS and (len(self.ended) == self.work or now - self._last_total >= BETWEEN):
+            self._last_total = now
+            self._write(self.summary())
 
-
-class Lines:
-    """Progress for a log: a line for each start, epoch and end, and now and then one for how far a cell is."""
-
-    def __init__(self, board: Board, stream: TextIO) -> None:
-        self.board, self.stream = board, stream
-        self._told = board.clock()
-        self._totalled = float("-inf")
-
-    def __call__(self, event: Event) -> None:
-        ends = event.what in ENDS
-        text = self.board.tell(event) if ends else None  # while it is known who worked on it
-        self.board.hear(event)
-        if not ends and (event.what != "progress" or self.board.clock() - self._told >= QUIET):
-            text = self.board.tell(event)
+    def _write_event(self, event: Event) -> None:
+        facts = {**self.running.get(event.cell, {}), **event.facts} if event.what == "progress" else event.facts
+        cell = self.cells[event.cell]
+        text = format_event(Event(event.what, event.cell, facts), cell.spec)
         if text:
-            self.say(text)
-        if ends and (self.board.over or self.board.clock() - self._totalled >= BETWEEN):
-            self._totalled = self.board.clock()
-            self.say(self.board.line())
+            style = "yellow" if event.facts.get("again") else _COLORS.get(event.what, "")
+            self._write(f"{one_line(cell.label)}, seed {cell.seed}: {text}", style)
 
-    def say(self, text: str) -> None:
-        self._told = self.board.clock()
+    def _write(self, text: str, style: str = "") -> None:
+        self._last_line = self.clock()
         line = visible(" ".join(text.splitlines()))
         print(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {line}", file=self.stream, flush=True)
+
+    def _track(self, event: Event) -> None:
+        cell, facts = event.cell, event.facts
+        if event.what in ("started", "resumed"):
+            if not self.running and not self._trained:
+                self._first_start = self.clock()  # workers may take long to get there
+            self.ended.pop(cell, None)
+            self.running[cell] = {}
+            self.shares.pop(cell, None)
+            if event.what == "started":
+                self.shares[cell] = 0.0
+        elif event.what in ENDS:
+            share = self.shares.pop(cell, None)
+            self.running.pop(cell, None)
+            if event.what == "finished" and share is not None:
+                self._trained += 1.0 - share
+            if event.what != "lost" and not facts.get("again"):
+                self.ended[cell] = event.what
+        elif cell in self.running and event.what in ("progress", "epoch", "stage"):
+            if event.what != "stage":
+                known = {key: value for key, value in facts.items() if value not in ({}, None)}
+                self.running[cell] |= {"steps": None, "rate": None, **known}
+            share = _share(event, self.cells[cell].spec)
+            before = self.shares.get(cell)
+            self.shares[cell] = share
+            if before is not None and not facts.get("shared") and not facts.get("retold"):
+                self._trained += max(0.0, share - before)  # what another cell or an earlier run did sets no pace
+
+    @property
+    def work(self) -> int:
+        """How many cells were not finished before this run."""
+        return len(self.cells) - len(self.cached)
+
+    @property
+    def done(self) -> float:
+        """Cells' worth of work that is done, of ``work``."""
+        return len(self.ended) + sum(self.shares.values())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until every cell has ended, at the pace so far; ``None`` while there is no pace yet."""
+        if self._trained <= 0:
+            return None
+        return max(0.0, self.work - self.done) * (self.clock() - self._first_start) / self._trained
+
+    def totals(self) -> str:
+        """How many cells are in which state, and the time left."""
+        ended, left = Counter(self.ended.values()), self.seconds_left
+        counts = {status: ended[status] for status in ("failed", "oom", "interrupted")}
+        counts["running"] = len(self.running)
+        counts["waiting"] = self.work - len(self.running) - len(self.ended)
+        before = f" ({len(self.cached)} before)" if self.cached else ""
+        parts = [f"{ended['finished'] + len(self.cached)} of {len(self.cells)} cells done{before}"]
+        parts += [f"about {duration(left)} left"] if left else []
+        parts += [f"{number} {status}" for status, number in counts.items() if number]
+        return ", ".join(parts)
+
+    def summary(self) -> str:
+        """The whole run on a line."""
+        return f"{self.name}: {self.totals()}, {duration(self.clock() - self._began)} so far"
+
+
+class LiveProgress(RunProgress):
+    """The same with a bar for the run and one for each running cell; lines that matter stay above them."""
+
+    def __init__(self, plan: "Plan", stream: TextIO) -> None:
+        super().__init__(plan, stream)
+        self.bars = _bars(stream)
+        self._whole = self.bars.add_task(self.name, total=max(1, self.work), seed="", state=self.totals())
+        self._tasks: dict[str, TaskID] = {}
+
+    def close(self) -> None:
+        """Take the bars away; what remains is the run on a line."""
+        try:
+            self.bars.stop()
+        except OSError:
+            self._silent = True
+        self.say(self.summary())
+
+    def _show(self, event: Event) -> None:
+        cell = self.cells[event.cell]
+        if event.what in ENDS or event.what == "log":
+            self._write_event(event)
+        if event.cell in self.running and event.cell not in self._tasks:
+            label, seed = one_line(cell.label), f"seed {cell.seed}"
+            self._tasks[event.cell] = self.bars.add_task(label, total=1.0, seed=seed, state="starting")
+        elif event.cell not in self.running and event.cell in self._tasks:
+            self.bars.remove_task(self._tasks.pop(event.cell))
+        if facts := self.running.get(event.cell):
+            state = format_progress(facts, cell.spec)
+            self.bars.update(self._tasks[event.cell], completed=self.shares.get(event.cell, 0.0), state=state)
+        self.bars.update(self._whole, completed=self.done, state=self.totals())
+
+    def _write(self, text: str, style: str = "") -> None:
+        from rich.text import Text
+
+        self.bars.console.print(Text(visible(text), style=style))  # a label's brackets are not markup
+
+
+def _bars(stream: TextIO) -> "Progress":
+    """Columns that fit any width: labels and states are cut, never wrapped."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task
+    from rich.text import Text
+
+    class Cut(ProgressColumn):
+        def __init__(self, write: Callable[[Task], str], style: str = "") -> None:
+            super().__init__()
+            self.write, self.style = write, style
+
+        def render(self, task: Task) -> Text:
+            return Text(self.write(task), style=self.style, no_wrap=True, overflow="ellipsis")
+
+    return Progress(
+        Cut(lambda task: task.description, "bold"),
+        "{task.fields[seed]}",
+        BarColumn(bar_width=12),
+        Cut(lambda task: str(task.fields["state"])),
+        console=Console(file=stream),
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=False,  # stdout is the table's
+    )
+
+
+def _share(event: Event, spec: Mapping[str, Any]) -> float:
+    """How much of a cell is done, 0 to 1."""
+    facts, epochs = event.facts, [int(stage["epochs"]) for stage in spec["stages"]]
+    if event.what == "stage":
+        done: float = sum(epochs[: facts["index"] + 1])
+    else:
+        done = sum(epochs[: facts["stage"]]) + int(facts["epoch"])
+        if event.what == "progress":  # within that epoch
+            done += facts["step"] / max(1, facts["steps"]) - 1
+    return min(1.0, done / max(1, sum(epochs)))

@@ -11,16 +11,21 @@ import html
 import io
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
 from taskloom.core.errors import unknown
+from taskloom.core.units import count
 from taskloom.core.visible import one_line, visible
-from taskloom.runs.analysis.tables import Row, Table
+from taskloom.registry.results.records import GridRecord
+from taskloom.runs.analysis.tables import Table, TableRow
+from taskloom.runs.driver.wording import format_state
 
 FORMATS = ("plain", "github", "latex", "html", "csv", "json")
 #: More reasons than this are counted; ``taskloom cells`` and the json format have them all.
@@ -68,7 +73,7 @@ _STYLES = {
 }
 
 
-_Part = tuple[str, Callable[[Row], str]]  # a column's title, and how a row fills it
+_Part = tuple[str, Callable[[TableRow], str]]  # a column's title, and how a row fills it
 
 
 def render(table: Table, form: str, *, terminal: bool = False, reported: bool = False) -> str:
@@ -126,7 +131,7 @@ class _Cells:
                 parts.append(("diff", partial(self._difference, column)))
         return parts
 
-    def _figure(self, column: str, row: Row) -> str:
+    def _figure(self, column: str, row: TableRow) -> str:
         figure, digits = row.figures[column], self.table.digits
         if figure.mean is None:
             return self.style.escape("—")
@@ -138,19 +143,19 @@ class _Cells:
         self.marked = True
         return self.style.bold.format(self.style.escape(text))
 
-    def _reported(self, column: str, row: Row) -> str:
+    def _reported(self, column: str, row: TableRow) -> str:
         if column not in row.reported:
             return ""
         mark = "†" if column == "overall" and row.follows is False else ""
         return self.style.escape(number(column, row.reported[column], self.table.digits) + mark)
 
-    def _difference(self, column: str, row: Row) -> str:
+    def _difference(self, column: str, row: TableRow) -> str:
         difference = row.difference(column)
         if difference is None:
             return ""
         return self.style.escape(number(column, difference, self.table.digits, sign="+"))
 
-    def _delta(self, row: Row) -> str:
+    def _delta(self, row: TableRow) -> str:
         if row.label == self.table.baseline:
             return "baseline"
         delta = self.table.delta(row, "overall")
@@ -161,7 +166,7 @@ def _title(column: str) -> str:
     return "memory (MiB)" if column == "memory" else column
 
 
-def _seeds(row: Row) -> str:
+def _seeds(row: TableRow) -> str:
     return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
 
 
@@ -180,27 +185,54 @@ def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
 
 def _notes(table: Table) -> list[str]:
     """Why figures are missing, each reason once."""
-    rows: dict[str, list[str]] = {}
-    for row in table.rows:
-        seeds: dict[str, list[int]] = {}
-        for missing in row.missing:
-            seeds.setdefault(missing.why, []).append(missing.seed)
-        for why, which in seeds.items():
-            if len(which) == len(row.seeds) and len(which) > 1:
-                who = row.label
-            else:
-                who = f"{row.label}, seed{'s' if len(which) > 1 else ''} {', '.join(map(str, which))}"
-            rows.setdefault(why, []).append(who)
-    every = len(table.rows) > MOST_ROWS and not any(row.n for row in table.rows)
-    notes = []
-    for why, names in rows.items():
-        rest = f"; and {len(names) - MOST_ROWS} more" if len(names) > MOST_ROWS else ""
-        who = "every row" if every and len(names) == len(table.rows) else "; ".join(names[:MOST_ROWS]) + rest
-        notes.append(f"— {who}: {why}")
-    if len(notes) > MOST_NOTES:
-        more = len(notes) - MOST_NOTES
-        notes = [*notes[:MOST_NOTES], f"— and {more} more: `taskloom cells {table.name}` lists them all"]
-    return notes
+    seeds = {row.label: len(row.seeds) for row in table.rows}
+    missing = [(row.label, missing.seed, missing.why) for row in table.rows for missing in row.missing]
+    return _short_list([f"— {line}" for line in _reasons(missing, seeds)], table.name)
+
+
+def _reasons(missing: Iterable[tuple[str, int, str]], seeds: Mapping[str, int]) -> list[str]:
+    """From labels, seeds and reasons a line per reason, with its rows; ``seeds`` are how many each row has."""
+    rows: dict[str, dict[str, list[int]]] = {}
+    for label, seed, why in missing:
+        rows.setdefault(why, {}).setdefault(label, []).append(seed)
+    lines = []
+    for why, found in rows.items():
+        names = []
+        for label, which in found.items():
+            name = repr(label) if set(",;:") & set(label) else label
+            named = "" if 1 < len(which) == seeds[label] else f", seed{'s'[: len(which) > 1]} "
+            names.append(name + (named and named + ", ".join(map(str, which))))
+        every = len(seeds) > MOST_ROWS and sum(map(len, found.values())) == sum(seeds.values())
+        rest = [f"and {len(names) - MOST_ROWS} more"] if len(names) > MOST_ROWS else []
+        lines.append(f"{'every row' if every else '; '.join([*names[:MOST_ROWS], *rest])}: {why}")
+    return lines
+
+
+def _short_list(lines: list[str], grid: str) -> list[str]:
+    more = len(lines) - MOST_NOTES
+    return lines if more <= 0 else [*lines[:MOST_NOTES], f"— and {more} more: `taskloom cells {grid}` lists them all"]
+
+
+def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) -> str:
+    """The chosen cells of a grid that failed, with reasons, logs and what to do; "" if none failed."""
+    failed = [place for place in grid.cells if place.cell.id in chosen and place.cell.status in ("failed", "oom")]
+    if not failed:
+        return ""
+    ids = list(dict.fromkeys(place.cell.id for place in failed))
+    logs = [path for id in ids if (path := registry / "cells" / id / "log.txt").is_file()]
+    missing = [(each.label, each.seed, format_state(each.cell.status, each.cell.reason)) for each in failed]
+    lines = [
+        *_reasons(missing, Counter(place.label for place in grid.cells)),
+        *(f"log: {path}" for path in logs[:MOST_ROWS]),
+        *(f"and {len(logs) - MOST_ROWS} more logs" for _ in logs[MOST_ROWS : MOST_ROWS + 1]),
+    ]
+    return "\n".join(
+        [
+            f"{len(ids)} of {count(len(chosen), 'cell')} did not succeed:",
+            *(f"  {line}" for line in _short_list(lines, grid.name)),
+            "Fix the cause, then run the same command again; finished cells are kept.",
+        ]
+    )
 
 
 def _reported_notes(table: Table) -> list[str]:

@@ -87,7 +87,7 @@ def run(plan: Plan, work: str, workers: int) -> Timed:
     with tempfile.TemporaryDirectory() as folder, Ledger.open(folder, create=True) as ledger:
         drive.WORK = work
         began, cpu, children = time.perf_counter(), time.process_time(), _children()
-        with show_progress(plan, io.StringIO(), workers=workers, ledger=ledger) as progress:
+        with show_progress(plan, io.StringIO()) as progress:
 
             def listen(event: Event) -> None:
                 progress(event)

@@ -17,9 +17,8 @@ from taskloom.core import Event
 from taskloom.registry.installed.manager import packaged_grids
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridCell, GridRecord
-from taskloom.runs.analysis.reported import derive_overall, printed_digits
-from taskloom.runs.analysis.tables import Table, table_of
-from taskloom.runs.cli.table import _unrun
+from taskloom.runs.analysis.tables import Table, derive_overall, printed_digits, table_of
+from taskloom.runs.cli.table import unrun_grid
 from taskloom.runs.show.render import FORMATS, as_json, render
 
 PAPERS = ("margin-for-error", "cosine-surgery", "finetuning-techniques", "losing-to-win", "robust-embeddings")
@@ -81,7 +80,7 @@ def test_digits_are_those_of_the_longest_figure() -> None:
 
 
 def papers() -> dict[str, GridRecord]:
-    return {name: _unrun(name) for name in PAPERS}
+    return {name: unrun_grid(name) for name in PAPERS}
 
 
 def marked(records: dict[str, GridRecord]) -> list[tuple[str, str]]:
@@ -121,7 +120,7 @@ def test_the_mark_comes_from_the_figures_and_from_no_list() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_grid_that_was_never_run_shows_the_published_figures_alone(form: str) -> None:
-    text = render(table_of(_unrun("cosine-surgery")), form, reported=True)
+    text = render(table_of(unrun_grid("cosine-surgery")), form, reported=True)
     assert text.count("0.864") >= 3
     if form == "json":
         assert [row["label"] for row in json.loads(text) if row["follows"] is False] == [SLIP[1]]

@@ -100,7 +100,7 @@ def test_holes_say_why() -> None:
     assert notes == [
         "— pcgrad, seed 1: failed: loss of task 'sts' is not finite at step 12",
         "— later: not run yet",
-        "— slow, seed 0: not finished: running, or interrupted after 2 epochs",
+        "— slow, seed 0: not finished after 2 epochs",
         "— slow, seed 1: sts is nan",
     ]
     rows_json = json.loads(render(table, "json"))
@@ -117,8 +117,8 @@ def test_cells_out_of_memory_or_interrupted_say_so_once() -> None:
     assert render(table_of(grid(("large", [least, other]), stopped)), "plain").split("\n\n")[1].splitlines() == [
         "— large, seed 0: out of memory with 1 example of task 'sts' at a time (batch 8)",
         "— large, seed 1: out of memory: MemoryError",
-        "— later, seed 0: interrupted after 2 epochs; goes on from there when it is run again",
-        "— later, seed 1: interrupted after 2 epochs (asked to stop); goes on from there when it is run again",
+        "— later, seed 0: interrupted after 2 epochs; continues when it is run again",
+        "— later, seed 1: interrupted after 2 epochs (asked to stop); continues when it is run again",
     ]
 
 

@@ -17,7 +17,6 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver.track import tell_trackers
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import PlannedCell, make_plan
-from taskloom.runs.show.running import Running
 from taskloom.runs.training.train import train
 
 
@@ -112,12 +111,3 @@ def test_a_tracker_that_is_told_late_gets_the_same_facts() -> None:
     facts = {"stage": 0, "epoch": 1, "losses": {"sst": 1.5}, "scores": {}}
     said = tell_trackers(plugins, Event("epoch", "c0", {**facts, "retold": True}), Job("c0", "row", 0, {}, ""))
     assert (list(said), heard) == ([], [facts])
-
-
-def test_what_is_told_again_says_nothing_of_the_pace() -> None:
-    running = Running("a cell", [12], before=None)
-    for number in range(1, 10):
-        facts = {"stage": 0, "epoch": number, "losses": {}, "scores": {}, "retold": True}
-        running.hear(Event("epoch", "c0", facts), now=5.0)
-    work = running.at_work(None, now=6.0)
-    assert (running.share, work.before, work.elapsed) == (0.75, 0.75, 1.0)

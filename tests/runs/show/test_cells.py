@@ -24,7 +24,7 @@ from taskloom.registry.results.locks import Claims
 from taskloom.runs.analysis.cell_states import CellState, counted, states_of, states_of_cell
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import PlannedCell
-from taskloom.runs.show.watch import is_over, watch_cells
+from taskloom.runs.show.cells import is_over, watch_cells
 
 SPEC: dict[str, Any] = {
     "encoder": {"name": "minbert", "layers": 1, "weights": None},
@@ -131,7 +131,7 @@ def test_epochs_that_another_cell_trained_are_not_missing(cells: Invoke, registr
             ledger.write(epoch("h1shared", number, 0.5))
         ledger.write(Event("finished", "h1shared", {"scores": {"overall": 0.5}}))
     assert " 3/3 + 4 shared " in cells("two").stdout
-    assert "finished, 3 epochs done of 3 (and 4 shared with another cell)" in cells("h1").stdout
+    assert "finished, 3 of 3 epochs done (and 4 shared with another cell)" in cells("h1").stdout
     assert listed(cells("two", "--json"))["h1shared"]["shared_epochs"] == 4
 
 
@@ -169,9 +169,9 @@ def test_one_cell_from_near(cells: Invoke, registry: Path) -> None:
         "minbert (layers 1)",
         "generated (size 32), linear, cross_entropy",
         "3 epochs of sst, combiner sum, optimizer (lr 0.001)",
-        f"on cpu:1, driven by process {os.getpid()}",
+        f"on worker cpu:1, driver {os.getpid()}@",
         "sst 0.500 overall 0.500",
-        "goes on",
+        "running",
         f"the end of {folder / 'log.txt'}:",
         "line 499",
     ):
@@ -198,9 +198,9 @@ def test_attempts_stand_with_their_reasons(cells: Invoke, registry: Path) -> Non
     assert "loss of task 'sst' is not finite" in attempts[0]
     assert "worker cpu:0 was killed (signal 9)" in attempts[1]
     assert "  a last word" in lines, "where there is no log file, the ledger's lines"
-    assert any("interrupted, 0 epochs done of 3" in line for line in lines)
+    assert any("interrupted, 0 of 3 epochs done" in line for line in lines)
     (orphan,) = [line for line in cells("c1").stdout.splitlines() if line.startswith("1   ") and "cpu:0" in line]
-    assert "broke off" in orphan
+    assert "broken off" in orphan
 
 
 def test_a_grid_goes_before_a_cell_and_neither_is_told_with_what_is_known(cells: Invoke) -> None:
@@ -208,7 +208,7 @@ def test_a_grid_goes_before_a_cell_and_neither_is_told_with_what_is_known(cells:
     for wrong, message in {
         "b": "cell 'b' could be b1running, b2running; give more of it",
         "mein": "no grid 'mein'; did you mean 'mine'? (run in registry",
-        "zz": "and no cell whose identity begins so; `taskloom cells` lists them",
+        "zz": "and no cell's identity begins with it (`taskloom cells` lists them)",
         "quickstart": "`taskloom run quickstart` does that",
     }.items():
         refused = cells(wrong)
@@ -228,12 +228,8 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Claims
             looked.set()
             return states_of(ledger, [ledger.grid("mine")])
 
-        def write(states: Sequence[CellState], width: int | None) -> str:
-            assert width is None, "a log is as wide as it has to be"
-            return counted(states)
-
         watcher = threading.Thread(
-            target=watch_cells, args=(look, write, said.append, sys.stdout), kwargs={"every": 0.01}
+            target=watch_cells, args=(look, counted, said.append, sys.stdout), kwargs={"every": 0.01}
         )
         watcher.start()
         assert looked.wait(60)
@@ -256,9 +252,8 @@ def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
     command = [*COMMAND, "mine", "--watch", "--registry", str(registry)]
     with subprocess.Popen(command, stdout=other, stderr=other, stdin=other, start_new_session=True) as process:
         os.close(other)
-        last = "2 running, 1 failed, 1 oom, 2"  # the line is longer than the terminal is wide
-        shown = read_until(main, last)
-        live = re.sub(r"\x1b\[[0-9;?]*\w", "", shown.rpartition(last)[0]).splitlines()
+        shown = read_until(main, "0.750")  # of the last line: what is finished
+        live = re.sub(r"\x1b\[[0-9;?]*\w", "", shown).splitlines()
         process.send_signal(signal.SIGINT)
         try:
             while part := os.read(main, 4096):
@@ -270,8 +265,8 @@ def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
     assert "Traceback" not in shown
     assert "\x1b[?25h" in shown, "the cursor is back"
     (head,) = {line for line in live if " status " in line}
-    assert head.split()[-3:] == ["attempts", "worker", "reason"], "what matters now is cut off"
-    assert any(line.split()[-2:] == ["1", "cpu:1"] for line in live)
+    assert head.split() == ["label", "seed", "status", "epochs", "overall", "worker", "reason"]
+    assert any(line.split() == ["running", "1", "running", "2/3", "0.500", "cpu:1"] for line in live)
 
 
 LIGHT = """
@@ -312,4 +307,4 @@ def test_showing_one_cell_reads_no_other(registry: Path, cells: Invoke) -> None:
         db.execute("UPDATE cells SET spec = '{' WHERE id != 'd1failed'")  # reading one of these is refused
     assert cells().exit_code == 2
     assert "loss of task 'sst' is not finite" in cells("d1").stdout
-    assert "and no cell whose identity begins so" in cells("d2").stderr
+    assert "and no cell's identity begins with it" in cells("d2").stderr

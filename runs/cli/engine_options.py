@@ -1,9 +1,8 @@
-"""The options that say where cells are run, and how often they are tried."""
+"""The options of ``taskloom run`` that say where cells run, and how often they are tried."""
 
-import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,27 +18,21 @@ FLAGS = ("workers", "devices", "cells_per_gpu", "threads", "address")
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--engine`` and what it takes; the command gets it as one argument ``engine``, a name with options."""
-
-    @functools.wraps(command)
-    def with_engine(*args: Any, engine: str, **kwargs: Any) -> Any:
-        given = {flag: kwargs.pop(flag) for flag in FLAGS}
-        spec = {**_read(engine), **{flag: value for flag, value in given.items() if value is not None}}
-        return command(*args, engine=spec, **kwargs)
-
-    wrapped: Callable[..., Any] = with_engine
+    """``--engine``, a flag for each of ``FLAGS``, ``--timeout`` and ``--attempts``."""
     for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command
 
 
-def checked_engine(catalogue: "Catalogue", spec: dict[str, Any]) -> "Engine":
+def checked_engine(catalogue: "Catalogue", engine: str, flags: Mapping[str, Any]) -> "Engine":
     """The engine, if it is installed, has these options and can work here; otherwise ``RequestError`` says why not."""
     from taskloom.runs.driver.drive import make_engine
 
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    spec = {**_read(engine), **given}
     entry = catalogue.get("engine", spec["name"])
-    for flag in FLAGS:
-        if flag in spec and flag not in entry.options:
+    for flag in given:
+        if flag not in entry.options:
             has = [_flag(one) for one in FLAGS if one in entry.options]
             others = [name for name in catalogue.names("engine") if flag in catalogue.get("engine", name).options]
             text = f"engine {entry.name!r} has no such option (it has {', '.join(has) or 'none'}"
@@ -48,9 +41,9 @@ def checked_engine(catalogue: "Catalogue", spec: dict[str, Any]) -> "Engine":
     resolved, problems = catalogue.resolve("engine", spec)
     if problems:
         raise RequestError(f"engine {entry.name!r}", problems)
-    engine = make_engine(catalogue, resolved)
-    engine.check()
-    return engine
+    runner = make_engine(catalogue, resolved)
+    runner.check()
+    return runner
 
 
 def _flag(option: str) -> str:
@@ -64,20 +57,16 @@ def _read(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no JSON object: {error}", param_hint="--engine") from None
+        raise click.BadParameter(f"{text!r} is not a JSON object: {error}", param_hint="--engine") from None
     if not isinstance(value.get("name"), str):
         raise click.BadParameter(f'an object should have a "name". Found {text!r}.', param_hint="--engine")
     return dict(value)
 
 
-class _Seconds(click.FloatRange):
-    """A time; what is no number is none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"should be a number of seconds. Found {value!r}.", param, ctx)
-        return seconds
+def _check_seconds(context: click.Context, option: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and math.isnan(seconds):
+        raise click.BadParameter("should be a number of seconds. Found 'nan'.")
+    return seconds
 
 
 _OPTIONS = (
@@ -112,9 +101,10 @@ _OPTIONS = (
     click.option("--address", metavar="WHERE", help="The cluster, for engines that have one: auto, or host:port."),
     click.option(
         "--timeout",
-        type=_Seconds(min=0, min_open=True),
+        type=click.FloatRange(min=0, min_open=True),
+        callback=_check_seconds,
         metavar="SECONDS",
-        help="A cell that reports nothing for so long is stopped and counts as lost. [default: never]",
+        help="Stop a cell that reports nothing for this long; it counts as lost. [default: never]",
     ),
     click.option(
         "--attempts",
@@ -122,6 +112,6 @@ _OPTIONS = (
         default=3,
         show_default=True,
         metavar="N",
-        help="How often a cell is tried whose worker is lost; it goes on from its checkpoint.",
+        help="How often a cell is tried if its worker is lost; it continues from its checkpoint.",
     ),
 )

@@ -1,0 +1,119 @@
+"""A cell's events and its state in words: for its log, the progress of a run, listings, tables and explanations."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from taskloom.core.events import Event
+from taskloom.core.units import count, duration, figures, memory, out_of_memory
+
+
+def log_line(event: Event, spec: Mapping[str, Any], moment: datetime | None = None) -> str | None:
+    """An event as a line of its cell's log; ``None`` for those that are too frequent or mean nothing to a reader.
+
+    >>> log_line(Event("started", "c0", {"worker": "cpu:1", "device": "cpu"}), {}, datetime(2026, 5, 4, 3, 2, 1))
+    '2026-05-04 03:02:01  started on cpu, worker cpu:1'
+    """
+    text = None if event.what == "progress" else format_event(event, spec)
+    return None if text is None else f"{moment or datetime.now():%Y-%m-%d %H:%M:%S}  {text}"
+
+
+def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
+    """An event of a cell with this ``spec`` on one line; ``None`` for a stage that was simply trained.
+
+    >>> format_event(Event("finished", "c0", {"seconds": 3, "scores": {"sst": 0.5}, "best_epoch": 2}), {})
+    'finished in 3.0 s, best epoch 2, dev sst 0.500'
+    """
+    facts = event.facts
+    match event.what:
+        case "started" | "resumed":
+            parts = [f"{event.what} on {facts.get('device', 'an unknown device')}"]
+            parts += [f"worker {facts['worker']}"] if facts.get("worker") else []
+            parts += [f"attempt {facts['attempt']}"] if facts.get("attempt", 1) > 1 else []
+            parts += [f"micro-batch {facts['micro_batch']}"] if facts.get("micro_batch") else []
+            return ", ".join(parts)
+        case "progress" | "epoch":
+            return format_progress(facts, spec)
+        case "stage" if facts.get("shared"):
+            stages = max(len(spec.get("stages", ())), facts["index"] + 1)
+            return f"stage {facts['index'] + 1} of {stages} taken over from another cell"
+        case "log":
+            return str(facts["message"])
+        case "finished":
+            parts = ["finished" if facts.get("seconds") is None else f"finished in {duration(facts['seconds'])}"]
+            parts += [f"best epoch {facts['best_epoch']}"] if facts.get("best_epoch") is not None else []
+            parts += [f"dev {_scores(facts['scores'])}"] if facts.get("scores") else []
+            return ", ".join(parts)
+        case "failed" | "oom" | "lost" | "interrupted":
+            return _format_end(event)
+    return None
+
+
+def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """How far a cell is and how well it does; what is not known yet is left out.
+
+    >>> facts = {"stage": 1, "epoch": 2, "step": 5, "steps": 10, "scores": {"sst": 0.5}, "memory": 2**30}
+    >>> format_progress(facts, {"stages": [{"epochs": 1}, {"epochs": 3}]})
+    'stage 2/2 epoch 2/3 step 5/10  dev sst 0.500  1.0 GiB'
+    """
+    stages = [stage["epochs"] for stage in spec.get("stages", ())]
+    where = [f"stage {facts['stage'] + 1}/{len(stages)}"] if len(stages) > 1 else []
+    where.append(f"epoch {facts['epoch']}" + (f"/{stages[facts['stage']]}" if stages else ""))
+    where += [f"step {facts['step']}/{facts['steps']}"] if facts.get("steps") else []
+    parts = [" ".join(where)]
+    parts += [f"dev {_scores(facts['scores'])}"] if facts.get("scores") else []
+    parts += [f"loss {figures(facts['losses'])}"] if facts.get("losses") else []
+    parts += [f"{facts['rate']:.1f} steps/s"] if facts.get("rate") else []
+    parts += [memory(facts["memory"])] if facts.get("memory") else []
+    return "  ".join(parts)
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    """Scores with the overall one first: a line may be cut."""
+    return figures(dict(sorted(scores.items(), key=lambda item: item[0] != "overall")))
+
+
+def _format_end(event: Event) -> str:
+    """Why an attempt ended, and whether the same run makes another one (the fact ``again``).
+
+    >>> facts = {"reason": "worker cpu:1 was killed (signal 9)", "again": True, "attempt": 2, "attempts": 3}
+    >>> _format_end(Event("lost", "c0", facts))
+    'worker cpu:1 was killed (signal 9); trying again, attempt 2 of 3'
+    """
+    facts = event.facts
+    if not facts.get("again"):
+        return format_state(event.what, facts.get("reason"))
+    text = f"{format_reason(event.what, facts.get('reason')) or event.what}; trying again"
+    if event.what == "oom":
+        size = facts.get("next_micro_batch")
+        return f"{text} with {count(size, 'example')} at a time" if size else text
+    text += f", attempt {facts['attempt']}" if "attempt" in facts else ""
+    return text + (f" of {facts['attempts']}" if "attempts" in facts else "")
+
+
+def format_state(status: str, reason: str | None = None, epochs: int | None = None) -> str:
+    """A cell's state as its status in the ledger has it; ``epochs`` are those that it has done, if that matters.
+
+    >>> format_state("failed", "loss of task 'sst' is not finite"), format_state("interrupted", epochs=2)
+    ("failed: loss of task 'sst' is not finite", 'interrupted after 2 epochs; continues when it is run again')
+    """
+    why = format_reason(status, reason)
+    after = "" if epochs is None else f" after {count(epochs, 'epoch')}"
+    match status:
+        case "oom":
+            return why
+        case "running":
+            return f"not finished{after}"
+        case "interrupted":
+            return f"interrupted{after}{f' ({why})' if why else ''}; continues when it is run again"
+        case "planned":
+            return "not run yet"
+        case "finished":
+            return "finished"
+    return f"{status}: {why or 'no reason given'}"
+
+
+def format_reason(status: str, reason: str | None) -> str:
+    """The reason for a state on one line; of a cell that ran out of memory it says so."""
+    text = " ".join((reason or "").split())
+    return out_of_memory(text) if status == "oom" else text

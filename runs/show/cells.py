@@ -1,0 +1,272 @@
+"""Cells as ``taskloom cells`` shows them: a listing, the same again and again, or one cell in detail. No torch."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tabulate import tabulate
+
+from taskloom.core.units import count, duration, figures, memory
+from taskloom.core.visible import one_line, visible
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.analysis.cell_states import STATES, CellState, counted
+from taskloom.runs.driver.wording import format_reason
+from taskloom.runs.show.progress import can_redraw
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LOG = "log.txt"
+#: Lines of the log that are shown, and the bytes in which they are looked for.
+LINES, BYTES = 20, 1 << 16
+#: Epochs that are shown; the JSON form has them all.
+EPOCHS = 20
+SHORT = 12  # characters of an identity that are shown
+#: Seconds between two looks, and after which watching ends if nobody is at work.
+LOOK, IDLE = 1.0, 30.0
+#: The columns that fit on a terminal while one watches.
+WATCHED = ("label", "seed", "status", "epochs", "overall", "worker", "reason")
+
+
+def list_cells(states: Sequence[CellState]) -> str:
+    """A line per cell."""
+    return _table(map(_columns, states), optional=("worker", "driver", "reason")) or "no cells"
+
+
+def _columns(each: CellState) -> dict[str, object]:
+    return {
+        "cell": each.cell.id[:SHORT],
+        "grid": each.grid,
+        "label": each.label,
+        "seed": each.seed,
+        "status": each.state,
+        "epochs": each.epochs,
+        "overall": None if each.score is None else f"{each.score:.3f}",
+        "seconds": None if each.seconds is None else f"{each.seconds:.1f}",
+        "attempts": each.cell.attempts,
+        "worker": each.worker,
+        "driver": each.driver,
+        "reason": format_reason(each.state, each.reason),
+    }
+
+
+def watch_cells(
+    look: Callable[[], list[CellState]],
+    write: Callable[[Sequence[CellState]], str],
+    say: Callable[[str], None],
+    stream: TextIO,
+    *,
+    plain: bool = False,
+    every: float = LOOK,
+) -> None:
+    """Show cells until none runs or waits, or nobody has been at work for a while; Ctrl-C ends it, too.
+
+    A terminal is redrawn, and the whole listing printed at the end. Elsewhere, and if ``plain`` (one JSON value per
+    look), what ``write`` makes of the cells is printed whenever something has changed.
+    """
+    live = None
+    if can_redraw(stream) and not plain:
+        from rich.console import Console
+        from rich.live import Live
+
+        live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
+    states: list[CellState] = []
+    shown: object = None
+    busy = time.monotonic()
+    try:
+        with live or nullcontext():
+            while True:
+                states = look()
+                if live:
+                    live.update(_watched(states), refresh=True)
+                elif (found := _state_of_all(states)) != shown:
+                    shown = found
+                    say(write(states) if plain else f"{_heading(states)}\n{write(states)}\n")
+                if any(each.state == "running" for each in states):
+                    busy = time.monotonic()
+                if is_over(states) or time.monotonic() - busy > IDLE:
+                    break
+                time.sleep(every)
+    except KeyboardInterrupt:
+        pass
+    if live:
+        say(f"{write(states)}\n\n{counted(states)}")
+    if not plain and not is_over(states):
+        idle = time.monotonic() - busy > IDLE
+        say("Cells are waiting, but no run is at work on them." if idle else "The run continues.")
+
+
+def is_over(states: Sequence[CellState]) -> bool:
+    """Whether no cell runs or waits."""
+    return not any(each.state in ("running", "planned") for each in states)
+
+
+def _state_of_all(states: Sequence[CellState]) -> object:
+    """What has to change before a listing is printed again; seconds always do."""
+    return [(each.cell.id, each.state, each.cell.epochs, each.cell.attempts, each.worker) for each in states]
+
+
+def _heading(states: Sequence[CellState]) -> str:
+    return f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
+
+
+def _watched(states: Sequence[CellState]) -> "Table":
+    """Cells for a terminal, which cuts what does not fit: the most urgent first, and no column that can be spared."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    columns = (Column(name, no_wrap=name not in ("label", "reason")) for name in WATCHED)
+    table = Table(*columns, box=None, pad_edge=False, title=_heading(states), title_justify="left")
+    for each in sorted(states, key=lambda each: STATES.index(each.state)):
+        texts = (_text(value) for name, value in _columns(each).items() if name in WATCHED)
+        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+    return table
+
+
+def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
+    """Everything known of a cell; ``places`` are its rows in grids, at least one."""
+    first = places[0]
+    return {
+        **first.as_json(),
+        "facts": first.cell.facts,
+        "grids": [{"grid": place.grid, "label": place.label, "seed": place.seed} for place in places if place.grid],
+        "attempts": [vars(attempt) for attempt in ledger.attempts(first.cell.id)],
+        "stages": [vars(stage) for stage in ledger.stages(first.cell.id)],
+        "epochs": [_finite(vars(epoch)) for epoch in ledger.epochs(first.cell.id)],
+        "log": str(log_path(ledger, first.cell.id)),
+        "log_end": log_end(ledger, first.cell.id),
+    }
+
+
+def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
+    """The same for people: what it is, every attempt, its last epochs, and the end of its log."""
+    state, cell = places[0], places[0].cell
+    spec = cell.spec
+    lines = [
+        ("cell", cell.id),
+        *((("row" if place is state else ""), f"{place.grid}: {place.label}, seed {place.seed}") for place in places),
+        ("state", _state(state)),
+        ("encoder", _component(spec.get("encoder", ""))),
+        *((f"task {name}", ", ".join(map(_component, task.values()))) for name, task in spec.get("tasks", {}).items()),
+        *((f"stage {number}", _stage(stage)) for number, stage in enumerate(spec.get("stages", ()), start=1)),
+        ("scores", _figures(cell.scores)),
+        ("took", "" if cell.seconds is None else duration(cell.seconds)),
+        ("memory", "" if cell.peak_memory is None else f"{memory(cell.peak_memory)} at most"),
+        ("device", cell.device),
+        ("versions", ", ".join(f"{name} {version}" for name, version in cell.versions.items())),
+    ]
+    rows = [(name, _text(text)) for name, text in lines if text]
+    head = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=["left"])
+    return "\n\n".join(filter(None, [head, _attempts(ledger, state), _epochs(ledger, cell.id), _log(ledger, cell.id)]))
+
+
+def _state(state: CellState) -> str:
+    done, total = state.own_epochs
+    text = f"{state.state}, {done} of {count(total, 'epoch')} done"
+    text += f" (and {state.shared} shared with another cell)" if state.shared else ""
+    text += f", on worker {state.worker or 'unknown'}, driver process {state.driver}" if state.driver else ""
+    reason = format_reason(state.state, state.reason)
+    return f"{text}: {reason}" if reason else text
+
+
+def _component(value: Any) -> str:
+    """``{"name": "minbert", "layers": 1}`` → ``minbert (layers 1)``; what is not set is left out."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    options = [f"{key} {_component(option)}" for key, option in value.items() if key != "name" and option is not None]
+    name = str(value.get("name", ""))
+    return f"{name} ({', '.join(options)})".strip() if options else name
+
+
+def _stage(stage: Mapping[str, Any]) -> str:
+    epochs = f"{count(stage.get('epochs', 0), 'epoch')} of {', '.join(stage.get('tasks') or ()) or 'every task'}"
+    rest = [f"{key} {_component(value)}" for key, value in stage.items() if key not in ("epochs", "tasks") and value]
+    return ", ".join([epochs, *rest])
+
+
+def _attempts(ledger: Ledger, state: CellState) -> str:
+    now = "running" if state.state == "running" else "broken off"
+    return _table(
+        {
+            "attempt": each.number,
+            "began": _moment(each.began),
+            "ended": _moment(each.ended),
+            "how": each.how or now,
+            "worker": each.worker,
+            "micro_batch": each.micro_batch,
+            "reason": each.reason,
+        }
+        for each in ledger.attempts(state.cell.id)
+    )
+
+
+def _epochs(ledger: Ledger, cell: str) -> str:
+    epochs = ledger.epochs(cell)
+    earlier = f"({count(len(epochs) - EPOCHS, 'earlier epoch')})\n" if len(epochs) > EPOCHS else ""
+    return earlier + _table(
+        {
+            "stage": each.stage + 1,
+            "epoch": each.epoch,
+            "after": None if each.seconds is None else duration(each.seconds),
+            "train loss": _figures(each.losses),
+            "dev score": _figures(each.scores),
+        }
+        for each in epochs[-EPOCHS:]
+    )
+
+
+def _log(ledger: Ledger, cell: str) -> str:
+    lines = log_end(ledger, cell)
+    path = log_path(ledger, cell)
+    head = f"the end of {path}:" if path.is_file() else "its last messages:"
+    return "\n".join([head, *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def log_path(ledger: Ledger, cell: str) -> Path:
+    """Where a cell's log file is, if it has one."""
+    return ledger.folder / "cells" / cell / LOG
+
+
+def log_end(ledger: Ledger, cell: str) -> list[str]:
+    """The last lines of a cell's log file, or what the ledger keeps of them; of a progress bar its last state."""
+    try:
+        with log_path(ledger, cell).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        text = ""
+    lines = text.removesuffix("\n").split("\n") if text else ledger.log(cell)
+    return [visible(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines[-LINES:]]
+
+
+def _figures(values: Mapping[str, float]) -> str:
+    """Figures with the overall score at the end, or nothing."""
+    return figures(dict(sorted(values.items(), key=lambda item: item[0] == "overall"))) if values else ""
+
+
+def _moment(text: str | None) -> str:
+    return "" if text is None else text[:19].replace("T", " ")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else one_line(str(value))
+
+
+def _table(rows: Iterable[Mapping[str, object]], *, optional: Sequence[str] | None = None) -> str:
+    """Rows under the names of their columns; a column (of the ``optional`` ones) that is empty in all is left out."""
+    texts = [{name: _text(value) for name, value in row.items()} for row in rows]
+    names = list(texts[0]) if texts else []
+    kept = [name for name in names if any(row[name] for row in texts) or (optional and name not in optional)]
+    table = [[row[name] for name in kept] for row in texts]
+    return tabulate(table, headers=kept, tablefmt="simple", disable_numparse=True) if table else ""
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a figure that is not a number is null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

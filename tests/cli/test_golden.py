@@ -1,0 +1,124 @@
+"""The wording of every command, in one file each under ``golden/``; other tests look at facts, not at wording.
+
+``TASKLOOM_GOLDEN=write pytest tests/cli/test_golden.py`` writes them anew: read the difference before you commit it.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from taskloom.core import Event
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.cli import cli
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import make_plan
+
+GOLDEN = Path(__file__).parent / "golden"
+WRITE = os.environ.get("TASKLOOM_GOLDEN") == "write"
+TINY: dict[str, Any] = {
+    "description": "Two combiners, one of them twice.",
+    "base": {
+        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
+        "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", "size": 32, "dev_size": 16}}},
+        "stages": [{"epochs": 1}, {"epochs": 1, "optimizer": {"lr": 0.001}}],
+    },
+    "axes": {"stages.1.combiner": ["sum", "pcgrad"], "stages.1.optimizer.lr": {"lr 0.001": 0.001, "wild": 1e38}},
+    "baseline": "sum, lr 0.001",
+}
+WRONG: dict[str, Any] = {
+    **TINY,
+    "base": {**TINY["base"], "encoder": {"name": "minbert", "widht": 3, "layers": 0}},
+    "axes": {"stages.0.combiner": ["sum", "pcgard"], "stages.2.epochs": [1]},
+    "seeds": [0, 0],
+}
+COMMANDS = {
+    "run": [["run", "tiny.json", "--engine", "inline"], ["run", "tiny.jsn"], ["run", "tiny.json", "--engine", "lokal"]],
+    "plan": [["plan", "tiny.json"], ["plan", "tiny.json", "--registry", "none", "--only", "sum*"]],
+    "table": [
+        ["table", "tiny"],
+        ["table", "tiny", "--format", "github"],
+        ["table", "tniy"],
+        ["table", "margin-for-error", "--reported"],
+    ],
+    "cells": [["cells", "tiny"], ["cells", "tiny", "--state", "failed"], ["cells", "FAILED"], ["cells", "zz"]],
+    "explain": [["explain", "tiny.json"], ["explain", "changed.json"], ["explain", "FINISHED"], ["explain", "zz"]],
+    "predict": [
+        ["predict", "tiny", "--split", "dev", "--row", "pcgrad, lr 0.001"],
+        ["predict", "FAILED"],
+        ["predict", "tiny", "--row", "smu"],
+    ],
+    "grids": [["grids"]],
+    "plugins": [["plugins", "pcgrad"], ["plugins", "--kind", "metric"], ["plugins", "pcgard"]],
+    "validate": [["validate", "tiny.json"], ["validate", "wrong.json"], ["validate", "tniy.json"]],
+    "schema": [["schema", "--out", "grid.schema.json"]],
+    "new-plugin": [["new-plugin", "focal", "--kind", "loss"], ["new-plugin", "focal", "--kind", "loss"]],
+}
+#: What differs from one machine or moment to the next.
+VARIABLE = {
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?": "TIME",
+    r"\b[0-9a-f]{12,64}\b": "ID",
+    r"\b\d+(\.\d+)? (s|ms|min|MiB|GiB)\b": r"N \2",
+    r"\b(taskloom|torch|python|numpy|scipy) \d+(\.\d+)+\S*": r"\1 VERSION",
+    r"\b\d+\.\d+\.\d+\b": "VERSION",
+    r"(VERSION +taskloom +)\d+": r"\1N",  # the milliseconds of an import
+    r"(sst|overall) -?\d\.\d{3}": r"\1 N",
+    r"(?m)^(pcgrad, lr 0\.001 +1 ).*": r"\1 FIGURES",  # of a cell that is really trained
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with grids, and a registry in which one of them has a cell in most states; nothing was trained."""
+    monkeypatch.chdir(tmp_path)
+    changed = {**TINY, "name": "tiny", "base": {**TINY["base"], "selection": "last"}}
+    for name, grid in (("tiny", TINY), ("changed", changed), ("wrong", WRONG)):
+        Path(f"{name}.json").write_text(json.dumps(grid))
+    plan = make_plan(load_grid("tiny.json"), load_catalogue(), None)
+    finished, failed, interrupted, _ = (cell.id for cell in plan.cells)
+    with Ledger.open("taskloom-runs", create=True) as ledger:
+        ledger.record_grid("tiny", plan.grid.raw, plan.cells)
+        for cell in (finished, failed, interrupted):
+            ledger.write(Event("started", cell, {"device": "cpu", "worker": "cpu:0"}))
+            epoch = {"stage": 0, "epoch": 1, "losses": {"sst": 1.5}, "scores": {"sst": 0.5, "overall": 0.5}}
+            ledger.write(Event("epoch", cell, {**epoch, "seconds": 2.0}))
+        scores = {"sst": 0.75, "overall": 0.75}
+        ledger.write(Event("finished", finished, {"scores": scores, "seconds": 2.5, "best_epoch": 1}))
+        ledger.write(Event("failed", failed, {"reason": "the loss 'cross_entropy' of task 'sst' is nan"}))
+        ledger.write(Event("interrupted", interrupted, {}))
+    Path("ids.json").write_text(json.dumps({"FINISHED": finished[:9], "FAILED": failed[:9]}))
+    return tmp_path
+
+
+def normalised(text: str, folder: Path) -> str:
+    """Without what is variable; columns are as wide as two spaces, since that depends on it."""
+    for pattern, name in {re.escape(str(folder)): "FOLDER", **VARIABLE}.items():
+        text = re.sub(pattern, name, text)
+    lines = (re.sub(r"-{3,}", "---", re.sub(r"(?<=\S) {2,}", "  ", line)).rstrip() for line in text.splitlines())
+    return "\n".join(line for line in lines if " waiting, " not in line)  # how often that comes is a matter of time
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wording(command: str, folder: Path) -> None:
+    ids = json.loads((folder / "ids.json").read_text())
+    parts = []
+    if command == "predict":  # which needs weights
+        CliRunner().invoke(cli, ["run", "tiny.json", "--engine", "inline", "--registry", "taskloom-runs"])
+    for arguments in [[command, "--help"], *COMMANDS[command]]:
+        given = [ids.get(argument, argument) for argument in arguments]
+        result = CliRunner().invoke(cli, given, prog_name="taskloom", env={"COLUMNS": "100"})
+        assert not result.exception or isinstance(result.exception, SystemExit), result.exception
+        shown = [f"$ taskloom {' '.join(arguments)}", result.stdout.rstrip()]
+        shown += ["stderr:", result.stderr.rstrip()] if result.stderr else []
+        shown += [f"exit code {result.exit_code}"] if result.exit_code else []
+        text = "\n".join(shown)
+        parts.append(text if "--help" in arguments else normalised(text, folder))
+    path = GOLDEN / f"{command}.txt"
+    if WRITE:
+        path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    assert "\n\n".join(parts) + "\n" == path.read_text(encoding="utf-8")
