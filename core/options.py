@@ -137,18 +137,37 @@ def as_whole(value: Any) -> Any:
 
 
 def options_of(cls: type[Component]) -> dict[str, Option]:
-    """The options of a component class; ``PluginError`` if its constructor breaks a rule."""
-    owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
-    if owner is object or owner.__module__.partition(".")[0] == "torch":
-        return {}
-    texts = option_texts(cls.__doc__ or "") or option_texts(owner.__doc__ or "")
-    constructor: Callable[..., None] = vars(owner)["__init__"]
-    try:
-        hints = get_type_hints(constructor, include_extras=True)
-    except Exception as error:
-        raise PluginError(f"the annotations of __init__ should be names that exist: {error}") from error
-    _, *parameters = inspect.signature(constructor).parameters.values()
-    return {one.name: _option(one, hints, texts.get(one.name, "")) for one in parameters}
+    """The options of a component class; ``PluginError`` if its constructor breaks a rule.
+
+    An ``__init__`` that ends in ``**options`` passes them on, so the component also has the options of the next class
+    in its method resolution order that defines ``__init__``. An option and its text are taken from the class nearest
+    to the component.
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        texts |= option_texts(base.__doc__ or "")
+    options: dict[str, Option] = {}
+    constructors = [vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base) and not _foreign(base)]
+    for place, constructor in enumerate(constructors):
+        try:
+            hints = get_type_hints(constructor, include_extras=True)
+        except Exception as error:
+            raise PluginError(f"the annotations of __init__ should be names that exist: {error}") from error
+        _, *parameters = inspect.signature(constructor).parameters.values()
+        passes_on = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        if passes_on and place + 1 < len(constructors):
+            parameters.pop()
+        for one in parameters:
+            if one.name not in options:
+                options[one.name] = _option(one, hints, texts.get(one.name, ""))
+        if not passes_on:
+            break
+    return options
+
+
+def _foreign(base: type) -> bool:
+    """Whether a base's ``__init__`` takes no options: Python's own, or torch's."""
+    return base is object or base.__module__.partition(".")[0] == "torch"
 
 
 def _option(parameter: inspect.Parameter, hints: Mapping[str, Any], text: str) -> Option:
