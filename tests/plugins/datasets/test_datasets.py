@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from taskloom.core import DataError, Labels
-from taskloom.plugins.datasets import taskloom_datasets
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.table import Table
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -49,10 +48,6 @@ def refusal(data, split="train") -> str:
     with pytest.raises(DataError) as error:
         data.load(split)
     return str(error.value)
-
-
-def test_all_are_offered():
-    assert [data.name for data in taskloom_datasets()] == ["generated", "cs224n", "sick", "snli", "table"]
 
 
 # What is written is read.
@@ -187,16 +182,12 @@ def test_the_share_is_exact_where_texts_differ_and_does_not_depend_on_order(tmp_
     assert len(parts[0]) == 20
 
 
-def test_holding_out_everything_is_refused(tmp_path):
-    data = table(file(tmp_path, "text\tlabel\na\t0\n"), dev=None, dev_share=0.5)
-    assert "dev_share 0.5 leaves nothing to train on" in refusal(data)
-
-
 @in_folder
 @given(
     numbers=st.lists(st.integers(0, 3), min_size=1, max_size=8),
     share=st.floats(0, 1, exclude_min=True, exclude_max=True),
 )
+@example(numbers=[1], share=0.5)
 def test_a_split_has_rows_or_is_an_error(tmp_path, numbers, share):
     path = file(tmp_path, "text\tlabel\n" + "".join(f"text {n}\t0\n" for n in numbers))
     data = table(path, dev=None, dev_share=share)
@@ -209,24 +200,14 @@ def test_a_split_has_rows_or_is_an_error(tmp_path, numbers, share):
 @pytest.mark.parametrize(
     "spec",
     [
-        *(
-            {"name": name, "task": task, "dir": "x", "limit": 0}
-            for name, task in [("cs224n", "sst"), ("sick", "triples")]
-        ),
-        {"name": "snli", "task": "entailment", "dir": "x", "limit": -1},
-        *({"name": "generated", "task": "sentiment", size: 0} for size in ("size", "dev_size", "test_size")),
-        *({"name": "table", "train": "x", "text": "a", "dev_share": share} for share in (0, 1, -1, float("nan"))),
+        {"name": "cs224n", "task": "sst", "dir": "x", "limit": 0},
+        {"name": "generated", "task": "sentiment", "dev_size": 0},
+        *({"name": "table", "train": "x", "text": "a", "dev_share": share} for share in (0, 1, float("nan"))),
     ],
 )
 def test_options_that_leave_no_rows_are_refused(spec):
     _, (problem,) = load_catalogue().resolve("data", spec)
     assert "Found" in problem.message
-
-
-def test_no_sample_is_empty(tmp_path):
-    assert (
-        refusal(CS224N(task="sst", dir=str(course_folder(tmp_path)), limit=0)) == "limit should be at least 1. Found 0."
-    )
 
 
 def course_folder(folder: Path, rows: int = 60) -> Path:
@@ -330,7 +311,7 @@ def test_sick_is_read_as_a_table(sick_data):
     assert related.load("dev").ids == dev.ids
 
 
-# Where files lie.
+# Where files are.
 
 
 def test_folders_may_be_relative_or_hold_variables(tmp_path, monkeypatch):
@@ -357,10 +338,10 @@ def test_making_a_data_set_reads_nothing(tmp_path):
     table(tmp_path / "nowhere.csv")
 
 
-# Content: what it depends on and what not.
+# The fingerprint: what it depends on and what not.
 
 
-def test_content_changes_with_bytes_and_options_and_not_with_place(tmp_path):
+def test_the_fingerprint_changes_with_bytes_and_options_and_not_with_place(tmp_path):
     (tmp_path / "other").mkdir()
     here, there = course_folder(tmp_path), course_folder(tmp_path / "other")
     data = CS224N(task="sst", dir=str(here))
@@ -374,7 +355,7 @@ def test_content_changes_with_bytes_and_options_and_not_with_place(tmp_path):
     assert data.fingerprint() != first
 
 
-def test_content_of_a_table_sees_what_changes_its_reading(tmp_path):
+def test_the_fingerprint_of_a_table_sees_what_changes_its_reading(tmp_path):
     path = file(tmp_path, "text\tlabel\tother\na\t1\t0\n")
     options = [
         {},
@@ -405,13 +386,6 @@ def test_refusing_rows_changes_no_identity(tmp_path):
         assert without_locations(catalogue, "data", given[0]) == without_locations(catalogue, "data", given[1])
 
 
-@pytest.mark.parametrize("split", ["train", "dev"])
-def test_content_of_missing_files_is_an_error(tmp_path, split):
-    (course_folder(tmp_path) / f"ids-sst-{split}.csv").unlink()
-    with pytest.raises(DataError, match=f"no file 'ids-sst-{split}.csv'"):
-        CS224N(task="sst", dir=str(tmp_path)).fingerprint()
-
-
 # Files that cannot be used.
 
 
@@ -425,41 +399,26 @@ def test_a_missing_file_is_named_with_the_nearest(tmp_path):
     assert message.count("a") < 60 + len(str(tmp_path))
 
 
-def test_a_missing_folder_is_named_with_the_nearest(tmp_path):
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("dat/cs224n/x.csv", "no folder 'dat'; did you mean 'data'?"),
+        ("data/x.csv", "no file 'x.csv'"),
+        ("data", "is a folder; a file is needed"),
+        ("$NOT_SET_AT_ALL/x", "environment variable NOT_SET_AT_ALL is not set"),
+        ("~no-such-user/x", "~no-such-user/x"),
+        ("x" * 300, "File name too long"),
+        ("null\0byte", "no file 'null\\x00byte'"),
+        ("half \ud83d", "no file 'half \\ud83d'"),
+    ],
+)
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, path, message):
     (tmp_path / "data").mkdir()
-    message = refusal(CS224N(task="sst", dir=str(tmp_path / "dat" / "cs224n")))
-    assert "is not a folder: no folder 'dat'; did you mean 'data'?" in message
-
-
-def test_a_variable_that_is_not_set_is_named():
-    assert "environment variable NOT_SET_AT_ALL is not set" in refusal(CS224N(task="sst", dir="$NOT_SET_AT_ALL/x"))
-
-
-def test_a_home_that_nobody_has_is_named():
-    message = "~no-such-user/x: '~no-such-user' is nobody's home; write the folder in full"
-    for data in (CS224N(task="sst", dir="~no-such-user/x"), table("~no-such-user/x")):
-        assert refusal(data) == message
-        with pytest.raises(DataError, match="is nobody's home"):
-            data.fingerprint()
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "/data.tsv", "x/" * 3000 + "y", "y" * 100_000])
-def test_a_name_that_is_too_long_is_one_sentence(tmp_path, name):
-    for data in (table(tmp_path / name), CS224N(task="sst", dir=str(tmp_path / name))):
-        message = refusal(data)
-        assert message.endswith("… cannot be read: File name too long")
-        assert len(message) < 300
-        with pytest.raises(DataError, match="File name too long"):
-            data.fingerprint()
-
-
-@pytest.mark.parametrize("name", ["null\0byte", "half \ud83d"])
-def test_a_name_that_no_file_can_have(tmp_path, name):
-    assert refusal(table(tmp_path / name)).startswith(f"no file {name!r}")
-
-
-def test_a_folder_is_no_file(tmp_path):
-    assert refusal(table(tmp_path)) == f"{tmp_path} is a folder; a file is needed"
+    monkeypatch.chdir(tmp_path)
+    data = table(path)
+    assert message in refusal(data)
+    with pytest.raises(DataError):
+        data.fingerprint()
 
 
 def test_a_split_that_no_option_names(tmp_path):
@@ -471,13 +430,15 @@ WHOLE = [
     ("", "data.tsv is empty"),
     ("\ufeff\n \n", "data.tsv is empty"),
     ("text\tlabel\n", "data.tsv has a header and no rows"),
-    ("text\tlable\na\t1\n", "no column 'label'; did you mean 'lable'? (there: lable, text)"),
-    ("\t\n1\t2\n", "no column 'text' (there: none); no column 'label'"),
-    ("text\ttext\tlabel\na\tb\t1\n", "column 'text' is there 2 times"),
+    ("text\tlable\na\t1\n", "no column 'label'; did you mean 'lable'? (in the file: lable, text)"),
+    ("\t\n1\t2\n", "no column 'text' (in the file: none); no column 'label'"),
+    ("text\ttext\tlabel\na\tb\t1\n", "column 'text' appears 2 times"),
     ("text\tlabel\n".encode("utf-16"), "data.tsv is UTF-16; save it as UTF-8"),
     ('"text\tlabel\na\t1\n', "line 1: the header cannot be read: a quote opens and does not close"),
     (b"text\tlab\xe9l\na\t1\n", "no column 'label'; did you mean 'lab?l'?"),
-    ('{"text": "a"}\n{"text": "b"}\n', "no column 'label' (there: text)"),
+    ("text;label\na;1\n", "data.tsv seems to be separated by ';'"),
+    ('"text"|"label"\n"a"|1\n', "data.tsv seems to be separated by '|'"),
+    ('{"text": "a"}\n{"text": "b"}\n', "no column 'label' (in the file: text)"),
     ("{text: 1}\n", "line 1: not JSON: Expecting property name"),
 ]
 
@@ -495,11 +456,11 @@ BAD = [
     ("\t1", "text is empty"),
     ("  \t1", "text is empty"),
     ("fine\t", "label is empty"),
-    ("fine\t2", "label 2 is out of range; it should be a whole number from 0 to 1"),
-    ("fine\t-1", "label -1 is out of range; it should be a whole number from 0 to 1"),
-    ("fine\t0.5", "label 0.5 is out of range; it should be a whole number from 0 to 1"),
-    ("fine\tnan", "label nan is out of range; it should be a whole number from 0 to 1"),
-    ("fine\tinf", "label inf is out of range; it should be a whole number from 0 to 1"),
+    ("fine\t2", "label 2 is out of range; it should be an integer from 0 to 1"),
+    ("fine\t-1", "label -1 is out of range; it should be an integer from 0 to 1"),
+    ("fine\t0.5", "label 0.5 is out of range; it should be an integer from 0 to 1"),
+    ("fine\tnan", "label nan is out of range; it should be an integer from 0 to 1"),
+    ("fine\tinf", "label inf is out of range; it should be an integer from 0 to 1"),
     ("fine\tgood", "label 'good' is not a number"),
     ("fine\t0_1", "label '0_1' is not a number"),
     ("fine", "1 field; the header has 2"),
@@ -536,10 +497,10 @@ def test_a_class_that_has_no_such_name(tmp_path):
 JSON_BAD = [
     ("[1, 2]", 'not an object like {"text": "…"}: \'[1, 2]\''),
     ('{"text": "a", "label": 1', "not JSON: Expecting ',' delimiter"),
-    ('{"label": 1}', "there is no text"),
-    ('{"text": "a"}', "there is no label"),
+    ('{"label": 1}', "text is missing"),
+    ('{"text": "a"}', "label is missing"),
     ('{"text": null, "label": 1}', "text is empty"),
-    ('{"text": 7, "label": 1}', "text is '7', not a text"),
+    ('{"text": 7, "label": 1}', "text is '7', not a string"),
     ('{"text": "a", "label": null}', "label is empty"),
     ('{"text": "a", "label": [1]}', "label '[1]' is not a number"),
     ('{"text": "a", "label": NaN}', "label nan is out of range"),

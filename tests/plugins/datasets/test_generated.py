@@ -14,8 +14,7 @@ from taskloom.core import Labels, Split
 from taskloom.plugins.datasets import lexicon
 from taskloom.plugins.datasets.generated import Generated, GeneratedTask, _fresh
 from taskloom.plugins.datasets.grammar import SLOTS, Draw, Frame, Wording, draw_frame, say
-from taskloom.plugins.datasets.pairs import agreement, change, entailment, filled, in_words
-from taskloom.plugins.datasets.sentiment import sentiment
+from taskloom.plugins.datasets.rules import agreement, change, entailment, filled, in_words, sentiment
 
 SPLITS = get_args(Split)
 each_task = pytest.mark.parametrize("task", get_args(GeneratedTask))

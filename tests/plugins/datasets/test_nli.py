@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from taskloom.core import DataError, Examples, Labels
 from taskloom.core.testing import check
-from taskloom.plugins.datasets.sick import SICK
-from taskloom.plugins.datasets.snli import SNLI
+from taskloom.plugins.datasets import SICK, SNLI
 
 SPLITS: Any = ("train", "dev", "test")
 Pair = tuple[str, str, str]  # label, premise, hypothesis
@@ -82,12 +81,12 @@ def test_snli_pairs_have_three_classes_and_no_undecided_rows(tmp_path: Path) -> 
         assert examples.skipped == ()
 
 
-def test_many_undecided_rows_are_no_error(tmp_path: Path) -> None:
+def test_many_undecided_rows_are_not_an_error(tmp_path: Path) -> None:
     assert len(snli(tmp_path, [("-", "a", "b")] * 50 + GOOD, strict=True).load("train")) == len(GOOD) - 1
 
 
-def test_nothing_but_undecided_rows_is_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"snli_1\.0_dev\.jsonl: none of its 5 rows is meant here"):
+def test_nothing_but_undecided_rows_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"snli_1\.0_dev\.jsonl: none of its 5 rows"):
         snli(tmp_path, [("-", "a", "b")] * 5).load("dev")
 
 
@@ -129,7 +128,7 @@ def test_triples_are_what_the_pairs_say(pairs: list[Pair]) -> None:
             follows, against = said[premise, "entailment"], said[premise, "contradiction"]
             sizes[premise] = min(len(follows - against), len(against - follows))
         if not any(sizes.values()):
-            with pytest.raises(DataError, match=r"no triples|is meant here"):
+            with pytest.raises(DataError, match=r"no triples|none of its"):
                 data.load("train")
             return
         found = triples(data.load("train"))
@@ -172,7 +171,7 @@ def test_a_folder_without_the_files_says_what_is_there(tmp_path: Path) -> None:
         SNLI(task="entailment", dir=str(tmp_path)).load("train")
 
 
-def test_content_follows_the_files_and_the_form_and_not_the_place(tmp_path: Path) -> None:
+def test_the_fingerprint_follows_the_files_and_the_task_and_not_the_place(tmp_path: Path) -> None:
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
     a, b = snli(tmp_path / "a", GOOD), snli(tmp_path / "b", GOOD)
@@ -287,11 +286,11 @@ def test_a_missing_column_or_split_is_an_error(tmp_path: Path) -> None:
     header = HEADER.replace("SemEval_set", "set")
     with pytest.raises(DataError, match="no column 'SemEval_set'"):
         sick(tmp_path, [row(1)], header).load("train")
-    with pytest.raises(DataError, match="none of its 1 rows is meant here"):
+    with pytest.raises(DataError, match="none of its 1 rows"):
         sick(tmp_path, [row(1)]).load("dev")
 
 
-def test_sick_contents_differ_by_form(tmp_path: Path) -> None:
+def test_the_fingerprint_of_sick_differs_by_task(tmp_path: Path) -> None:
     contents = {sick(tmp_path, [row(1)], task=task).fingerprint() for task in ("entailment", "relatedness", "triples")}
     assert len(contents) == 3
 
