@@ -118,16 +118,28 @@ def test_quotes_can_be_plain_characters(tmp_path):
     assert 'set "quotes": false' in refusal(table(file(tmp_path, content)))
 
 
-def test_classes_can_have_names(tmp_path):
-    path = file(tmp_path, "text\tlabel\na\tno\nb\tyes\nc\t no \n")
-    data = table(path, classes=["yes", "no"])
-    assert data.labels == Labels.of_classes(2)
-    assert data.load("train").labels.tolist() == [1, 0, 1]
+@pytest.mark.parametrize(
+    ("content", "options", "labels"),
+    [
+        ("text\tlabel\na\tno\nb\tyes\nc\t no \n", {"classes": ["yes", "no"]}, [1, 0, 1]),
+        ('{"text": "a", "label": true}\n{"text": "b", "label": false}\n', {}, [1, 0]),
+        ("text,label\na,-1\nb,0.5\n", {"classes": None, "range": (-1, 1)}, [-1, 0.5]),
+    ],
+)
+def test_labels_are_names_booleans_or_values(tmp_path, content, options, labels):
+    assert table(file(tmp_path, content), **options).load("train").labels.tolist() == labels
 
 
-def test_json_booleans_are_classes(tmp_path):
-    path = file(tmp_path, '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
-    assert table(path).load("train").labels.tolist() == [1, 0]
+@pytest.mark.parametrize(
+    ("options", "bad", "message"),
+    [
+        ({"classes": None, "range": (0, 5)}, "5.5", "label 5.5 is out of range; it should be 0 to 5"),
+        ({"classes": ["0", "1", "no"]}, "O", "label: no class 'O' (allowed: 0, 1, no)"),
+    ],
+)
+def test_a_label_out_of_range_is_named(tmp_path, options, bad, message):
+    data = table(file(tmp_path, many(f"fine\t{bad}")), **options)
+    assert data.load("train").skipped == (f"data.tsv, line 104: {message}",)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +182,6 @@ def test_holding_out_parts_the_rows_and_never_equal_texts(tmp_path, numbers, sha
     for part in (train, dev):
         assert [int(id) for id in part.ids] == sorted(int(id) for id in part.ids)
         assert part.labels.tolist() == [int(text.split()[1]) % 2 for text in part.columns[0]]
-
-
-def test_the_share_is_exact_where_texts_differ_and_does_not_depend_on_order(tmp_path):
-    lines = [f"text {n}\t0\n" for n in range(200)]
-    parts = []
-    for order in (lines, lines[::-1]):
-        dev = table(file(tmp_path, "text\tlabel\n" + "".join(order)), dev=None, dev_share=0.1).load("dev")
-        parts.append(set(dev.columns[0]))
-    assert parts[0] == parts[1]
-    assert len(parts[0]) == 20
 
 
 @in_folder
@@ -326,18 +328,6 @@ def test_folders_may_be_relative_or_hold_variables(tmp_path, monkeypatch):
     assert len(found) == 1
 
 
-def test_other_file_names(tmp_path):
-    course_folder(tmp_path)
-    (tmp_path / "ids-sst-train.csv").rename(tmp_path / "mine.csv")
-    data = CS224N(task="sst", dir=str(tmp_path), train="mine.csv", test="ids-sst-dev.csv")
-    assert len(data.load("train")) == len(data.load("test").labels) == 60
-
-
-def test_making_a_data_set_reads_nothing(tmp_path):
-    CS224N(task="sst", dir=str(tmp_path / "nowhere"))
-    table(tmp_path / "nowhere.csv")
-
-
 # The fingerprint: what it depends on and what not.
 
 
@@ -482,18 +472,6 @@ def test_a_bad_row_is_skipped_and_named_and_costs_no_other(tmp_path, bad, messag
     assert refusal(table(path, strict=True)) == f"data.tsv, line {at}: {message} (strict: true refuses such rows)"
 
 
-def test_a_value_out_of_range(tmp_path):
-    path = file(tmp_path, many("fine\t5.5"))
-    data = table(path, classes=None, range=(0, 5))
-    assert data.load("train").skipped == ("data.tsv, line 104: label 5.5 is out of range; it should be 0 to 5",)
-
-
-def test_a_class_that_has_no_such_name(tmp_path):
-    data = table(file(tmp_path, many("fine\tO")), classes=["0", "1", "no"])
-    (skipped,) = data.load("train").skipped
-    assert skipped == "data.tsv, line 104: label: no class 'O' (allowed: 0, 1, no)"
-
-
 JSON_BAD = [
     ("[1, 2]", 'not an object like {"text": "…"}: \'[1, 2]\''),
     ('{"text": "a", "label": 1', "not JSON: Expecting ',' delimiter"),
@@ -537,14 +515,6 @@ def test_an_open_quote_does_not_swallow_rows_up_to_the_next_quote(tmp_path, clos
     examples = table(path).load("train")
     assert examples.skipped == ("data.tsv, line 102: a quote opens and does not close",)
     assert len(examples) == 301
-
-
-def test_an_open_quote_does_not_swallow_rows_without_labels(tmp_path):
-    lines = ["id\ttext", *(f"{n}\tx" for n in range(200)), '7\t"open', *(f"{n}\ty" for n in range(9)), '8\tclose"']
-    path = file(tmp_path, "\n".join(lines))
-    examples = table(path, test=str(path)).load("test")
-    assert examples.skipped == ("data.tsv, line 202: a quote opens and does not close",)
-    assert len(examples) == 210
 
 
 @pytest.mark.parametrize(("bad", "good", "refused"), [(1, 99, False), (1, 98, True), (2, 198, False), (5, 100, True)])

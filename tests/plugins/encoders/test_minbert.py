@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taskloom.core import Tokens, WeightsError, arrange, bind_generator, derive_generator
@@ -157,23 +156,6 @@ def test_poolings_are_what_they_say(pooling: str, lengths: list[int]) -> None:
     assert (encoder.pooler is not None) == (pooling == "pooler")
 
 
-@pytest.mark.parametrize("pooling", ["pooler", "mean", "max"])
-@pytest.mark.parametrize("training", [False, True])
-def test_gradients_by_finite_differences(pooling: str, training: bool) -> None:
-    encoder = built(layers=2, width=8, heads=2, feed_forward=12, vocabulary=20, dropout=0.3, pooling=pooling)
-    encoder.double().train(training)
-    tokens = random_tokens([3, 1, 4], 20)
-    base = encoder.embed(tokens).detach()
-    change = torch.zeros_like(base, requires_grad=True)
-
-    def vectors(change: Tensor, *_: Tensor) -> Tensor:
-        bind_generator(encoder, derive_generator(5))  # the same dropout each time
-        return encoder.vectors(base + change, tokens)
-
-    weights = [encoder.layers[1].qkv.weight, encoder.layers[0].down.bias, encoder.layers[1].output_norm.weight]
-    assert torch.autograd.gradcheck(vectors, (change, *weights))
-
-
 def test_embedding_gradient_is_the_rows_of_the_batch() -> None:
     encoder = built(layers=1, width=8, heads=2, vocabulary=60)
     tokens = Tokens.pack([[2, 7, 7, 3], [2, 9, 3]])
@@ -183,38 +165,7 @@ def test_embedding_gradient_is_the_rows_of_the_batch() -> None:
     assert set(gradient.coalesce().indices()[0].tolist()) == {2, 3, 7, 9}
 
 
-def test_batch_of_one_and_many_equal_sequences() -> None:
-    for lengths in ([1], [5], [4, 4, 4]):
-        tokens = random_tokens(lengths, 60)
-        assert ENCODER(tokens).shape == (len(lengths), 48)
-
-
-def test_autocast_to_bfloat16() -> None:
-    encoder = built(layers=2, width=16, heads=4, vocabulary=60)
-    tokens = random_tokens([3, 30, 12], 60)
-    with torch.no_grad():
-        exact = encoder(tokens)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(encoder(tokens).float(), exact, atol=0.05, rtol=0.05)
-        encoder.train()(tokens).float().sum().backward()
-    gradients = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in encoder.parameters()]
-    assert all(gradient.isfinite().all() and gradient.dtype == torch.float32 for gradient in gradients)
-
-
 # Randomness
-
-
-def test_training_draws_only_from_the_bound_generator() -> None:
-    encoder = built(layers=2, width=16, heads=4, vocabulary=60).train()
-    tokens = random_tokens([3, 30, 12], 60)
-    before = torch.random.get_rng_state()
-    first, second = encoder(tokens), encoder(tokens)
-    assert not torch.equal(first, second)
-    bind_generator(encoder, derive_generator(0, "dropout"))
-    torch.testing.assert_close(encoder(tokens), first, atol=0, rtol=0)
-    first.sum().backward()
-    built(layers=1, width=8, heads=2)
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_build_is_decided_by_the_generator() -> None:
@@ -256,14 +207,6 @@ def test_frozen_encoder_has_nothing_to_train() -> None:
     embedded = encoder.embed(tokens).requires_grad_()
     encoder.vectors(embedded, tokens).sum().backward()
     assert embedded.grad is not None
-
-
-def test_state_survives_saving(tmp_path: Path) -> None:
-    one, other = built(0, layers=1, width=8, heads=2), built(1, layers=1, width=8, heads=2)
-    save_file(one.state_dict(), tmp_path / "encoder.safetensors")
-    other.load_state_dict(load_file(tmp_path / "encoder.safetensors"))
-    tokens = Tokens.pack([[2, 7, 3], [2, 3]])
-    assert torch.equal(one(tokens), other(tokens))
 
 
 def test_untrained_sizes_that_do_not_fit_each_other() -> None:

@@ -239,16 +239,6 @@ def test_a_stage_of_whole_passes_sees_every_row_once_per_epoch(
     assert seen([group for epoch in groups for group in epoch]) == every
 
 
-@pytest.mark.parametrize("kind", [Ordered, Mixed, Sequential], ids=lambda kind: kind.name)
-def test_half_an_epoch_seven_times_is_three_and_a_half(kind: type[StepwiseSampler]) -> None:
-    given = {"a": 64, "b": 24}
-    groups = [group for epoch in stage(kind(iterations="0.5x", batch_size=2), given, epochs=7) for group in epoch]
-    times = seen(groups)
-    assert sum(times.values()) == 3.5 * 88
-    if kind is not Mixed:  # there the halves of single tasks are rounded
-        assert Counter(times.values()) == {3: 44, 4: 44}
-
-
 # Mixtures
 
 
@@ -299,11 +289,6 @@ def test_apportioned_numbers_are_the_nearest(total: int, shares: list[float]) ->
     assert all(
         a >= b for a, x in zip(counts, shares, strict=True) for b, y in zip(counts, shares, strict=True) if x > y
     )
-
-
-@given(batches=st.lists(st.integers(1, 10**6), min_size=1, max_size=8))
-def test_proportional_shares_are_exact(batches: list[int]) -> None:
-    assert apportion(sum(batches), [count / max(batches) for count in batches]) == batches
 
 
 def test_a_temperature_of_equal_weights_has_no_meaning() -> None:
@@ -510,8 +495,3 @@ def test_wrong_options_are_found_before_anything_is_trained(sampler: Any, path: 
     _, problems = load_catalogue().resolve_run(spec(sampler))
     assert [problem.path for problem in problems] == [f"stages.0.sampler.{path}"]
     assert message in problems[0].message
-
-
-@pytest.mark.parametrize("iterations", ["0.5x", "3x", "1.25x", "10x", 7, "largest"])
-def test_lengths_that_a_grid_may_name(iterations: Any) -> None:
-    assert load_catalogue().resolve_run(spec({"name": "round_robin", "iterations": iterations}))[1] == []

@@ -119,16 +119,6 @@ def test_a_shared_stage_hands_on_nothing_of_tasks_that_it_did_not_train(tmp_path
         assert all(tensor.equal(theirs[name]) for name, tensor in ours.items()), variant["label"]
 
 
-def test_a_layer_that_tasks_share_begins_the_same_whoever_is_first(tmp_path: Path) -> None:
-    head = {"name": "shared_layer", "head": "linear"}
-    cells = [{"label": "one"}, {"label": "two", "set": {"tasks.aaa": {**SST, "head": head}}}]
-    path = grid(tmp_path, {"tasks": {"sst": {**SST, "head": head}}, "stages": [{"epochs": 0}]}, cells=cells)
-    plan, _, _ = run(path, tmp_path / "r")
-    one, two = (weights(tmp_path / "r", cell.id) for cell in plan.cells)
-    assert any(name.startswith("shared.") for name in one)
-    assert all(tensor.equal(two[name]) for name, tensor in one.items())
-
-
 def test_a_damaged_shared_stage_is_trained_again(tmp_path: Path) -> None:
     base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
     run(grid(tmp_path, base, axes={"stages.1.optimizer.lr": [0.001]}), tmp_path / "r")
@@ -188,45 +178,10 @@ def test_cells_that_share_a_damaged_stage_wait_for_it_once(tmp_path: Path, damag
     assert ["trained again" in event.facts["message"] for event in of(events, "log")] == [True] * damaged
 
 
-def test_a_damaged_token_cache_is_written_again(tmp_path: Path) -> None:
-    base = {"tasks": {"sst": SST}, "stages": [STAGE]}
-    run(grid(tmp_path, base, axes={"stages.0.epochs": [0]}), tmp_path / "r")
-    for file in (tmp_path / "r" / "cache").rglob("ids.npy"):
-        file.write_bytes(file.read_bytes()[:100])
-    _, outcome, _ = run(grid(tmp_path, base, axes={"stages.0.epochs": [0, 1]}), tmp_path / "r")
-    assert (outcome.finished, outcome.failed) == (1, 0)
-
-
 @pytest.mark.parametrize("name", ["train", "type", "keys", "forward"])
 def test_a_task_may_have_any_plain_name(tmp_path: Path, name: str) -> None:
     _, outcome, _ = run(grid(tmp_path, {"tasks": {name: SST}, "stages": [STAGE]}), tmp_path / "r")
     assert outcome.finished == 1
-
-
-def test_identity_follows_what_decides_the_result_and_nothing_else(tmp_path: Path) -> None:
-    table = {"name": "table", "text": "text", "label": "label", "classes": 2}
-    for folder, text in (("a", "good"), ("b", "good"), ("c", "bad")):
-        (tmp_path / folder).mkdir()
-        rows = "".join(f"{text} {i},{i % 2}\n" for i in range(8))
-        (tmp_path / folder / "x.csv").write_text("text,label\n" + rows)
-    cells = [
-        {
-            "label": folder,
-            "set": {"tasks.t.data": {**table, **{s: str(tmp_path / folder / "x.csv") for s in ("train", "dev")}}},
-        }
-        for folder in "abc"
-    ]
-    base = {"tasks": {"t": {"data": {**table, "train": "x.csv", "dev": "x.csv"}}}}
-    plan = make_plan(load_grid(str(grid(tmp_path, base, cells=cells))), load_catalogue(), None)
-    a, b, c = (cell.id for cell in plan.cells)
-    assert a == b  # the same rows in another folder
-    assert a != c  # other rows
-
-
-def test_identity_knows_the_libraries_that_a_component_relies_on(tmp_path: Path) -> None:
-    axes = {"stages.0.combiner": ["sum", {"name": "torchjd", "aggregator": "UPGrad"}]}
-    plan = make_plan(load_grid(str(grid(tmp_path, {"tasks": {"sst": SST}}, axes=axes))), load_catalogue(), None)
-    assert ["torchjd" in cell.versions for cell in plan.cells] == [False, True]
 
 
 def test_growing_a_grid_runs_only_what_is_new(tmp_path: Path) -> None:
