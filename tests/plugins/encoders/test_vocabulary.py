@@ -128,14 +128,6 @@ def test_a_vocabulary_needs_a_token_for_unknown_words(tmp_path: Path) -> None:
         word_pieces(tmp_path)
 
 
-SETTINGS = ("cls_token", "sep_token", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("[CLS]"),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("content") | st.text(max_size=3), inner),
-    max_leaves=4,
-)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
