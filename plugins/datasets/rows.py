@@ -27,7 +27,7 @@ class Rows:
 
 
 def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow, wanted: Collection[str]) -> Rows:
-    """Take a file apart; ``is_row`` helps to tell a quote that never closes from a text of several lines.
+    """Take a file apart; ``is_row`` helps to distinguish a quote that never closes from a text of several lines.
 
     Of JSON lines only the ``wanted`` columns are kept: most of SNLI, for one, is parse trees.
     """

@@ -15,7 +15,7 @@ from taskloom.plugins.encoders.folders import weight_file
 
 Shapes = dict[str, tuple[int, ...]]
 
-_ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever stands before the name
+_ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever prefix the names have
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -129,7 +129,7 @@ def _stack(parts: list[Tensor]) -> Tensor:
 
 
 def _our_names(held: Mapping[str, object], path: Path) -> dict[str, str]:
-    """Plain name → name on disk: without what stands before (``bert.``), old norm names (gamma, beta) made new."""
+    """Plain name → name on disk: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
     anchors = [name for name in held if name.endswith(_ANCHOR)]
     if not anchors:
         raise WeightsError(f"{path}: weights do not fit the architecture: {_ANCHOR} is missing")
@@ -157,12 +157,12 @@ def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
         held: Any = torch.load(path, map_location=device, weights_only=True)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
-    except Exception:  # bytes that are no archive make the unpickler fail in many ways
-        # torch's own words would be advice to load it nevertheless.
+    except Exception:  # bytes that are not an archive make the unpickler fail in many ways
+        # torch's own message would advise to load it nevertheless.
         raise WeightsError(
             f"{path} cannot be read as plain tensors: it is damaged, or holds objects, which could run code when they "
             "are loaded; save the weights as model.safetensors"
         ) from None
     if not isinstance(held, dict):
-        raise WeightsError(f"{path} should hold named tensors. Found {type(held).__name__}.")
+        raise WeightsError(f"{path} should be named tensors. Found {type(held).__name__}.")
     return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}

@@ -140,7 +140,7 @@ class Smart(Loss):
         """What the moving average of the model predicts for the same examples."""
         replay = self._replay_of(prediction)
         parameters = replay.parameters
-        # A loss that is only evaluated is no step of training; a batch in parts is one.
+        # Evaluating a loss is not a training step; all parts of a batch together are one.
         if torch.is_grad_enabled() and prediction.part == 0:
             self.average.update(parameters)
         with torch.no_grad():

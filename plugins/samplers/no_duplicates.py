@@ -19,7 +19,7 @@ class NoDuplicates:
     The rows are shuffled and cut into batches; a row that meets one of its texts there changes places with a random
     row elsewhere where both fit. The few rows for which no place is found make batches of their own at the end of the
     pass. So where texts seldom repeat all batches but the last are full, and where one text is in many rows some
-    batches are smaller. A row with the same text in both columns is no duplicate of itself.
+    batches are smaller. A row with the same text in both columns is not a duplicate of itself.
 
     Every pass has as many batches as one drawn with a fixed seed, so that the length of an epoch is known.
     """

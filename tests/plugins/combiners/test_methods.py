@@ -1,6 +1,5 @@
 """Each combiner against its definition worked by hand or naively, and against TorchJD's."""
 
-import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -13,10 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from small_runs import run_grid
 from torch import Tensor, nn
 from torchjd import aggregation as peer
 
-from taskloom.core import Event, GradientCombiner, TrainingError, bind_generator
+from taskloom.core import GradientCombiner, TrainingError, bind_generator
 from taskloom.plugins.combiners import (
     DWA,
     FAMO,
@@ -34,10 +34,6 @@ from taskloom.plugins.combiners import (
     Weighted,
 )
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
 
 C = TypeVar("C", bound=GradientCombiner)
 counts, seeds = st.integers(2, 5), st.integers(0, 10**6)
@@ -266,19 +262,6 @@ def test_scope_all_projects_the_whole_model(count: int, seed: int, include_self:
     torch.testing.assert_close(torch.cat(step.applied[0]), torch.cat([shared, total[3:]]))
 
 
-def test_scope_decides_whether_heads_count() -> None:
-    """g = (1, 0), (−1, 1) with own gradients 1 and 0: ‖g₁‖² is 1 or 2, so g₂ gives up all or half of its conflict."""
-    jacobian = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
-    own = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    found = {}
-    for scope in ("shared", "all"):
-        step = Linear(jacobian, own)
-        PCGrad(reduction="sum", scope=scope).update(step)  # type: ignore[arg-type]
-        found[scope] = [gradient.tolist() for gradient in step.applied[0]]
-    assert found["shared"] == [[0.5, 1.5], [1.0], [0.0]]
-    assert found["all"] == [[0.0, 1.5], [1.5], [0.0]]
-
-
 @pytest.mark.parametrize("second", ["fresh", "kept"])
 def test_gse_is_two_plain_optimizer_steps(second: Any) -> None:
     """By hand: autograd, the algorithm on flat vectors, two steps of torch's AdamW."""
@@ -394,16 +377,6 @@ def test_mgda_is_torchjds_and_by_hand() -> None:
         ours, theirs = weights(MGDA(), jacobian) @ jacobian, peers(peer.MGDA(epsilon=1e-6, max_iters=2000), jacobian)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # theirs is on its way there
         assert ours.norm() <= theirs.norm()
-
-
-@settings(max_examples=40)
-@given(count=counts, seed=seeds)
-def test_imtl_g_projects_alike_on_every_task(count: int, seed: int) -> None:
-    jacobian = random_jacobian(count, 12, seed) * torch.logspace(-3, 3, count, dtype=torch.float64)[:, None]
-    found = weights(IMTLG(), jacobian)
-    projections = (jacobian @ (found @ jacobian)) / jacobian.norm(dim=1)
-    torch.testing.assert_close(projections, projections[:1].expand(count), rtol=1e-6, atol=0)
-    assert found.sum().item() == pytest.approx(1)
 
 
 @settings(max_examples=20)
@@ -535,10 +508,6 @@ def test_every_combiner_trains_in_a_run(tmp_path: Path) -> None:
         "base": {"encoder": TINY, "tasks": {"sst": sst, "sts": sts}, "stages": [stage]},
         "axes": {"stages.0.combiner": [*values, *more]},
     }
-    (tmp_path / "grid.json").write_text(json.dumps(grid))
-    events: list[Event] = []
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(tmp_path / "grid.json")), load_catalogue(), ledger)
-        outcome = run_plan(plan, load_catalogue(), ledger, listen=events.append)
+    _, outcome, events = run_grid(tmp_path / "r", grid)
     assert [event for event in events if event.what == "failed"] == []
     assert outcome.finished == len(values) + len(more)

@@ -85,16 +85,6 @@ def test_any_text_survives_the_round_trip(tmp_path, format, named, records):
     assert examples.skipped == ()
 
 
-@in_folder
-@given(values=st.lists(st.floats(-3, 7), min_size=1, max_size=9))
-def test_values_survive_the_round_trip(tmp_path, values):
-    for format in ("csv", "tsv", "jsonl"):
-        path = file(tmp_path, written(format, ["text", "label"], [["x", value] for value in values]))
-        data = table(path, classes=None, range=(-3, 7), format=format)
-        assert data.load("dev").labels.tolist() == values
-        assert data.labels == Labels.of_range(-3, 7)
-
-
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_line_ends_and_byte_order_marks_do_no_harm(tmp_path, ends, mark):
@@ -199,19 +189,6 @@ def test_a_split_has_rows_or_is_an_error(tmp_path, numbers, share):
         assert "leaves nothing to train on" in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"name": "cs224n", "task": "sst", "dir": "x", "limit": 0},
-        {"name": "generated", "task": "sentiment", "dev_size": 0},
-        *({"name": "table", "train": "x", "text": "a", "dev_share": share} for share in (0, 1, float("nan"))),
-    ],
-)
-def test_options_that_leave_no_rows_are_refused(spec):
-    _, (problem,) = load_catalogue().resolve("data", spec)
-    assert "Found" in problem.message
-
-
 def course_folder(folder: Path, rows: int = 60) -> Path:
     for split in ("train", "dev"):
         lines = [f"{n}\tid{n}\t sentence {split} {n} \t{n * 5 // rows}\n" for n in range(rows)]
@@ -299,18 +276,6 @@ def test_the_courses_test_files_have_no_labels(course_data, task, size):
 def test_a_test_file_that_was_not_handed_out_is_missed_by_name(course_data):
     message = refusal(CS224N(task="para", dir=str(course_data)), "test")
     assert message.startswith("no file 'quora-test-student.csv'")
-
-
-def test_sick_is_read_as_a_table(sick_data):
-    options = {"text": ["sentence_A", "sentence_B"], "id": "pair_ID", "dev": None, "dev_share": 0.1}
-    relations = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
-    path = sick_data / "SICK.txt"
-    nli = table(path, label="entailment_label", classes=relations, **options)
-    train, dev = nli.load("train"), nli.load("dev")
-    assert len(train) + len(dev) == 9840
-    assert set(train.labels) == set(dev.labels) == {0.0, 1.0, 2.0}
-    related = table(path, label="relatedness_score", classes=None, range=(1, 5), **options)
-    assert related.load("dev").ids == dev.ids
 
 
 # Where files are.

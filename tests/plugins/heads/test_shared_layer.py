@@ -1,12 +1,12 @@
 """The layer that all tasks share: really one, in the model, in its gradients and in its files."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from small_runs import run_grid
 from torch import Tensor
 
 from taskloom.core import SEQUENCES, Head, Labels, RequestError, SharedModules, Task, TrainingError
@@ -16,10 +16,6 @@ from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, Embedding
 from taskloom.plugins.losses import MSE, BinaryCrossEntropy, CrossEntropy
 from taskloom.plugins.metrics import Accuracy, Pearson
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
 from taskloom.runs.training.checkpoint import load_folder, load_module_state, module_state, save_folder
 from taskloom.runs.training.model import Model
 
@@ -162,11 +158,7 @@ def test_a_grid_trains_the_papers_heads_behind_a_shared_layer(tmp_path: Path) ->
         },
         "stages": [{"epochs": 2, "combiner": "pcgrad"}],
     }
-    (tmp_path / "grid.json").write_text(json.dumps({"base": base}))
-    catalogue = load_catalogue()
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(tmp_path / "grid.json")), catalogue, ledger)
-        outcome = run_plan(plan, catalogue, ledger, listen=lambda event: None)
+    plan, outcome, _ = run_grid(tmp_path / "r", {"base": base})
     assert (outcome.finished, outcome.failed) == (1, 0)
     tensors, _ = load_folder(tmp_path / "r" / "cells" / plan.cells[0].id / "best")
     assert [name for name in tensors if "layer.linear.weight" in name] == ["shared.shared_layer.linear.weight"]

@@ -1,6 +1,5 @@
 """The moving margin: the paper's algorithm traced on paper, a margin for each pair, and its state in a run."""
 
-import json
 import math
 import statistics
 from pathlib import Path
@@ -8,17 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from small_runs import run_grid
 from torch import Tensor
 
-from taskloom.core import Event, Labels, Prediction, TrainingError
+from taskloom.core import Labels, Prediction, TrainingError
 from taskloom.plugins.losses import DynamicMargin
-from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
 from taskloom.runs.training.checkpoint import load_folder
 
 BINARY, VALUES = Labels.of_classes(2), Labels.of_range(0, 5)
@@ -59,27 +52,6 @@ def test_dynamic_margin_follows_algorithm_1_for_five_epochs(direction: Any, expe
         values.append(loss(seen(at_cosines(0.9)), torch.tensor([0])).item())
     assert margins == pytest.approx(expected)
     assert values == pytest.approx([0.9 - margin for margin in expected])
-
-
-@settings(max_examples=40)
-@given(
-    scores=st.lists(st.floats(-1, 1), max_size=12),
-    margin=st.floats(-1, 1),
-    step=st.floats(0, 0.5),
-    direction=st.sampled_from(["down", "up"]),
-)
-def test_dynamic_margin_is_the_algorithm_of_the_paper(
-    scores: list[float], margin: float, step: float, direction: Any
-) -> None:
-    loss = DynamicMargin(margin=margin, step=step, direction=direction)
-    previous = 0.0
-    for epoch, current in enumerate(scores, start=1):
-        improvement = current - previous
-        sign = 1 if direction == "down" else -1
-        margin = margin - sign / epoch * step if improvement > 0 else margin + sign / epoch * step
-        previous = current
-        loss.epoch_ended(epoch=epoch, score=current)
-    assert loss.margin == pytest.approx(margin, abs=1e-12)
 
 
 def test_a_margin_per_pair_traced_by_hand() -> None:
@@ -134,11 +106,7 @@ def test_in_a_run_the_margin_follows_the_tasks_dev_metric(tmp_path: Path) -> Non
         "stages": [{"epochs": 4, "optimizer": {"lr": 0.01}}],
         "selection": "last",
     }
-    (tmp_path / "grid.json").write_text(json.dumps({"base": base}))
-    catalogue, events = load_catalogue(), list[Event]()
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(tmp_path / "grid.json")), catalogue, ledger)
-        assert run_plan(plan, catalogue, ledger, listen=events.append).failed == 0
+    plan, _, events = run_grid(tmp_path / "r", {"base": base})
     margin, previous = 0.25, 0.0
     scores = [event.facts["scores"]["sts"] for event in events if event.what == "epoch"]
     assert len(scores) == 4

@@ -1,6 +1,5 @@
 """SimCSE: its matrix, its three forms, and a first stage of training that does what it is for."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from small_runs import run_grid
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from taskloom.core import (
-    Event,
     Labels,
     Prediction,
     Replay,
@@ -32,11 +31,6 @@ from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.plugins.heads.embedding import Embedding
 from taskloom.plugins.losses.simcse import SimCSE
 from taskloom.plugins.similarity import cosine_of
-from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
 
 NOTHING = torch.zeros(2)
 
@@ -192,12 +186,7 @@ def test_a_first_stage_on_triples_teaches_the_encoder_and_is_shared(tmp_path: Pa
         {"label": "pretrained"},
         {"label": "tuned", "set": {"stages.1.epochs": 1, "stages.1.optimizer.lr": 0.001}},
     ]
-    path = tmp_path / "grid.json"
-    path.write_text(json.dumps({"base": base, "cells": cells}))
-    catalogue, events = load_catalogue(), list[Event]()
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(path)), catalogue, ledger)
-        outcome = run_plan(plan, catalogue, ledger, listen=events.append)
+    plan, outcome, events = run_grid(tmp_path / "r", {"base": base, "cells": cells})
     assert (outcome.finished, outcome.failed) == (3, 0)
     ids = {cell.label: cell.id for cell in plan.cells}
 

@@ -1,6 +1,5 @@
 """Samplers and batch compositions, each against its definition; the laws of every sampler are the kit's."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator, Philox
 from scipy.stats import chisquare
+from small_runs import run_grid
 
-from taskloom.core import DataError, Event, Group, Pool, Sampler
+from taskloom.core import DataError, Group, Pool, Sampler
 from taskloom.core.testing import check
 from taskloom.plugins.datasets import CS224N
 from taskloom.plugins.samplers import Alternating, Mixed, Ordered, RoundRobin, Sequential
@@ -22,10 +22,6 @@ from taskloom.plugins.samplers.mixed import apportion
 from taskloom.plugins.samplers.no_duplicates import NoDuplicates
 from taskloom.plugins.samplers.stepwise import StepwiseSampler
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
 
 KINDS = [RoundRobin, Alternating, Ordered, Sequential, Mixed]
 over_all = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -464,12 +460,7 @@ def spec(sampler: Any, epochs: int = 2) -> dict[str, Any]:
 
 
 def test_sequential_knows_how_many_epochs_the_run_has(tmp_path: Path) -> None:
-    path = tmp_path / "grid.json"
-    path.write_text(json.dumps({"base": spec({"name": "sequential", "order": ["para", "sst"]})}))
-    events: list[Event] = []
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(path)), load_catalogue(), ledger)
-        run_plan(plan, load_catalogue(), ledger, listen=events.append)
+    _, _, events = run_grid(tmp_path / "r", {"base": spec({"name": "sequential", "order": ["para", "sst"]})})
     trained = [list(event.facts["losses"]) for event in events if event.what == "epoch"]
     assert trained == [["para"], ["sst"]]
 

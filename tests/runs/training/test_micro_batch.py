@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stepping import BATCH, ENCODER, NO_DROPOUT, Bench
+from small_runs import BATCH, ENCODER, NO_DROPOUT, Bench
 from torch import Tensor
 
 from taskloom.core import Loss, Prediction, TrainingError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from stepping import ENCODER, NO_DROPOUT, Bench
+from small_runs import ENCODER, NO_DROPOUT, Bench
 from torch import Tensor
 
 from taskloom.core import Event, Job, Loss, Prediction

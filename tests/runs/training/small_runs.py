@@ -1,13 +1,18 @@
-"""A run that tests step by hand, shared by the tests of micro-batches and of precision."""
+"""Small runs that several tests share: a whole grid in this process, and a run that is stepped by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from taskloom.core import Job, TaskBatch
+from taskloom.core import Engine, Event, Job, TaskBatch
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.driver.drive import Outcome, run_plan
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.plan import Plan, make_plan
 from taskloom.runs.training.optimize import GroupStep
 from taskloom.runs.training.stage import StageState
 from taskloom.runs.training.train import Run
@@ -15,6 +20,20 @@ from taskloom.runs.training.train import Run
 ENCODER = {"name": "minbert", "layers": 1, "width": 8, "heads": 2, "vocabulary": 64}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 BATCH = 7
+
+
+def run_grid(
+    registry: Path, grid: dict[str, Any], *, name: str = "grid", engine: str | Engine = "inline"
+) -> tuple[Plan, Outcome, list[Event]]:
+    """Write a grid beside a registry and run it there."""
+    registry.parent.mkdir(parents=True, exist_ok=True)
+    path = registry.parent / f"{name}.json"
+    path.write_text(json.dumps(grid))
+    catalogue, events = load_catalogue(), list[Event]()
+    with Ledger.open(registry, create=True) as ledger:
+        plan = make_plan(load_grid(str(path)), catalogue, ledger)
+        outcome = run_plan(plan, catalogue, ledger, engine=engine, listen=events.append)
+    return plan, outcome, events
 
 
 class Bench:
