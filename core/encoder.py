@@ -20,7 +20,7 @@ class Encoder(nn.Module, Component, ABC):
     randomness has one source.
 
     After ``build``: ``width`` is d, ``max_length`` the most tokens a sequence may have,
-    ``special_tokens`` what stands around its texts.
+    ``special_tokens`` the tokens around its texts.
     """
 
     kind: ClassVar[str] = "encoder"

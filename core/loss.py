@@ -22,7 +22,7 @@ class Loss(nn.Module, Component, ABC):
     examples are in memory at a time.
 
     ``stops_gradient`` says that a part of the loss is detached on purpose (the target branch of SimSiam, a running mean
-    that it is divided by), so that its gradient is not that of its value, which ``check`` would hold it to otherwise.
+    that it is divided by), so that its gradient is not that of its value, which ``check`` would otherwise require.
 
     A loss that changes over time keeps its state in buffers: they are saved with every checkpoint and restored.
 
@@ -55,5 +55,5 @@ class Loss(nn.Module, Component, ABC):
         """Called after each epoch (counted from 1) with the task's dev metric."""
 
     def figures(self) -> dict[str, float]:
-        """What of its state is worth a curve, by name; written down after each epoch."""
+        """Those parts of its state that are worth a curve, by name; recorded after each epoch."""
         return {}

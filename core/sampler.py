@@ -52,7 +52,7 @@ class Sampler(Component, ABC):
     uses: Literal["passes", "every", "some"] = "every"
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
-        """What in the options does not fit the tasks of the stage, such as a name that is none of them.
+        """What in the options does not fit the tasks of the stage, such as a name that is not among them.
 
         Asked before anything is trained; each problem's path is the option's name.
         """

@@ -22,7 +22,7 @@ class Task:
 
     @property
     def labels(self) -> Labels:
-        """What the labels mean; a data set without labels counts as a value that nobody reads."""
+        """What the labels mean; a data set without labels counts as having a value that is not read."""
         return self.data.labels or Labels.of_range(0, 0)
 
     @property
@@ -32,60 +32,45 @@ class Task:
 
     def problems(self) -> list[Problem]:
         """What does not fit together, found before anything is trained."""
-        here, found = f"tasks.{self.name}", []
-        head, loss, data = self.head, self.loss, self.data
-        if COLUMNS[head.reads] > data.columns:
-            found.append(
-                Problem(
-                    f"{here}.head",
-                    f"head {head.name!r} reads {head.reads!r}, which needs {COLUMNS[head.reads]} texts per example; "
-                    f"data set {data.name!r} gives {data.columns}",
-                )
+        head, loss, data, metric = self.head, self.loss, self.data, self.metric
+        found: list[Problem] = []
+
+        def wrong(part: str, message: str) -> None:
+            found.append(Problem(f"tasks.{self.name}.{part}", message))
+
+        texts, vectors = COLUMNS[head.reads], SEQUENCES[head.reads]
+        if texts > data.columns:
+            wrong(
+                "head",
+                f"head {head.name!r} reads {head.reads!r}, which needs {texts} texts per example; "
+                f"data set {data.name!r} gives {data.columns}",
             )
-        if loss.expects == "classes" and data.labels is not None and not data.labels.classes:
-            found.append(
-                Problem(
-                    f"{here}.loss",
-                    f"loss {loss.name!r} needs classes; the labels of data set {data.name!r} are values from "
-                    f"{data.labels.low:g} to {data.labels.high:g}",
-                )
-            )
+        values = data.labels is not None and not data.labels.classes
+        described = f"the labels of data set {data.name!r} are values from {self.labels.low:g} to {self.labels.high:g}"
+        if loss.expects == "classes" and values:
+            wrong("loss", f"loss {loss.name!r} needs classes; {described}")
         if loss.expects != "vectors" and head.gives not in ("either", loss.expects):
-            wants = {"classes": "one logit per class", "score": "one number per example"}[loss.expects]
-            gives = {
+            scores = {
                 "classes": "one logit per class",
                 "score": "one number per example",
                 "vectors": "only vectors",
             }
-            found.append(
-                Problem(
-                    f"{here}.loss",
-                    f"loss {loss.name!r} needs {wants}; head {head.name!r} gives {gives[head.gives]}",
-                )
+            needs, gives = scores[loss.expects], scores[head.gives]
+            wrong("loss", f"loss {loss.name!r} needs {needs}; head {head.name!r} gives {gives}")
+        if loss.vectors is not None and vectors not in loss.vectors:
+            needs = " or ".join(map(str, loss.vectors))
+            wrong(
+                "loss",
+                f"loss {loss.name!r} needs {needs} vectors per example; head {head.name!r} reads {head.reads!r}, "
+                f"which gives {vectors}",
             )
-        count = SEQUENCES[head.reads]
-        if loss.vectors is not None and count not in loss.vectors:
-            wants = " or ".join(map(str, loss.vectors))
-            found.append(
-                Problem(
-                    f"{here}.loss",
-                    f"loss {loss.name!r} needs {wants} vectors per example; head {head.name!r} reads {head.reads!r}, "
-                    f"which gives {count}",
-                )
-            )
-        if data.labels is not None and not data.labels.classes and self.metric.reads == "classes":
-            found.append(
-                Problem(
-                    f"{here}.metric",
-                    f"metric {self.metric.name!r} counts classes; the labels of data set {data.name!r} are values from "
-                    f"{data.labels.low:g} to {data.labels.high:g}: use 'pearson' or 'spearman'",
-                )
-            )
+        if values and metric.reads == "classes":
+            wrong("metric", f"metric {metric.name!r} counts classes; {described}: use 'pearson' or 'spearman'")
         if data.labels is not None:
             try:
                 loss.prepare(labels=data.labels, rows=1)
             except TrainingError as error:
-                found.append(Problem(f"{here}.loss", str(error)))
+                wrong("loss", str(error))
         if data.labels is None and loss.expects != "vectors":
-            found.append(Problem(f"{here}.loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none"))
+            wrong("loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none")
         return found

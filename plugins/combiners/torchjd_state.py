@@ -39,7 +39,7 @@ def unpack(aggregator: Any, packed: Tensor, prime: Callable[[list[int]], None]) 
 
 
 def _remembered(aggregator: Any) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
-    """Every number, array and buffer of an aggregator's modules: its name, where it lies, the key there, its value."""
+    """Every number, array and buffer of an aggregator's modules: name, holder, key there, value."""
     for path, module in aggregator.named_modules():
         for key, value in list(vars(module).items()):
             if isinstance(value, int | float | np.ndarray) and not isinstance(value, bool):

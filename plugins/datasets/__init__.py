@@ -3,8 +3,7 @@
 from taskloom.core import Component, hookimpl
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.generated import Generated
-from taskloom.plugins.datasets.sick import SICK
-from taskloom.plugins.datasets.snli import SNLI
+from taskloom.plugins.datasets.nli import SICK, SNLI
 from taskloom.plugins.datasets.table import Table
 
 

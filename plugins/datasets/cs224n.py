@@ -1,13 +1,10 @@
 """The files of the course project."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field
-
-from taskloom.core import DataSet, Examples, Labels, Split
-from taskloom.plugins.datasets.choosing import sample
-from taskloom.plugins.datasets.files import content_of, place
+from taskloom.core import Examples, Labels, Split
+from taskloom.plugins.datasets.files import FolderDataSet, expand, fingerprint_of
 from taskloom.plugins.datasets.reading import Layout, read_examples
 
 CourseTask = Literal["sst", "cfimdb", "para", "sts"]
@@ -21,7 +18,7 @@ LABELS = {
 LABEL_COLUMNS = {"sst": "sentiment", "cfimdb": "sentiment", "para": "is_duplicate", "sts": "similarity"}
 
 
-class CS224N(DataSet):
+class CS224N(FolderDataSet):
     """SST, CFIMDB, Quora and STS as the course hands them out: tab-separated, quoted, named .csv.
 
     Columns are found by name, so the odd first columns of some files do no harm. Texts are stripped and otherwise
@@ -32,12 +29,9 @@ class CS224N(DataSet):
 
     Options:
         task: sst (5 classes), cfimdb (2 classes), para (pairs, 2 classes) or sts (pairs, 0 to 5).
-        dir: the folder; relative to the current one, ``~`` and environment variables are expanded.
-        strict: refuse the first row that cannot be read.
         train: another name of the training file.
         dev: another name of the dev file.
         test: another name of the test file.
-        limit: use at most so many training examples, a shuffled sample that is always the same.
 
     Siblings: ``table`` reads files with other columns, ``generated`` needs none.
 
@@ -47,27 +41,24 @@ class CS224N(DataSet):
     """
 
     name = "cs224n"
-    location_options = frozenset({"dir", "train", "dev", "test", "strict"})  # strict refuses rows and changes none
+    location_options = FolderDataSet.location_options | {"train", "dev", "test"}
 
     def __init__(
         self,
         *,
         task: CourseTask,
-        dir: str,
-        strict: bool = False,
         train: str | None = None,
         dev: str | None = None,
         test: str | None = None,
-        limit: Annotated[int, Field(ge=1)] | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         stem = STEMS[task]
         self.files: dict[Split, str] = {
             "train": train or f"{stem}-train.csv",
             "dev": dev or f"{stem}-dev.csv",
             "test": test or f"{stem}-test-student.csv",
         }
-        self.dir = dir
-        self.limit = limit
         self.labels = LABELS[task]
         self.columns = 2 if task in ("para", "sts") else 1
         self.layout = Layout(
@@ -76,18 +67,16 @@ class CS224N(DataSet):
             id="id",
             labels=self.labels,
             format="tsv",
-            strict=strict,
+            strict=self.strict,
         )
 
     def path(self, split: Split) -> Path:
-        """The file of a split."""
-        return place(self.dir) / self.files[split]
+        return expand(self.dir) / self.files[split]
 
-    def load(self, split: Split) -> Examples:
-        examples = read_examples(self.path(split), self.layout, needs_labels=split != "test")
-        return sample(examples, self.limit) if self.limit is not None and split == "train" else examples
+    def read(self, split: Split) -> Examples:
+        return read_examples(self.path(split), self.layout, needs_labels=split != "test")
 
     def fingerprint(self) -> str:
-        """Training and dev file only: a test file may come later and make no finished run anew."""
-        files = [self.path("train"), self.path("dev")]
-        return content_of(files, {"columns": [self.layout.texts, self.layout.label], "limit": self.limit})
+        """Of the training and dev files only: a test file may come later and make no finished run anew."""
+        options = {"columns": [self.layout.texts, self.layout.label], "limit": self.limit}
+        return fingerprint_of([self.path("train"), self.path("dev")], options)

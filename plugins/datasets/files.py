@@ -1,50 +1,92 @@
-"""Finding data files, and telling their content apart."""
+"""Data sets in files: where the files are, a fingerprint of what they hold, and a choice of their examples."""
 
 import hashlib
 import json
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
-from taskloom.core import DataError, unknown
+from pydantic import Field
+
+from taskloom.core import DataError, DataSet, Examples, Split, unknown
 
 #: How many names of a folder an error lists.
 LISTED = 20
-#: How much of a path it shows.
-LONGEST = 200
 
 
-def place(path: str) -> Path:
+class FolderDataSet(DataSet):
+    """A corpus in a folder, its files as they are distributed.
+
+    Options:
+        dir: the folder; relative to the current one, ``~`` and environment variables are expanded.
+        strict: refuse the first row that cannot be read.
+        limit: use at most so many training examples, a shuffled sample that is always the same.
+    """
+
+    location_options = frozenset({"dir", "strict"})  # strict refuses rows and changes none
+
+    def __init__(self, *, dir: str, strict: bool = False, limit: Annotated[int, Field(ge=1)] | None = None) -> None:
+        self.dir, self.strict, self.limit = dir, strict, limit
+
+    @abstractmethod
+    def path(self, split: Split) -> Path:
+        """The file of a split."""
+
+    @abstractmethod
+    def read(self, split: Split) -> Examples:
+        """All examples of a split."""
+
+    def load(self, split: Split) -> Examples:
+        examples = self.read(split)
+        if self.limit is None or split != "train":
+            return examples
+        lots = lots_of(examples)  # a larger limit begins with the smaller one's
+        return take(examples, sorted(range(len(examples)), key=lambda row: (lots[row], row))[: self.limit])
+
+
+def lots_of(examples: Examples) -> list[bytes]:
+    """A lot for each example: as good as drawn at random, the same everywhere, and equal for equal texts."""
+    return [hashlib.sha256("\x1f".join(texts).encode()).digest() for texts in zip(*examples.columns, strict=True)]
+
+
+def take(examples: Examples, rows: Sequence[int]) -> Examples:
+    """Only these rows, in this order."""
+    return Examples(
+        tuple(tuple(column[row] for row in rows) for column in examples.columns),
+        None if examples.labels is None else examples.labels[list(rows)],
+        tuple(examples.ids[row] for row in rows),
+        examples.skipped,
+    )
+
+
+def expand(path: str) -> Path:
     """A path as a user writes it: ``~`` and environment variables are expanded."""
-    expanded = Path(os.path.expandvars(path))
     try:
-        return expanded.expanduser()
+        return Path(os.path.expandvars(path)).expanduser()
     except RuntimeError:
-        raise DataError(f"{path}: {expanded.parts[0]!r} is nobody's home; write the folder in full") from None
+        raise DataError(f"{path}: there is no such home folder; write the path in full") from None
 
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file, or a ``DataError`` that says what is there instead."""
     with _readable(path):
-        _check(path)
         return path.read_bytes()
 
 
-def content_of(files: Sequence[Path], options: Mapping[str, object]) -> str:
+def fingerprint_of(files: Sequence[Path], options: Mapping[str, object]) -> str:
     """A fingerprint of the bytes of files and of the options that say how they are read."""
-    parts = [_digest_of(path) for path in files]
-    return hashlib.sha256(json.dumps([parts, options], sort_keys=True).encode()).hexdigest()
-
-
-def _digest_of(path: Path) -> str:
-    with _readable(path):
-        _check(path)
-        facts = path.stat()
-    return _digest(path.resolve(), facts.st_size, facts.st_mtime_ns)
+    digests = []
+    for path in files:
+        with _readable(path):
+            facts = path.stat()
+        digests.append(_digest(path.resolve(), facts.st_size, facts.st_mtime_ns))
+    return hashlib.sha256(json.dumps([digests, options], sort_keys=True).encode()).hexdigest()
 
 
 @lru_cache(maxsize=256)
@@ -57,34 +99,24 @@ def _digest(path: Path, size: int, changed: int) -> str:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; a file is needed") from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no file can have
+        raise DataError(_missing(path)) from None
     except OSError as error:
-        shown = str(path) if len(str(path)) <= LONGEST else f"{str(path)[:LONGEST]}…"
-        raise DataError(f"{shown} cannot be read: {error.strerror}") from None
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _check(path: Path) -> None:
-    if path.is_file():
-        return
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; a file is needed")
-    if path.parent.is_dir():
-        raise DataError(_missing(path.name, path.parent))
+def _missing(path: Path) -> str:
+    """What to say of a file that does not exist: the first part of its path that is missing, and what is there."""
     unset = re.search(r"\$\{?(\w+)", str(path))
     if unset:
-        raise DataError(f"{path}: the environment variable {unset.group(1)} is not set")
-    nearest = next(parent for parent in path.absolute().parents if parent.is_dir())
-    lacking = path.absolute().relative_to(nearest).parts[0]
-    raise DataError(f"{path.parent} is not a folder: {_missing(lacking, nearest, kind='folder')}")
-
-
-def _missing(name: str, folder: Path, kind: str = "file") -> str:
-    names = sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() == (kind == "folder") and not entry.name.startswith(".")
-    )
+        return f"{path}: the environment variable {unset.group(1)} is not set"
+    path = path.absolute()
+    folder = next(parent for parent in path.parents if parent.is_dir())
+    name = path.relative_to(folder).parts[0]
+    kind = "file" if folder == path.parent else "folder"
+    there = (entry.name for entry in folder.iterdir() if entry.is_dir() == (kind == "folder"))
+    names = sorted(entry for entry in there if not entry.startswith("."))
     # The nearest name must be among those that are listed, however many there are.
-    shown = {*get_close_matches(name, names, n=1), *names}
-    if len(names) > LISTED:
-        shown = {*get_close_matches(name, names, n=1), *names[:LISTED]}
-    return unknown(kind, name, shown, where=f"in {folder}")
+    return unknown(kind, name, {*get_close_matches(name, names, n=1), *names[:LISTED]}, where=f"in {folder}")

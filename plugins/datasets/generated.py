@@ -1,4 +1,4 @@
-"""A corpus from a grammar of ours."""
+"""A corpus from a grammar."""
 
 import hashlib
 from functools import lru_cache
@@ -9,8 +9,7 @@ from pydantic import Field
 
 from taskloom.core import DataSet, Examples, Labels, Split
 from taskloom.plugins.datasets.grammar import Draw, draw_frame, split_of
-from taskloom.plugins.datasets.pairs import agreement, entailment, in_words, paraphrase, similarity
-from taskloom.plugins.datasets.sentiment import sentiment
+from taskloom.plugins.datasets.rules import agreement, entailment, in_words, paraphrase, sentiment, similarity
 
 GeneratedTask = Literal["sentiment", "paraphrase", "similarity", "entailment"]
 #: How many drawings may repeat an earlier example of the split before a repetition is accepted.

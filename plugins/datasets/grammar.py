@@ -63,7 +63,7 @@ SLOTS = Frame._fields[1:]
 
 
 class Wording(NamedTuple):
-    """How a meaning is said: voice, where the place stands, and which synonym fills each slot."""
+    """How a meaning is said: voice, where the place goes, and which synonym fills each slot."""
 
     passive: bool
     fronted: bool
@@ -90,7 +90,7 @@ def split_of(key: object) -> Split:
 
 
 def draw_frame(draw: Draw) -> Frame:
-    """A meaning with every slot filled; nobody does anything to himself."""
+    """A meaning with every slot filled; nobody does anything to themselves."""
     personal = draw.chance(0.4)
     slots: dict[str, Any] = {slot: draw.below(size) for slot, size in SIZES[personal].items()}
     if personal:

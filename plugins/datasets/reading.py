@@ -9,7 +9,7 @@ import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, unknown
 from taskloom.plugins.datasets.files import read_bytes
-from taskloom.plugins.datasets.rows import Format, Row, Rows, parse
+from taskloom.plugins.datasets.rows import Format, Rows, parse
 
 #: The share of a file's rows that may be unreadable and are skipped.
 TOLERATED = 0.01
@@ -19,11 +19,6 @@ NAMED = 3
 
 class UnreadableError(Exception):
     """Why a row cannot be used."""
-
-
-def every_row(values: Mapping[str, object]) -> bool:
-    """Keeps all rows."""
-    return True
 
 
 @dataclass(frozen=True)
@@ -39,21 +34,21 @@ class Layout:
     quotes: bool = True
     strict: bool = False
     quotes_hint: str = ""  # what to do about quotes that do not close
-    #: Whether a row is meant at all; one that is not is no error. Raises ``UnreadableError`` where that is unclear.
-    keep: Callable[[Mapping[str, object]], bool] = every_row
+    #: Whether a row belongs to the split; others are left out. Raises ``UnreadableError`` where that is unclear.
+    keep: Callable[[Mapping[str, object]], bool] | None = None
     also: tuple[str, ...] = ()  # columns that ``keep`` looks at
 
     def columns(self, *, labelled: bool) -> list[str]:
         """The columns that are looked at."""
-        label = [self.label] if labelled and self.label else []
-        return [*self.texts, *label, *([self.id] if self.id else []), *self.also]
+        others = (self.label if labelled else None, self.id)
+        return [*self.texts, *filter(None, others), *self.also]
 
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
         if self.label is None or self.label not in values:
             return delimiter == "\t"
         try:
-            read_label(values[self.label], self)
+            _read_label(values, self)
         except UnreadableError:
             return False
         return True
@@ -61,49 +56,44 @@ class Layout:
 
 def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
     """Read a file. A file that need not have labels and has none gives examples without."""
+    wanted = layout.columns(labelled=True)
     table = parse(
-        path,
-        read_bytes(path),
-        format=layout.format,
-        quotes=layout.quotes,
-        is_row=layout.is_row,
-        wanted=layout.columns(labelled=True),
+        path, read_bytes(path), format=layout.format, quotes=layout.quotes, is_row=layout.is_row, wanted=wanted
     )
     labelled = layout.label is not None and (needs_labels or _has_labels(table, layout.label))
-    _check_columns(path, table, layout, labelled)
+    _check_columns(path, table, layout.columns(labelled=labelled))
     texts, labels, ids = [], [], []
     skipped: list[str] = []
-    meant = len(table.rows)
-    for row in table.rows:
+    left_out = 0
+    for line, values in table.rows:
         try:
-            if row.problem:
-                raise UnreadableError(row.problem)
-            if not layout.keep(row.values):
-                meant -= 1
+            if isinstance(values, str):
+                raise UnreadableError(values)
+            if layout.keep is not None and not layout.keep(values):
+                left_out += 1
                 continue
-            found = [_read_text(row, column) for column in layout.texts]
-            label = read_label(_value(row, layout.label), layout) if labelled and layout.label else 0.0
-            name = _read_id(row, layout)
+            found = [_read_text(values, column) for column in layout.texts]
+            label = _read_label(values, layout) if labelled else 0.0
+            name = _utf8(_written(values, layout.id), "id") or str(line)
         except UnreadableError as problem:
-            skipped.append(f"{path.name}, line {row.line}: {problem}")
+            skipped.append(f"{path.name}, line {line}: {problem}")
             if layout.strict:
                 raise DataError(f"{skipped[0]} (strict: true refuses such rows)") from None
             continue
         texts.append(found)
         labels.append(label)
         ids.append(name)
-    if not meant:
-        raise DataError(f"{path}: none of its {len(table.rows)} rows is meant here")
-    _check_share(path, skipped, meant, layout)
+    _check_share(path, skipped, len(table.rows), left_out, layout)
     columns = tuple(zip(*texts, strict=True))
     return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped))
 
 
-def read_label(value: object, layout: Layout) -> float:
+def _read_label(values: Mapping[str, object], layout: Layout) -> float:
     """A label as a number: the place of its name, a class number, or a value in range."""
     meaning, column = layout.labels, layout.label
     assert meaning is not None
-    written = "" if value is None else str(value).strip()
+    assert column is not None
+    value, written = _value(values, column), _written(values, column)
     if not written:
         raise UnreadableError(f"{column} is empty")
     if layout.names:
@@ -116,31 +106,37 @@ def read_label(value: object, layout: Layout) -> float:
         raise UnreadableError(f"{column} {written[:40]!r} is not a number") from None
     whole = not meaning.classes or (isfinite(number) and number == int(number))
     if not (meaning.low <= number <= meaning.high and whole):
-        kind = "a whole number from " if meaning.classes else ""
+        kind = "an integer from " if meaning.classes else ""
         raise UnreadableError(
             f"{column} {written} is out of range; it should be {kind}{meaning.low:g} to {meaning.high:g}"
         )
     return number
 
 
-def _value(row: Row, column: str) -> object:
-    if column not in row.values:
-        raise UnreadableError(f"there is no {column}")
-    return row.values[column]
-
-
-def _read_text(row: Row, column: str) -> str:
-    value = _value(row, column)
+def _read_text(values: Mapping[str, object], column: str) -> str:
+    value = _value(values, column)
     if value is not None and not isinstance(value, str):
-        raise UnreadableError(f"{column} is {str(value)[:40]!r}, not a text")
+        raise UnreadableError(f"{column} is {str(value)[:40]!r}, not a string")
     text = (value or "").strip()
     if not text:
         raise UnreadableError(f"{column} is empty")
     return _utf8(text, column)
 
 
+def _value(values: Mapping[str, object], column: str) -> object:
+    if column not in values:
+        raise UnreadableError(f"{column} is missing")
+    return values[column]
+
+
+def _written(values: Mapping[str, object], column: str | None) -> str:
+    """What a row has in a column, as a string; "" for nothing."""
+    value = values.get(column) if column else None
+    return "" if value is None else str(value).strip()
+
+
 def _utf8(text: str, column: str) -> str:
-    """The text, if it is one: a byte that is no UTF-8 stands in it as a lone surrogate."""
+    """The text, unless a byte of it was not UTF-8 and is now a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -150,35 +146,28 @@ def _utf8(text: str, column: str) -> str:
     return text
 
 
-def _written(row: Row, column: str | None) -> str:
-    """What a row has in a column, as text; "" for nothing."""
-    value = row.values.get(column) if column else None
-    return "" if value is None else str(value).strip()
-
-
-def _read_id(row: Row, layout: Layout) -> str:
-    """The id; where there is none, the number of the line."""
-    return _utf8(_written(row, layout.id), str(layout.id)) or str(row.line)
-
-
 def _has_labels(table: Rows, column: str) -> bool:
-    return any(_written(row, column) for row in table.rows)
+    return any(_written(values, column) for _, values in table.rows if not isinstance(values, str))
 
 
-def _check_columns(path: Path, table: Rows, layout: Layout, labelled: bool) -> None:
+def _check_columns(path: Path, table: Rows, needed: Sequence[str]) -> None:
     if not table.rows:
         raise DataError(f"{path} has a header and no rows")
     if not table.columns:  # JSON lines, not one of which is an object
-        raise DataError(f"{path.name}, line {table.rows[0].line}: {table.rows[0].problem}")
-    needed = layout.columns(labelled=labelled)
+        line, problem = table.rows[0]
+        raise DataError(f"{path.name}, line {line}: {problem}")
     there = [name.encode("utf-8", "replace").decode() for name in table.columns]  # fit to be printed
-    wrong = [unknown("column", name, filter(None, there), where="there") for name in needed if name not in there]
-    wrong += [f"column {name!r} is there {there.count(name)} times" for name in needed if there.count(name) > 1]
+    wrong = [unknown("column", name, filter(None, there), where="in the file") for name in needed if name not in there]
+    wrong += [f"column {name!r} appears {there.count(name)} times" for name in needed if there.count(name) > 1]
     if wrong:
         raise DataError(f"{path}: {'; '.join(wrong)}")
 
 
-def _check_share(path: Path, skipped: Sequence[str], rows: int, layout: Layout) -> None:
+def _check_share(path: Path, skipped: Sequence[str], rows: int, left_out: int, layout: Layout) -> None:
+    """Refuse a file none of whose rows, or too few of those that are not left out, can be used."""
+    if left_out == rows:
+        raise DataError(f"{path}: none of its {rows} rows belongs to this split")
+    rows -= left_out
     if len(skipped) <= TOLERATED * rows:
         return
     more = f"; and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""

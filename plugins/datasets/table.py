@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from taskloom.core import DataError, DataSet, Examples, Labels, Split
-from taskloom.plugins.datasets.choosing import hold_out
-from taskloom.plugins.datasets.files import content_of, place
+from taskloom.plugins.datasets.files import expand, fingerprint_of, lots_of, take
 from taskloom.plugins.datasets.reading import Layout, read_examples
 from taskloom.plugins.datasets.rows import Format
 
@@ -28,12 +27,12 @@ class Table(DataSet):
         text: the column of the text, or a list of two or three columns.
         label: the column of the label; without one the data set has no labels.
         classes: how many classes (labels are then numbers from 0), or the list of their names in order.
-        range: the lowest and highest value, for labels that are no classes.
+        range: the lowest and highest value, for labels that are not classes.
         dev: the dev file.
         dev_share: instead of a dev file, the share of the training file to hold out, always the same rows.
         test: the test file.
         id: the column of the id; without one, ids are line numbers.
-        format: csv, tsv or jsonl; auto tells by the file's first line.
+        format: csv, tsv or jsonl; auto decides by the file's first line.
         quotes: false takes quotes as plain characters, for files written without quoting.
         strict: refuse the first row that cannot be read.
 
@@ -93,7 +92,7 @@ class Table(DataSet):
         return held if split == "dev" else rest
 
     def fingerprint(self) -> str:
-        """Training and dev file only: a test file may come later and make no finished run anew."""
+        """Of the training and dev files only: a test file may come later and make no finished run anew."""
         used = [file for file in (self.files["train"], self.files["dev"]) if file is not None]
         layout = self.layout
         options = {
@@ -102,13 +101,13 @@ class Table(DataSet):
             "format": [layout.format, layout.quotes],
             "dev_share": self.dev_share,
         }
-        return content_of([place(file) for file in used], options)
+        return fingerprint_of([expand(file) for file in used], options)
 
     def _read(self, split: Split) -> Examples:
         file = self.files[split]
         if file is None:
             raise DataError(f'data set "table" has no {split} file; name one with the option "{split}"')
-        return read_examples(place(file), self.layout, needs_labels=split != "test")
+        return read_examples(expand(file), self.layout, needs_labels=split != "test")
 
 
 def _labels(label: str | None, classes: int | list[str] | None, range: tuple[float, float] | None) -> Labels | None:
@@ -126,3 +125,12 @@ def _labels(label: str | None, classes: int | list[str] | None, range: tuple[flo
     if classes is None:
         return None
     return Labels.of_classes(classes if isinstance(classes, int) else len(classes))
+
+
+def hold_out(examples: Examples, share: float) -> tuple[Examples, Examples]:
+    """The rest, and the share held out, each in its old order. Equal texts are never parted."""
+    lots = lots_of(examples)
+    last = sorted(lots)[max(1, round(share * len(examples))) - 1]
+    held = [row for row, lot in enumerate(lots) if lot <= last]
+    rest = [row for row, lot in enumerate(lots) if lot > last]
+    return take(examples, rest), take(examples, held)

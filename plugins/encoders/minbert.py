@@ -15,7 +15,7 @@ from taskloom.plugins.encoders.attention import Layout, take
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Pooler, initialise
 from taskloom.plugins.encoders.folders import find_folder, weight_file
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, Vocabulary, vocabulary_files, word_pieces
-from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors, read_config
+from taskloom.plugins.encoders.weights import check_tensors, load_tensors, read_config
 
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -31,7 +31,7 @@ class MinBert(Encoder):
     x ← norm(x + W₂ gelu(W₁ x)); then a pooling to one vector per sequence. All linear layers work on the N tokens of
     a batch without padding; a sequence's states do not depend on what else is in its batch.
 
-    Reads: any tokens with the frame ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``.
+    Reads: any tokens with the special tokens ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``.
 
     Options:
         weights: a folder with config.json and model.safetensors (or pytorch_model.bin), an installed package that
@@ -57,7 +57,7 @@ class MinBert(Encoder):
     """
 
     name = "minbert"
-    location_options = frozenset({"weights"})  # what lies there is in fingerprint()
+    location_options = frozenset({"weights"})  # what they hold is in fingerprint()
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class MinBert(Encoder):
         self._hashed: HashedWords | None = None
 
     def check(self) -> None:
-        sizes = self._config().sizes
+        sizes = self._sizes()
         if sizes.width % sizes.heads:
             raise WeightsError(f"heads should divide width. Found width {sizes.width} and heads {sizes.heads}.")
         if self.weights is None:
@@ -108,10 +108,9 @@ class MinBert(Encoder):
 
     def build(self, *, generator: torch.Generator) -> None:
         self.check()
-        config = self._config()
-        sizes = config.sizes
-        self.embeddings = Embeddings(sizes, config.dropout)
-        self.layers = nn.ModuleList(Layer(sizes, config.dropout, config.attention_dropout) for _ in range(sizes.layers))
+        sizes, (dropout, attention_dropout) = self._sizes(), self._dropouts()
+        self.embeddings = Embeddings(sizes, dropout)
+        self.layers = nn.ModuleList(Layer(sizes, dropout, attention_dropout) for _ in range(sizes.layers))
         self.pooler = Pooler(sizes) if self.pooling == "pooler" else None
         if self.weights is None:
             initialise(self, generator)
@@ -125,7 +124,7 @@ class MinBert(Encoder):
 
     def vocabulary_key(self) -> str:
         if self.weights is None:
-            return f"hashed words 1, {self._config().sizes.vocabulary} rows"
+            return f"hashed words 1, {self._sizes().vocabulary} rows"
         return f"word pieces {_fingerprint(vocabulary_files(find_folder(self.weights)))}"
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
@@ -173,22 +172,27 @@ class MinBert(Encoder):
         if self.weights is not None:
             return word_pieces(find_folder(self.weights))
         if self._hashed is None:
-            self._hashed = HashedWords(self._config().sizes.vocabulary)
+            self._hashed = HashedWords(self._sizes().vocabulary)
         return self._hashed
 
-    def _config(self) -> Config:
-        """Sizes and dropout: the weights', or the options' over the untrained ones."""
+    def _sizes(self) -> Architecture:
+        """The weights' sizes, or the options' over the untrained ones."""
         if self.weights is None:
             width = self.given.get("width", UNTRAINED.width)
-            sizes = {**vars(UNTRAINED), "feed_forward": 4 * width, **self.given}
-            config = Config(Architecture(**sizes), 0.1, 0.1)
-        else:
-            folder = find_folder(self.weights)
-            config = read_config(folder)
-            self._compare(config.sizes, folder)
-        dropout = config.dropout if self.dropout is None else self.dropout
-        attention = config.attention_dropout if self.attention_dropout is None else self.attention_dropout
-        return Config(config.sizes, dropout, attention)
+            return Architecture(**{**vars(UNTRAINED), "feed_forward": 4 * width, **self.given})
+        folder = find_folder(self.weights)
+        sizes = read_config(folder).sizes
+        self._compare(sizes, folder)
+        return sizes
+
+    def _dropouts(self) -> tuple[float, float]:
+        """Dropout of hidden values and of attention: as given, else as the weights' config says, else 0.1."""
+        config = read_config(find_folder(self.weights)) if self.weights is not None else None
+        hidden, attention = (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if config else (0.1, 0.1)
+        return (
+            hidden if self.dropout is None else self.dropout,
+            attention if self.attention_dropout is None else self.attention_dropout,
+        )
 
     def _compare(self, sizes: Architecture, folder: Path) -> None:
         wrong = [

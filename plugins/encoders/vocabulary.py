@@ -38,7 +38,7 @@ class WordPieces:
     def __init__(self, folder: Path) -> None:
         settings = _read_settings(folder)
         self._tokenizer = _load(folder, settings)
-        # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); cutting is arrange()'s business.
+        # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); arrange() cuts.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         start, end = (self._special(folder, settings, role) for role in ("cls_token", "sep_token"))
@@ -67,7 +67,7 @@ class WordPieces:
 
 
 class HashedWords:
-    """Words, lower-cased and split as BERT does, each with the id that its hash gives; nothing is learnt.
+    """Words, lower-cased and split as BERT does, each with the id that its hash gives; nothing is learned.
 
     >>> words = HashedWords(8192)
     >>> [ids.tolist() for ids in words.tokenize(["Good film", "film"])]
@@ -102,7 +102,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
     names = ("tokenizer.json", "vocab.txt")
     chosen = next((folder / name for name in names if (folder / name).is_file()), None)
     if chosen is None:
-        raise WeightsError(f"{folder} holds no vocabulary; it should hold tokenizer.json or vocab.txt")
+        raise WeightsError(f"{folder} has no vocabulary; it should have tokenizer.json or vocab.txt")
     settings = folder / _SETTINGS
     return [chosen, settings] if settings.is_file() else [chosen]
 
@@ -127,7 +127,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from None
     if not isinstance(settings, dict):
-        raise WeightsError(f"{path} should hold an object. Found {type(settings).__name__}.")
+        raise WeightsError(f"{path} should be an object. Found {type(settings).__name__}.")
     return {key: value for key, value in settings.items() if value is not None}
 
 
@@ -149,7 +149,7 @@ def _load(folder: Path, settings: dict[str, Any]) -> Tokenizer:
         raise WeightsError(f"{path} cannot be read: {error}") from None
     vocab = {line.rstrip("\r"): number for number, line in enumerate(lines)}
     if "[UNK]" not in vocab:
-        raise WeightsError(f"{path} has no '[UNK]', which stands for words that are not in it")
+        raise WeightsError(f"{path} has no '[UNK]', the token for words that are not in it")
     tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(
         clean_text=True,

@@ -1,12 +1,11 @@
 """BERT weights on disk: which tensors there should be, and how they become ours."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,51 +15,55 @@ from taskloom.plugins.encoders.folders import weight_file
 
 Shapes = dict[str, tuple[int, ...]]
 
-_ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever stands before the name
-_SIZES = {
-    "vocabulary": "vocab_size",
-    "layers": "num_hidden_layers",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "feed_forward": "intermediate_size",
-    "max_length": "max_position_embeddings",
-    "types": "type_vocab_size",
-}
-#: What this encoder is; a config that leaves one out means the same.
-_FACTS = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+_ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever prefix the names have
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True)
-class Config:
-    """What ``config.json`` says of a BERT."""
+class Config(BaseModel):
+    """What ``config.json`` says of a BERT; what this encoder cannot be is refused, other keys are not looked at."""
 
-    sizes: Architecture
-    dropout: float
-    attention_dropout: float
+    model_type: Literal["bert"] | None = "bert"
+    hidden_act: Literal["gelu"] | None = "gelu"
+    position_embedding_type: Literal["absolute"] | None = "absolute"
+    is_decoder: Literal[False] | None = False
+    vocab_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    hidden_size: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    max_position_embeddings: PositiveInt
+    type_vocab_size: PositiveInt = 2
+    layer_norm_eps: Share = 1e-12
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
+
+    @property
+    def sizes(self) -> Architecture:
+        return Architecture(
+            vocabulary=self.vocab_size,
+            layers=self.num_hidden_layers,
+            width=self.hidden_size,
+            heads=self.num_attention_heads,
+            feed_forward=self.intermediate_size,
+            max_length=self.max_position_embeddings,
+            types=self.type_vocab_size,
+            eps=self.layer_norm_eps,
+        )
 
 
 def read_config(folder: Path) -> Config:
-    """Read ``config.json``; what this encoder cannot be is an error that names it."""
+    """Read ``config.json``; an error names every key that does not fit."""
     path = folder / "config.json"
     try:
-        raw: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} cannot be read: {error}") from None
-    if not isinstance(raw, dict):
-        raise WeightsError(f"{path} should hold an object. Found {type(raw).__name__}.")
-    for key, wanted in _FACTS.items():
-        if raw.get(key) not in (wanted, None):
-            raise WeightsError(f"{path}: {key} should be {wanted!r} for minbert. Found {raw[key]!r}.")
-    raw = {"type_vocab_size": 2, **raw}
-    found = {ours: raw.get(theirs) for ours, theirs in _SIZES.items()}
-    bad = [f"{_SIZES[ours]} is {value!r}" for ours, value in found.items() if type(value) is not int or value < 1]
-    if bad:
-        raise WeightsError(f"{path}: sizes should be whole numbers from 1. Found: {', '.join(bad)}.")
-    names = {"layer_norm_eps": 1e-12, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    eps, dropout, attention_dropout = shares = [raw.get(name, default) for name, default in names.items()]
-    if not all(isinstance(share, int | float) and 0 <= share < 1 for share in shares):
-        raise WeightsError(f"{path}: {', '.join(names)} should be numbers from 0 to below 1. Found {shares}.")
-    return Config(Architecture(**found, eps=eps), dropout, attention_dropout)
+        return Config.model_validate_json(path.read_bytes(), strict=True)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        wrong = [
+            f"{one['loc'][0]}: {one['msg']} (found {one['input']!r:.60})" if one["loc"] else one["msg"]
+            for one in error.errors()
+        ]
+        raise WeightsError(f"{path} does not describe a BERT that minbert can be: {'; '.join(wrong)}") from None
 
 
 def sources(sizes: Architecture, *, pooler: bool) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
@@ -126,7 +129,7 @@ def _stack(parts: list[Tensor]) -> Tensor:
 
 
 def _our_names(held: Mapping[str, object], path: Path) -> dict[str, str]:
-    """Plain name → name on disk: without what stands before (``bert.``), old norm names (gamma, beta) made new."""
+    """Plain name → name on disk: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
     anchors = [name for name in held if name.endswith(_ANCHOR)]
     if not anchors:
         raise WeightsError(f"{path}: weights do not fit the architecture: {_ANCHOR} is missing")
@@ -154,12 +157,12 @@ def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
         held: Any = torch.load(path, map_location=device, weights_only=True)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
-    except Exception:  # bytes that are no archive make the unpickler fail in many ways
-        # torch's own words would be advice to load it nevertheless.
+    except Exception:  # bytes that are not an archive make the unpickler fail in many ways
+        # torch's own message would advise to load it nevertheless.
         raise WeightsError(
             f"{path} cannot be read as plain tensors: it is damaged, or holds objects, which could run code when they "
             "are loaded; save the weights as model.safetensors"
         ) from None
     if not isinstance(held, dict):
-        raise WeightsError(f"{path} should hold named tensors. Found {type(held).__name__}.")
+        raise WeightsError(f"{path} should be named tensors. Found {type(held).__name__}.")
     return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}

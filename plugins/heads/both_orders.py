@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, init_linear, new_linear
-from taskloom.plugins.heads.deciding import decide_number
+from taskloom.plugins.heads.parts import decide_number
 
 Activation = Literal["none", "tanh", "relu", "gelu"]
 _MODULES: dict[Activation, type[nn.Module]] = {
@@ -23,7 +23,7 @@ class BothOrders(Head):
 
     With p = dropout(enc(a, b)) and q = dropout(enc(b, a)): score = w · act(w₁·p + b₁, w₂·q + b₂, w₃·(p − q) + b₃) + b,
     without the third where ``difference`` is false. The two orders have layers of their own, so swapping the texts
-    changes the score unless these are equal; with equal ones only the difference tells the orders apart.
+    changes the score unless these are equal; with equal ones only the difference distinguishes the orders.
 
     The papers' heads are PH (the default), DPH (``difference``) and DPHA (``difference`` and ``activation: "tanh"``).
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, new_linear
-from taskloom.plugins.heads.deciding import decide_number
+from taskloom.plugins.heads.parts import decide_number
 from taskloom.plugins.similarity import cosine_of
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from taskloom.core import Head, Labels, Prediction, SharedModules
-from taskloom.plugins.heads.deciding import decide_number
+from taskloom.plugins.heads.parts import decide_number
 from taskloom.plugins.similarity import cosine_of
 
 

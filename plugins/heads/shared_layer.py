@@ -35,7 +35,7 @@ class SharedLayer(Head):
     Options:
         head: the task's own head, behind the shared layer
         dropout: share of a sentence vector that is dropped in training before the shared layer, the same in all tasks;
-            what is dropped behind it is the business of ``head``
+            what is dropped behind it is up to ``head``
 
     Siblings: ``layers`` of ``linear`` and ``cosine`` are layers of one task alone.
 

@@ -1,16 +1,13 @@
 """Cross-entropy of one logit."""
 
-from typing import Literal
-
 from torch import Tensor
 from torch.nn import functional
 
-from taskloom.core import Labels, Loss, Prediction, TrainingError
-from taskloom.plugins.losses.targets import scaled_target
-from taskloom.plugins.similarity import at_least_float32
+from taskloom.core import Labels, TrainingError
+from taskloom.plugins.losses.targets import ScoreLoss
 
 
-class BinaryCrossEntropy(Loss):
+class BinaryCrossEntropy(ScoreLoss):
     """Cross-entropy of a single logit.
 
     L = −1/B Σᵢ [tᵢ log σ(sᵢ) + (1 − tᵢ) log(1 − σ(sᵢ))], where t is the label as it is, or (y − low) / (high − low),
@@ -19,9 +16,6 @@ class BinaryCrossEntropy(Loss):
     Reads: one number per example, taken as a logit; labels of two classes, or values from 0 to 1, or with
     ``target: "scaled"`` any values. The head's prediction stays the logit: it correlates with such labels, and is not
     in their units.
-
-    Options:
-        target: "raw" compares with the label itself, "scaled" with the label mapped from its range to 0..1
 
     Siblings: ``cross_entropy`` for one logit per class.
 
@@ -32,25 +26,14 @@ class BinaryCrossEntropy(Loss):
     """
 
     name = "binary_cross_entropy"
-    expects = "score"
-    separable = True
-
-    def __init__(self, *, target: Literal["raw", "scaled"] = "raw") -> None:
-        super().__init__()
-        self.target = target
-        self.labels = Labels.of_range(0, 1)
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
-        self.labels = labels
+        super().prepare(labels=labels, rows=rows)
         if labels.classes > 2 or (self.target == "raw" and (labels.low < 0 or labels.high > 1)):
             raise TrainingError(
                 f"loss {self.name!r} should have labels from 0 to 1. Found {labels.low:g} to {labels.high:g}; "
                 "use 'mse' or target 'scaled', or 'cross_entropy' for classes."
             )
 
-    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        score = at_least_float32(prediction.score)  # [B]
-        goal = target.to(score.dtype)
-        if self.target == "scaled":
-            goal = scaled_target(goal, self.labels)
+    def compare(self, score: Tensor, goal: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(score, goal)

@@ -1,13 +1,13 @@
 """Cosine-embedding loss."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from taskloom.core import Labels, Loss, Prediction
-from taskloom.plugins.losses.pairs import check_positive_from, pair_of
+from taskloom.core import Prediction
+from taskloom.plugins.losses.pairs import PairLoss
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -16,7 +16,7 @@ def cosine_losses(cosine: Tensor, positive: Tensor, margin: Tensor | float) -> T
     return torch.where(positive, 1 - cosine, (cosine - margin).relu())
 
 
-class CosineEmbedding(Loss):
+class CosineEmbedding(PairLoss):
     """Draws positive pairs together and pushes others apart down to a margin.
 
     L = 1/B Σᵢ lᵢ with lᵢ = 1 − cos(uᵢ, vᵢ) if yᵢ ≥ ``positive_from``, else max(0, cos(uᵢ, vᵢ) − margin);
@@ -26,7 +26,6 @@ class CosineEmbedding(Loss):
 
     Options:
         margin: cosine below which a pair that is not positive costs nothing
-        positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
 
     Siblings: ``mse`` on the head ``cosine`` uses the whole range of the label; ``dynamic_margin`` moves the margin;
     ``mnr`` compares with all other pairs of the batch.
@@ -39,18 +38,12 @@ class CosineEmbedding(Loss):
     """
 
     name = "cosine_embedding"
-    expects = "vectors"
-    vectors = (2,)
     separable = True
 
-    def __init__(self, *, margin: Annotated[float, Field(ge=-1, le=1)] = 0.0, positive_from: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, *, margin: Annotated[float, Field(ge=-1, le=1)] = 0.0, **options: Any) -> None:
+        super().__init__(**options)
         self.margin = margin
-        self.positive_from = positive_from
-
-    def prepare(self, *, labels: Labels, rows: int) -> None:
-        check_positive_from(self.name, self.positive_from, labels)
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        cosine = cosine_of(*pair_of(prediction, self.name))  # [B]
+        cosine = cosine_of(*self.pair(prediction))  # [B]
         return cosine_losses(cosine, target >= self.positive_from, self.margin).mean()

@@ -1,18 +1,18 @@
 """Cosine-embedding loss with a margin that moves."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from taskloom.core import Labels, Loss, Prediction, TrainingError
+from taskloom.core import Labels, Prediction, TrainingError
 from taskloom.plugins.losses.cosine_embedding import cosine_losses
-from taskloom.plugins.losses.pairs import check_positive_from, pair_of
+from taskloom.plugins.losses.pairs import PairLoss
 from taskloom.plugins.similarity import cosine_of
 
 
-class DynamicMargin(Loss):
+class DynamicMargin(PairLoss):
     """Cosine-embedding loss whose margin moves after every epoch, by less each time.
 
     L as in ``cosine_embedding``. After epoch e (counted from 1) the margin m becomes m − step/e if the task's dev
@@ -32,7 +32,6 @@ class DynamicMargin(Loss):
         step: how far the margin moves after the first epoch
         direction: "down" lowers the margin after an improvement and raises it otherwise, "up" the other way round
         per_sample: a margin for each training pair
-        positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
 
     Siblings: ``cosine_embedding`` keeps the margin.
 
@@ -44,8 +43,6 @@ class DynamicMargin(Loss):
     """
 
     name = "dynamic_margin"
-    expects = "vectors"
-    vectors = (2,)
     separable = True
     margins: Tensor  # [], or [rows] with a margin for each pair
     previous: Tensor  # the metric after the epoch before, in the same form
@@ -58,13 +55,12 @@ class DynamicMargin(Loss):
         step: Annotated[float, Field(ge=0)] = 0.05,
         direction: Literal["down", "up"] = "down",
         per_sample: bool = False,
-        positive_from: float = 1.0,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.step = step
         self.direction = direction
         self.per_sample = per_sample
-        self.positive_from = positive_from
         for buffer, start in (("margins", margin), ("previous", 0.0), ("current", float("nan"))):
             self.register_buffer(buffer, torch.tensor(start, dtype=torch.float64))
 
@@ -74,21 +70,21 @@ class DynamicMargin(Loss):
         return float(self.margins.mean())
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
-        check_positive_from(self.name, self.positive_from, labels)
+        super().prepare(labels=labels, rows=rows)
         if self.per_sample:
             for buffer in ("margins", "previous", "current"):
                 start = getattr(self, buffer).flatten()[:1]
                 setattr(self, buffer, start.expand(rows).clone())
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        cosine = cosine_of(*pair_of(prediction, self.name))  # [B]
+        cosine = cosine_of(*self.pair(prediction))  # [B]
         margin = self._margins_of(prediction, cosine) if self.per_sample else self.margins
         return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
 
     def _margins_of(self, prediction: Prediction, cosine: Tensor) -> Tensor:
         """The pairs' own margins, [B]; notes how far apart the pairs are, in training steps only."""
         if prediction.rows is None:
-            raise TrainingError(f"loss {self.name!r} with 'per_sample' should be told the rows of a batch. Found none.")
+            raise TrainingError(f"loss {self.name!r} with 'per_sample' needs the rows of a batch. Found none.")
         rows = prediction.rows.to(self.margins.device)
         if self.training and torch.is_grad_enabled():
             self.current[rows] = 1 - cosine.detach().double()

@@ -1,18 +1,18 @@
 """Multiple negatives ranking."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from taskloom.core import Labels, Loss, Prediction, TrainingError
-from taskloom.plugins.losses.pairs import check_positive_from
+from taskloom.core import Labels, Prediction, TrainingError
+from taskloom.plugins.losses.pairs import PairLoss
 from taskloom.plugins.similarity import at_least_float32, cosine_matrix
 
 
-class MNR(Loss):
+class MNR(PairLoss):
     """Multiple negatives ranking: among all second texts of a batch, each first text should find its own.
 
     L = −1/K Σᵢ [S(uᵢ, vᵢ) − log Σⱼ exp S(uᵢ, vⱼ)], S = scale · cos or scale · dot. The sum over i goes over the K
@@ -29,7 +29,6 @@ class MNR(Loss):
         scale: what a similarity is multiplied with, the inverse of a temperature; 1 is usual with dot
         similarity: "cos" or "dot"
         symmetric: also let each second text find its first
-        positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
 
     Siblings: ``simcse`` makes positives by dropout; ``mnr_hinge`` compares one positive with the batch's negatives;
     ``cosine_embedding`` takes each pair by itself.
@@ -42,7 +41,6 @@ class MNR(Loss):
     """
 
     name = "mnr"
-    expects = "vectors"
     vectors = (2, 3)
 
     def __init__(
@@ -51,19 +49,18 @@ class MNR(Loss):
         scale: Annotated[float, Field(gt=0)] = 20.0,
         similarity: Literal["cos", "dot"] = "cos",
         symmetric: bool = False,
-        positive_from: float = 1.0,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.scale = scale
         self.similarity = similarity
         self.symmetric = symmetric
-        self.positive_from = positive_from
         self.labelled = True
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         self.labelled = labels.high > labels.low
         if self.labelled:
-            check_positive_from(self.name, self.positive_from, labels)
+            super().prepare(labels=labels, rows=rows)
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         vectors = at_least_float32(prediction.vectors)  # [S, B, d]
@@ -80,7 +77,7 @@ class MNR(Loss):
         return loss
 
     def _ranking(self, asking: Tensor, candidates: Tensor, anchors: Tensor) -> Tensor:
-        """Cross-entropy of each anchor's own candidate, which stands in the anchor's place, among all [C, d]."""
+        """Cross-entropy of each anchor's own candidate, at the anchor's own row, among all [C, d]."""
         chosen = asking[anchors]  # [K, d]
         matrix = cosine_matrix(chosen, candidates) if self.similarity == "cos" else chosen @ candidates.T  # [K, C]
         # A sum, divided by hand: the mean over no anchors is not a number, and this is 0 with a graph.

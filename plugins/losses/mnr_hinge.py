@@ -1,15 +1,15 @@
 """A positive pair against the negatives of its batch, with a hinge."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from taskloom.core import Labels, Loss, Prediction
-from taskloom.plugins.losses.pairs import check_positive_from, pair_of
+from taskloom.core import Prediction
+from taskloom.plugins.losses.pairs import PairLoss
 from taskloom.plugins.similarity import at_least_float32, cosine_of
 
 
-class MNRHinge(Loss):
+class MNRHinge(PairLoss):
     """One positive pair should be more alike than all negative pairs of its batch together.
 
     L = 1/K [max(0, 1 − s₊) + max(0, 1 − s₊ + Σᵢ sᵢ)], s = a·b of a pair, the sum over the K − 1 negative pairs. The
@@ -21,7 +21,6 @@ class MNRHinge(Loss):
 
     Options:
         similarity: "dot" is a·b as printed, "cos" the cosine, which keeps the terms within reach of the hinge
-        positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
 
     Siblings: ``mnr`` is the softmax form, with every second text of the batch as a candidate.
 
@@ -32,19 +31,13 @@ class MNRHinge(Loss):
     """
 
     name = "mnr_hinge"
-    expects = "vectors"
-    vectors = (2,)
 
-    def __init__(self, *, similarity: Literal["dot", "cos"] = "dot", positive_from: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, *, similarity: Literal["dot", "cos"] = "dot", **options: Any) -> None:
+        super().__init__(**options)
         self.similarity = similarity
-        self.positive_from = positive_from
-
-    def prepare(self, *, labels: Labels, rows: int) -> None:
-        check_positive_from(self.name, self.positive_from, labels)
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        a, b = (at_least_float32(x) for x in pair_of(prediction, self.name))
+        a, b = (at_least_float32(x) for x in self.pair(prediction))
         alike = cosine_of(a, b) if self.similarity == "cos" else (a * b).sum(-1)  # [B]
         positive = target >= self.positive_from  # [B]
         own, others = alike[positive], alike[~positive]  # [P], [K − 1]

@@ -2,23 +2,36 @@
 
 from torch import Tensor
 
-from taskloom.core import Labels, Prediction, TrainingError
+from taskloom.core import Labels, Loss, Prediction, TrainingError
 
 
-def pair_of(prediction: Prediction, loss: str) -> tuple[Tensor, Tensor]:
-    """The vectors of first and second texts, [B, d] each; an error that names the loss if there are not two."""
-    if len(prediction.vectors) != 2:
-        raise TrainingError(
-            f"loss {loss!r} should see two vectors per example. Found {len(prediction.vectors)}; "
-            "use a head that reads pairs, such as 'cosine'."
-        )
-    return prediction.vectors[0], prediction.vectors[1]
+class PairLoss(Loss):
+    """A loss that looks at the vectors of pairs, some of which are positive.
 
+    Options:
+        positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
+    """
 
-def check_positive_from(loss: str, positive_from: float, labels: Labels) -> None:
-    """Refuse a bound that no label reaches: nothing would ever be positive."""
-    if labels.high < positive_from:
-        raise TrainingError(
-            f"loss {loss!r} should have labels that reach positive_from = {positive_from:g}. "
-            f"Found labels from {labels.low:g} to {labels.high:g}; lower it, or use labelled data."
-        )
+    expects = "vectors"
+    vectors: tuple[int, ...] = (2,)
+
+    def __init__(self, *, positive_from: float = 1.0) -> None:
+        super().__init__()
+        self.positive_from = positive_from
+
+    def prepare(self, *, labels: Labels, rows: int) -> None:
+        """Refuse a bound that no label reaches: nothing would ever be positive."""
+        if labels.high < self.positive_from:
+            raise TrainingError(
+                f"loss {self.name!r} should have labels that reach positive_from = {self.positive_from:g}. "
+                f"Found labels from {labels.low:g} to {labels.high:g}; lower it, or use labelled data."
+            )
+
+    def pair(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
+        """The vectors of first and second texts, [B, d] each."""
+        if len(prediction.vectors) != 2:
+            raise TrainingError(
+                f"loss {self.name!r} should see two vectors per example. Found {len(prediction.vectors)}; "
+                "use a head that reads pairs, such as 'cosine'."
+            )
+        return prediction.vectors[0], prediction.vectors[1]

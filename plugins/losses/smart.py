@@ -1,17 +1,17 @@
 """SMART: a loss that also asks for smoothness around each input."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from taskloom.core import Labels, Loss, Prediction, Replay, TrainingError
-from taskloom.plugins.losses.average import MovingAverage
-from taskloom.plugins.losses.divergence import Divergence, divergence_of
 from taskloom.plugins.similarity import at_least_float32
 
 Positive = Annotated[float, Field(gt=0)]
+Divergence = Literal["kl", "squared_error"]
 
 
 class Smart(Loss):
@@ -140,7 +140,7 @@ class Smart(Loss):
         """What the moving average of the model predicts for the same examples."""
         replay = self._replay_of(prediction)
         parameters = replay.parameters
-        # A loss that is only evaluated is no step of training; a batch in parts is one.
+        # Evaluating a loss is not a training step; all parts of a batch together are one.
         if torch.is_grad_enabled() and prediction.part == 0:
             self.average.update(parameters)
         with torch.no_grad():
@@ -168,3 +168,72 @@ class Smart(Loss):
 def _largest(rows: Tensor) -> Tensor:
     """‖·‖∞ of each row, [N, d] → [N, 1]."""
     return rows.abs().amax(1, keepdim=True)
+
+
+def divergence_of(one: Tensor, other: Tensor, kind: Divergence) -> Tensor:
+    """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B]."""
+    one, other = at_least_float32(one), at_least_float32(other)
+    if kind == "squared_error":
+        return (one - other).square().flatten(1).mean(1) if one.dim() > 1 else (one - other).square()
+    return symmetric_kl(one, other) if one.dim() > 1 else (one.sigmoid() - other.sigmoid()) * (one - other)
+
+
+def symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
+    """KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q) of the distributions of two rows of logits: [B, C] → [B].
+
+    A single logit s is the two logits (0, s), which makes the sum (σ(s) − σ(t))(s − t).
+
+    >>> import torch
+    >>> symmetric_kl(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]))  # (σ(1) − σ(0)) · 1
+    tensor([0.2311])
+    """
+    p, q = one.log_softmax(-1), other.log_softmax(-1)
+    distance: Tensor = ((p.exp() - q.exp()) * (p - q)).sum(-1)
+    return distance
+
+
+class MovingAverage(nn.Module):
+    """θ̃ ← m θ̃ + (1 − m) θ of the parameters that are being trained; it begins as a copy of them.
+
+    The average is in buffers that come into being with the first parameters seen, or with a saved state: they
+    are saved, restored and moved between devices like any others. Half precision is averaged in float32, where
+    a step of 1 − m is not lost to rounding.
+    """
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+
+    @torch.no_grad()
+    def update(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Move the average of every parameter that learns towards its present value."""
+        for name, parameter in parameters.items():
+            if not parameter.requires_grad:
+                continue
+            present = at_least_float32(parameter.detach())
+            average = self._buffers.get(_key(name))
+            if average is None:
+                self.register_buffer(_key(name), present.clone())
+            else:
+                average = self._buffers[_key(name)] = average.to(present.device)
+                average.lerp_(present, 1 - self.momentum)
+
+    def values(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+        """What to put in the place of the parameters: averages where they learn, else themselves; no gradients."""
+        values = {}
+        for name, parameter in parameters.items():
+            average = self._buffers.get(_key(name)) if parameter.requires_grad else None
+            values[name] = parameter.detach() if average is None else average.to(parameter)
+        return values
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        for name, tensor in state_dict.items():
+            key = name.removeprefix(prefix)
+            if name.startswith(prefix) and key not in self._buffers:
+                self.register_buffer(key, torch.empty_like(tensor))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _key(name: str) -> str:
+    """A parameter's name as a buffer's, which may hold no dot."""
+    return name.replace(".", "/")

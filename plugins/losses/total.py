@@ -11,7 +11,7 @@ from taskloom.core import Labels, Loss, Prediction
 class Total(Loss):
     """Several losses on one task, as their weighted sum.
 
-    L = Σₖ wₖ Lₖ. All parts see the same prediction and target, hear of the end of an epoch, and keep their state.
+    L = Σₖ wₖ Lₖ. All parts see the same prediction and target, learn when an epoch ends, and keep their state.
 
     Reads: what its parts read. One that looks at vectors goes with any other; one that needs a logit per class and one
     that needs a single number do not go together, because a head has one score.

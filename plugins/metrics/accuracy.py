@@ -22,9 +22,6 @@ class Accuracy(Metric):
     name = "accuracy"
     reads = "classes"
 
-    def __init__(self) -> None:
-        pass
-
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         check_scorable(self.name, predicted, expected)
         return float(np.mean(predicted == expected))

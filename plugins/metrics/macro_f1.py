@@ -23,9 +23,6 @@ class MacroF1(Metric):
     name = "macro_f1"
     reads = "classes"
 
-    def __init__(self) -> None:
-        pass
-
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         check_scorable(self.name, predicted, expected)
         classes = np.union1d(predicted, expected)[:, None]  # [C, 1]

@@ -36,9 +36,6 @@ class Pearson(Metric):
     name = "pearson"
     correlation = True
 
-    def __init__(self) -> None:
-        pass
-
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         check_scorable(self.name, predicted, expected)
         return correlation_of(predicted, expected)

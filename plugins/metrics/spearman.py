@@ -35,9 +35,6 @@ class Spearman(Metric):
     name = "spearman"
     correlation = True
 
-    def __init__(self) -> None:
-        pass
-
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         check_scorable(self.name, predicted, expected)
         return correlation_of(ranks_of(predicted), ranks_of(expected))

@@ -1,35 +1,18 @@
 """The tasks in turn, one per step."""
 
+from collections.abc import Mapping
+
 from taskloom.core import Group
-from taskloom.plugins.samplers.iterations import count_of
-from taskloom.plugins.samplers.stepwise import StepwiseSampler
+from taskloom.plugins.samplers.round_robin import RoundRobin
 
 
-class Alternating(StepwiseSampler):
+class Alternating(RoundRobin):
     """The tasks in turn, one task per step, each with its own update.
 
     Step s takes the next batch of task s mod T, in the order in which the run declares the tasks; a round is one turn
     of every task, so an epoch has T times as many steps as ``iterations`` says rounds.
 
-    A pass over a task's data gives every row exactly once ("one_positive": see ``run_out``), the last batch being short
-    where the rows do not divide evenly. A task that runs out begins a new pass in a new order; one that is not
-    through when the epoch ends goes on from there in the next.
-
-    Reads: the number of rows of each task; with ``buckets`` also their token counts, with "one_positive" their labels,
-    with "no_duplicates" their texts.
-
-    Options:
-        batch_size: rows of a task in one batch, or an object from task to number (8 where a task is not named)
-        iterations: rounds in an epoch (one turn of every task): a number, "smallest" or "largest" for as
-            many as the smallest or largest data set has batches, or a multiple of "smallest" such as "3x" or "0.5x"
-        composition: how a task's rows are put into batches, one for all or an object from task to name ("shuffled"
-            where a task is not named). "shuffled": a new random order for every pass; "one_positive": one positive
-            row and batch_size − 1 negative ones; "no_duplicates": no text twice in a batch
-        positive_from: for "one_positive": the label from which (≥) a row is positive, or an object from task to label
-        run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or
-            those are shuffled and used again until the others are through ("repeat")
-        buckets: put texts of similar length into a batch: faster, and every epoch sees the same rows as without;
-            for tasks whose composition is "shuffled"
+    Reads: the number of rows of each task, and what ``composition`` and ``buckets`` need.
 
     Siblings: ``round_robin`` combines one batch of every task into one update; ``mixed`` draws whose turn it is;
     ``ordered`` gives a task all its turns of an epoch at once.
@@ -43,16 +26,9 @@ class Alternating(StepwiseSampler):
 
     name = "alternating"
 
-    def plan(self, epochs: int) -> None:
-        batches = self.streams.batches.values()
-        self.rounds = count_of(self.iterations, batches, whole=min(batches))
-        for task in self.streams.tasks:
-            self.streams.mark_epochs(task, self.rounds)
-
-    @property
-    def steps(self) -> int:
-        return self.rounds * len(self.streams.tasks)
+    def plan(self, batches: Mapping[str, int], epochs: int) -> int:
+        return super().plan(batches, epochs) * len(batches)
 
     def group(self, step: int) -> Group:
-        task = self.streams.tasks[step % len(self.streams.tasks)]
-        return (self.streams.next(task),)
+        task = list(self.streams)[step % len(self.streams)]
+        return (self.streams[task].next(),)

@@ -1,17 +1,14 @@
 """All tasks' batches shuffled together."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.random import Generator, Philox
 from pydantic import Field
 
 from taskloom.core import Group, Problem, derive_seed
-from taskloom.plugins.samplers.composition import Composition
-from taskloom.plugins.samplers.iterations import Iterations, count_of
-from taskloom.plugins.samplers.one_positive import RunOut
-from taskloom.plugins.samplers.stepwise import BATCH_SIZE, BatchSize, StepwiseSampler, unknown_tasks
+from taskloom.plugins.samplers.stepwise import Iterations, StepwiseSampler, count_of, unknown_tasks
 
 Weight = Annotated[float, Field(gt=0)]
 
@@ -28,27 +25,13 @@ class Mixed(StepwiseSampler):
     (1 where a task is not named), a = 0: {"para": 2} means twice as often as each other task. ``temperature`` τ sets
     a = 1/τ: τ = 1 with numbers weighs tasks relative to their size, a large τ comes near "equal".
 
-    A pass over a task's data gives every row exactly once ("one_positive": see ``run_out``), the last batch being short
-    where the rows do not divide evenly. A task that runs out begins a new pass in a new order; one that is not
-    through when the epoch ends goes on from there in the next.
-
-    Reads: the number of rows of each task; with ``buckets`` also their token counts, with "one_positive" their labels,
-    with "no_duplicates" their texts.
+    Reads: the number of rows of each task, and what ``composition`` and ``buckets`` need.
 
     Options:
         weights: "proportional", "equal", or an object from task to number: how often a task has its turn
         temperature: softens differences in size: a task counts as its number of batches to the power 1/temperature
-        batch_size: rows of a task in one batch, or an object from task to number (8 where a task is not named)
         iterations: steps in an epoch: a number, "smallest" or "largest" for as many as the smallest or largest data
             set has batches, or a multiple of what all data sets together have, such as "1x" or "0.5x"
-        composition: how a task's rows are put into batches, one for all or an object from task to name ("shuffled"
-            where a task is not named). "shuffled": a new random order for every pass; "one_positive": one positive
-            row and batch_size − 1 negative ones; "no_duplicates": no text twice in a batch
-        positive_from: for "one_positive": the label from which (≥) a row is positive, or an object from task to label
-        run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or
-            those are shuffled and used again until the others are through ("repeat")
-        buckets: put texts of similar length into a batch: faster, and every epoch sees the same rows as without;
-            for tasks whose composition is "shuffled"
 
     Siblings: ``alternating`` has the tasks in turn; ``round_robin`` has all of them in every step, which is what a
     combiner of gradients needs.
@@ -67,21 +50,10 @@ class Mixed(StepwiseSampler):
         *,
         weights: Literal["proportional", "equal"] | dict[str, Weight] = "proportional",
         temperature: Annotated[float, Field(gt=0)] | None = None,
-        batch_size: BatchSize | dict[str, BatchSize] = BATCH_SIZE,
         iterations: Iterations = "1x",
-        composition: Composition | dict[str, Composition] = "shuffled",
-        positive_from: float | dict[str, float] = 1.0,
-        run_out: RunOut = "stop",
-        buckets: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            batch_size=batch_size,
-            iterations=iterations,
-            composition=composition,
-            positive_from=positive_from,
-            run_out=run_out,
-            buckets=buckets,
-        )
+        super().__init__(iterations=iterations, **options)
         if weights == "equal" and temperature is not None:
             raise ValueError("temperature has no meaning with weights 'equal'; leave one of the two out")
         self.weights = weights
@@ -90,13 +62,13 @@ class Mixed(StepwiseSampler):
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
         return super().problems(tasks) + unknown_tasks("weights", self.weights, tasks)
 
-    def plan(self, epochs: int) -> None:
-        batches = self.streams.batches
-        self._steps = count_of(self.iterations, batches.values(), whole=sum(batches.values()))
-        self.counts = apportion(self._steps, list(self.shares(batches).values()))
+    def plan(self, batches: Mapping[str, int], epochs: int) -> int:
+        steps = count_of(self.iterations, batches.values(), whole=sum(batches.values()))
+        self.counts = apportion(steps, list(self.shares(batches).values()))
         self._drawn: tuple[int, int] | None = None  # seed and epoch of the turns at hand
-        for task, count in zip(self.streams.tasks, self.counts, strict=True):
-            self.streams.mark_epochs(task, count)
+        for stream, count in zip(self.streams.values(), self.counts, strict=True):
+            stream.mark_epochs(count)
+        return steps
 
     def shares(self, batches: Mapping[str, int]) -> dict[str, float]:
         """How often each task has its turn, up to a common factor, from the batches of its data."""
@@ -108,21 +80,18 @@ class Mixed(StepwiseSampler):
         largest = max(batches.values())  # the power of a share of it cannot overflow
         return {task: numbers.get(task, 1.0) * (count / largest) ** power for task, count in batches.items()}
 
-    @property
-    def steps(self) -> int:
-        return self._steps
-
     def group(self, step: int) -> Group:
-        key = self.streams.seed, self.streams.given // self._steps  # every step gives one batch
+        key = self.seed, self.given // self.steps  # every step gives one batch
         if key != self._drawn:
             random = Generator(Philox(derive_seed(key[0], "turns", key[1])))
             self._turns = random.permutation(np.repeat(np.arange(len(self.counts)), self.counts))
             self._drawn = key
-        return (self.streams.next(self.streams.tasks[self._turns[step]]),)
+        task = list(self.streams)[self._turns[step]]
+        return (self.streams[task].next(),)
 
 
 def apportion(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers that add up to ``total`` in proportion to ``shares``, by largest remainders.
+    """Integers that add up to ``total`` in proportion to ``shares``, by largest remainders.
 
     >>> apportion(10, [2, 1, 1]), apportion(2, [1, 1, 1])
     ([5, 3, 2], [1, 1, 0])

@@ -19,7 +19,7 @@ class NoDuplicates:
     The rows are shuffled and cut into batches; a row that meets one of its texts there changes places with a random
     row elsewhere where both fit. The few rows for which no place is found make batches of their own at the end of the
     pass. So where texts seldom repeat all batches but the last are full, and where one text is in many rows some
-    batches are smaller. A row with the same text in both columns is no duplicate of itself.
+    batches are smaller. A row with the same text in both columns is not a duplicate of itself.
 
     Every pass has as many batches as one drawn with a fixed seed, so that the length of an epoch is known.
     """
@@ -95,22 +95,17 @@ class NoDuplicates:
         """Rows into new batches, each into the first that is open to it: after the last that has one of its texts."""
         batches: list[list[int]] = []
         after: dict[int, int] = {}  # text → the batch after the last that holds it
-        onward: list[int] = []  # batch → itself while it has room, else one further on
-
+        full = 0  # batches before this one have no room
         for row in rows:
             texts = self.texts[row].tolist()
-            place = max(after.get(text, 0) for text in texts)
-            while place < len(batches) and onward[place] != place:
-                step = onward[place]
-                if step < len(batches):
-                    onward[place] = onward[step]  # shorten the way for those who come later
-                place = step
+            place = max(full, *(after.get(text, 0) for text in texts))
+            while place < len(batches) and len(batches[place]) == self.batch_size:
+                place += 1
             if place == len(batches):
                 batches.append([])
-                onward.append(place)
             batches[place].append(row)
-            if len(batches[place]) == self.batch_size:
-                onward[place] = place + 1
+            while full < len(batches) and len(batches[full]) == self.batch_size:
+                full += 1
             after.update(dict.fromkeys(texts, place + 1))
         return [np.array(batch, np.int64) for batch in batches]
 

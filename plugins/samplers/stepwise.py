@@ -1,27 +1,49 @@
-"""What samplers share that make up one step after another from the tasks' streams."""
+"""What the built-in samplers share: their options, and epochs made of steps."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
 
-from taskloom.core import Group, Pool, Problem, RequestError, Sampler, unknown
-from taskloom.plugins.samplers.composition import Batching, Composition
-from taskloom.plugins.samplers.iterations import Iterations
-from taskloom.plugins.samplers.one_positive import RunOut
-from taskloom.plugins.samplers.streams import Streams
+from taskloom.core import DataError, Group, Pool, Problem, RequestError, Sampler, unknown
+from taskloom.plugins.samplers.composition import Composer, Composition, OnePositive, RunOut, Shuffled
+from taskloom.plugins.samplers.no_duplicates import NoDuplicates
+from taskloom.plugins.samplers.streams import Stream
 
 V = TypeVar("V")
 BatchSize = Annotated[int, Field(ge=1)]
 BATCH_SIZE = 8
+#: A number, the batches of the smallest or largest data set, or a multiple of what the sampler counts from.
+Iterations = (
+    Annotated[int, Field(ge=1)]
+    | Literal["smallest", "largest"]
+    | Annotated[str, Field(pattern=r"^([1-9][0-9]*(\.[0-9]+)?|0\.0*[1-9][0-9]*)x$", examples=["3x"])]
+)
 
 
 class StepwiseSampler(Sampler):
-    """Counts the steps of an epoch; a sampler says how many there are and what group each one is."""
+    """Counts the steps of an epoch; a sampler says how many there are and what group each one is.
 
-    streams: Streams  # after ``prepare``
+    A task that runs out begins a new pass over its data in a new order; one that is in the middle of a pass when the
+    epoch ends goes on from there in the next.
+
+    Options:
+        batch_size: rows of a task in one batch, or an object from task to number (8 where a task is not named)
+        composition: how a task's rows are put into batches, one for all or an object from task to name ("shuffled"
+            where a task is not named). "shuffled": every row once, in a new random order for every pass, the last
+            batch being short where the rows do not divide evenly; "one_positive": one positive row and
+            batch_size − 1 negative ones; "no_duplicates": every row once, no text twice in a batch
+        positive_from: for "one_positive": the label from which (≥) a row is positive, or an object from task to label
+        run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or
+            those are shuffled and used again until the others are through ("repeat")
+        buckets: put texts of similar length into a batch: faster, and every epoch sees the same rows as without;
+            for tasks whose composition is "shuffled"
+    """
+
+    streams: dict[str, Stream]  # after ``prepare``, by task
 
     def __init__(
         self,
@@ -49,12 +71,15 @@ class StepwiseSampler(Sampler):
         self._step = 0
 
     @abstractmethod
-    def group(self, step: int) -> Group:
-        """The group of a step, counted from 0 in each epoch; asked for once, in order."""
+    def plan(self, batches: Mapping[str, int], epochs: int) -> int:
+        """Lay out an epoch, given the batches of each task's data; returns its steps.
+
+        Marks where epochs end in the tasks' streams.
+        """
 
     @abstractmethod
-    def plan(self, epochs: int) -> None:
-        """Lay out an epoch, once the tasks' streams are known, and mark where epochs end in them."""
+    def group(self, step: int) -> Group:
+        """The group of a step, counted from 0 in each epoch; asked for once, in order."""
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
         options = ("batch_size", "composition", "positive_from")
@@ -65,8 +90,18 @@ class StepwiseSampler(Sampler):
         if found:
             raise RequestError(f"sampler {self.name!r}", found)
         self._step = 0
-        self.streams = Streams(pools, {task: self._batching(task) for task in pools}, generator=generator)
-        self.plan(epochs)
+        self.seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        self.streams = {task: self._stream(task, pool) for task, pool in pools.items()}
+        self._steps = self.plan({task: stream.batches for task, stream in self.streams.items()}, epochs)
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    @property
+    def given(self) -> int:
+        """Batches given so far, of all tasks together."""
+        return sum(stream.given for stream in self.streams.values())
 
     def epoch(self) -> Iterator[Group]:
         while self._step < self.steps:
@@ -76,20 +111,48 @@ class StepwiseSampler(Sampler):
         self._step = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self._step, **self.streams.state_dict()}
+        places = {task: [stream.passed, stream.place] for task, stream in self.streams.items()}
+        return {"step": self._step, "seed": self.seed, "places": places}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._step = state["step"]
-        self.streams.load_state_dict(state)
+        self._step, self.seed = state["step"], state["seed"]
+        for task, (passed, place) in state["places"].items():
+            self.streams[task].seed = self.seed
+            self.streams[task].go_to(passed, place)
 
-    def _batching(self, task: str) -> Batching:
-        return Batching(
-            size=of_task(self.batch_size, task, BATCH_SIZE),
-            composition=of_task(self.composition, task, "shuffled"),
-            buckets=self.buckets,
-            positive_from=of_task(self.positive_from, task, 1.0),
-            run_out=self.run_out,
-        )
+    def _stream(self, task: str, pool: Pool) -> Stream:
+        if pool.size < 1:
+            raise DataError(f"task {task!r} has no training rows to sample from")
+        if self.buckets and pool.lengths is None:
+            raise DataError(f"length buckets need the token counts of task {task!r}, which are not known")
+        size = of_task(self.batch_size, task, BATCH_SIZE)
+        positive_from = of_task(self.positive_from, task, 1.0)
+        composition = of_task(self.composition, task, "shuffled")
+        composer: Composer
+        if composition == "one_positive":
+            composer = OnePositive(task, pool, size, positive_from=positive_from, run_out=self.run_out)
+        elif composition == "no_duplicates":
+            composer = NoDuplicates(task, pool, size)
+        else:
+            composer = Shuffled(pool, size)
+        # A row that moves to another batch would break what the other compositions promise.
+        lengths = pool.lengths if self.buckets and composition == "shuffled" else None
+        return Stream(task, composer, lengths, self.seed)
+
+
+def count_of(iterations: Iterations, batches: Collection[int], whole: int) -> int:
+    """The number that ``iterations`` stands for, given the batches of each data set and what "1x" is.
+
+    A multiple is rounded to the nearest integer, halves upwards, and is at least 1.
+
+    >>> [count_of(given, [755, 1068], whole=755) for given in (10, "smallest", "largest", "3x", "0.5x")]
+    [10, 755, 1068, 2265, 378]
+    """
+    if isinstance(iterations, int):
+        return iterations
+    if iterations in ("smallest", "largest"):
+        return min(batches) if iterations == "smallest" else max(batches)
+    return max(1, int(Fraction(iterations.removesuffix("x")) * whole + Fraction(1, 2)))
 
 
 def of_task(option: V | Mapping[str, V], task: str, otherwise: V) -> V:
@@ -98,6 +161,6 @@ def of_task(option: V | Mapping[str, V], task: str, otherwise: V) -> V:
 
 
 def unknown_tasks(option: str, named: object, tasks: Sequence[str]) -> list[Problem]:
-    """A problem for every name in an option that is no task of the stage."""
+    """A problem for every name in an option that is not a task of the stage."""
     names = dict.fromkeys(named) if isinstance(named, Mapping | list) else {}
     return [Problem(option, unknown("task", name, tasks, where="in the stage")) for name in names if name not in tasks]

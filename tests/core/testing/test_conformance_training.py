@@ -88,10 +88,10 @@ class DropsTheShortBatch(RoundRobin):
     """Leaves out the rows of a pass that do not fill a batch."""
 
     def group(self, step: int) -> Any:
-        group = [self.streams.next(task) for task in self.streams.tasks]
-        sizes = {task: min(8, stream.composer.size) for task, stream in self.streams._streams.items()}
-        full = [batch if len(batch.rows) == sizes[batch.task] else self.streams.next(batch.task) for batch in group]
-        return tuple(full)
+        group = [(stream, stream.next()) for stream in self.streams.values()]
+        return tuple(
+            batch if len(batch.rows) == min(8, stream.composer.size) else stream.next() for stream, batch in group
+        )
 
 
 @breaks("it uses the rows that it says")

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from taskloom.core import Labels, Split
 from taskloom.plugins.datasets import lexicon
-from taskloom.plugins.datasets.generated import Generated, GeneratedTask, _fresh
+from taskloom.plugins.datasets.generated import Generated, GeneratedTask
 from taskloom.plugins.datasets.grammar import SLOTS, Draw, Frame, Wording, draw_frame, say
-from taskloom.plugins.datasets.pairs import agreement, change, entailment, filled, in_words
-from taskloom.plugins.datasets.sentiment import sentiment
+from taskloom.plugins.datasets.rules import entailment, in_words, sentiment
 
 SPLITS = get_args(Split)
 each_task = pytest.mark.parametrize("task", get_args(GeneratedTask))
@@ -29,21 +28,6 @@ def rows(examples):
 
 def words(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
-
-
-@each_task
-def test_same_options_same_examples_other_seed_others(task):
-    one, same, other = (Generated(task=task, size=200, seed=seed) for seed in (3, 3, 4))
-    assert rows(one.load("train")) == rows(same.load("train")) != rows(other.load("train"))
-    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
-
-
-@each_task
-def test_content_sees_every_option(task):
-    options = [{}, {"size": 41}, {"dev_size": 21}, {"test_size": 21}, {"seed": 1}]
-    options += [{"noise": 0.9}] if task != "entailment" else []
-    small = {"size": 40, "dev_size": 20, "test_size": 20}
-    assert len({Generated(task=task, **{**small, **option}).fingerprint() for option in options}) == len(options)
 
 
 def test_the_corpus_is_the_same_on_every_machine():
@@ -93,15 +77,6 @@ def test_examples_do_not_repeat_and_are_well_formed(task):
             assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", text)
 
 
-def test_when_all_has_been_said_it_is_said_again():
-    class Everything(set[tuple[str, ...]]):
-        def __contains__(self, texts: object) -> bool:
-            return True
-
-    texts, label = _fresh("paraphrase", "dev", 1, Draw(0), Everything())
-    assert (len(texts), label) == (2, 1.0)
-
-
 @pytest.mark.parametrize(("task", "classes"), [("sentiment", 5), ("paraphrase", 2)])
 @pytest.mark.parametrize("size", [7, 300])
 def test_classes_are_balanced_at_any_size(task, classes, size):
@@ -119,11 +94,6 @@ def test_similarities_fill_their_range():
     assert labels.min() == 0.0
     assert labels.max() == 5.0
     assert (np.histogram(labels, bins=5, range=(0, 5))[0] > 100).all()
-
-
-def test_entailment_has_three_texts_and_no_labels():
-    data = Generated(task="entailment", size=10)
-    assert (data.columns, data.labels, data.load("dev").labels) == (3, None, None)
 
 
 def test_noise_moves_training_labels_and_nothing_else():
@@ -150,36 +120,6 @@ def test_no_word_has_two_meanings_and_there_are_hundreds():
     assert len(lexicon.WHERE) == len(lexicon.PLACES)
     corpus = [Generated(task=task).load("train") for task in get_args(GeneratedTask)]
     assert len({word for e in corpus for column in e.columns for text in column for word in words(text)}) > 400
-
-
-def test_opposites_go_both_ways():
-    for pairs in (
-        lexicon.OPPOSITE_DEEDS,
-        lexicon.OPPOSITE_DEALINGS,
-        lexicon.OPPOSITE_QUALITIES,
-        lexicon.OPPOSITE_TRAITS,
-    ):
-        assert all(pairs[b] == a != b for a, b in pairs.items())
-    assert [lexicon.DEEDS[i][0][0] for i in (0, lexicon.OPPOSITE_DEEDS[0])] == ["bought", "sold"]
-
-
-@given(frames, frames)
-def test_agreement_is_symmetric_and_full_only_for_the_same_meaning(a: Frame, b: Frame):
-    assert 0.0 <= agreement(a, b) == agreement(b, a) <= 5.0
-    assert agreement(a, a) == 5.0
-    assert (agreement(a, b) == 5.0) == (a == b)
-
-
-@given(frames, draws)
-def test_each_change_of_a_slot_makes_meanings_less_alike(frame: Frame, draw: Draw):
-    before, changed = 5.0, frame
-    for slot in draw.shuffled(filled(frame)):
-        changed = change(changed, slot, draw)
-        assert not (changed.personal and changed.agent == changed.object)
-        assert getattr(changed, slot) != getattr(frame, slot)
-        assert agreement(frame, changed) < before
-        before = agreement(frame, changed)
-    assert before == 0.0
 
 
 @given(frames, draws)

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import DataError, Examples, Labels
-from taskloom.core.testing import check
-from taskloom.plugins.datasets.sick import SICK
-from taskloom.plugins.datasets.snli import SNLI
+from taskloom.plugins.datasets import SICK, SNLI
 
 SPLITS: Any = ("train", "dev", "test")
 Pair = tuple[str, str, str]  # label, premise, hypothesis
@@ -82,12 +80,12 @@ def test_snli_pairs_have_three_classes_and_no_undecided_rows(tmp_path: Path) -> 
         assert examples.skipped == ()
 
 
-def test_many_undecided_rows_are_no_error(tmp_path: Path) -> None:
+def test_many_undecided_rows_are_not_an_error(tmp_path: Path) -> None:
     assert len(snli(tmp_path, [("-", "a", "b")] * 50 + GOOD, strict=True).load("train")) == len(GOOD) - 1
 
 
-def test_nothing_but_undecided_rows_is_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"snli_1\.0_dev\.jsonl: none of its 5 rows is meant here"):
+def test_nothing_but_undecided_rows_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"snli_1\.0_dev\.jsonl: none of its 5 rows"):
         snli(tmp_path, [("-", "a", "b")] * 5).load("dev")
 
 
@@ -100,18 +98,6 @@ def test_snli_triples_by_hand(tmp_path: Path) -> None:
         ("A dog runs.", "Something moves.", "There is no dog."),  # the third contradiction finds no entailment
     ]
     assert examples.ids == ("p0+p3", "p6+p7")
-
-
-def test_a_sentence_counts_once_and_one_that_is_both_not_at_all(tmp_path: Path) -> None:
-    pairs = [
-        ("entailment", "p", "e"),
-        ("entailment", "p", "e"),
-        ("entailment", "p", "both"),
-        ("contradiction", "p", "both"),
-        ("contradiction", "p", "c"),
-        ("contradiction", "p", "d"),
-    ]
-    assert triples(snli(tmp_path, pairs, "triples").load("train")) == [("p", "e", "c")]
 
 
 words = st.sampled_from([f"text {n}" for n in range(4)])
@@ -129,7 +115,7 @@ def test_triples_are_what_the_pairs_say(pairs: list[Pair]) -> None:
             follows, against = said[premise, "entailment"], said[premise, "contradiction"]
             sizes[premise] = min(len(follows - against), len(against - follows))
         if not any(sizes.values()):
-            with pytest.raises(DataError, match=r"no triples|is meant here"):
+            with pytest.raises(DataError, match=r"no triples|none of its"):
                 data.load("train")
             return
         found = triples(data.load("train"))
@@ -166,13 +152,7 @@ def test_too_many_bad_rows_are_counted_among_those_that_are_meant(tmp_path: Path
         snli(tmp_path, [("-", "a", "b")] * 900 + good * 100 + [("x", "a", "b")] * 2).load("train")
 
 
-def test_a_folder_without_the_files_says_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "snli_1.0_train.txt").write_text("x")
-    with pytest.raises(DataError, match=r"no file 'snli_1\.0_train\.jsonl'; did you mean 'snli_1\.0_train\.txt'"):
-        SNLI(task="entailment", dir=str(tmp_path)).load("train")
-
-
-def test_content_follows_the_files_and_the_form_and_not_the_place(tmp_path: Path) -> None:
+def test_the_fingerprint_follows_the_files_and_the_task_and_not_the_place(tmp_path: Path) -> None:
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
     a, b = snli(tmp_path / "a", GOOD), snli(tmp_path / "b", GOOD)
@@ -182,16 +162,6 @@ def test_content_follows_the_files_and_the_form_and_not_the_place(tmp_path: Path
     assert a.fingerprint() != snli(tmp_path / "a", GOOD, limit=3).fingerprint()
     (tmp_path / "a" / "snli_1.0_test.jsonl").unlink()
     assert a.fingerprint() == b.fingerprint()
-
-
-@pytest.mark.parametrize("task", ["entailment", "triples"])
-def test_snli_keeps_the_laws_of_data_sets(tmp_path: Path, task: Any) -> None:
-    snli(tmp_path, GOOD)
-    other = [(label, f"Here {premise}", hypothesis) for label, premise, hypothesis in GOOD]
-    (tmp_path / "snli_1.0_dev.jsonl").write_text(snli_lines(other), encoding="utf-8")
-    check(SNLI, task=task, dir=str(tmp_path))
-    check(SNLI, task=task, dir=str(tmp_path), limit=1)
-    assert len(SNLI(task=task, dir=str(tmp_path), limit=1).load("train")) == 1
 
 
 # SICK, the real file
@@ -287,24 +257,5 @@ def test_a_missing_column_or_split_is_an_error(tmp_path: Path) -> None:
     header = HEADER.replace("SemEval_set", "set")
     with pytest.raises(DataError, match="no column 'SemEval_set'"):
         sick(tmp_path, [row(1)], header).load("train")
-    with pytest.raises(DataError, match="none of its 1 rows is meant here"):
+    with pytest.raises(DataError, match="none of its 1 rows"):
         sick(tmp_path, [row(1)]).load("dev")
-
-
-def test_sick_contents_differ_by_form(tmp_path: Path) -> None:
-    contents = {sick(tmp_path, [row(1)], task=task).fingerprint() for task in ("entailment", "relatedness", "triples")}
-    assert len(contents) == 3
-
-
-@pytest.mark.parametrize("task", ["entailment", "relatedness", "triples"])
-def test_sick_keeps_the_laws_of_data_sets(tmp_path: Path, task: Any) -> None:
-    rows = []
-    for part in PARTS.values():
-        for n, relation in enumerate(("entails", "contradicts") * 3):
-            first = f"premise {n // 2} {part}"
-            words = [f"A_{relation}_B", "B_neutral_A", part]
-            rows.append([f"{part}{n}", first, f"other {n} {part}", "NEUTRAL", "2.5", *words])
-    sick(tmp_path, rows)
-    check(SICK, task=task, dir=str(tmp_path))
-    check(SICK, task=task, dir=str(tmp_path), limit=2)
-    assert len(SICK(task=task, dir=str(tmp_path), limit=2).load("train")) == 2

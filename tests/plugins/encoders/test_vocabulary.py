@@ -128,28 +128,6 @@ def test_a_vocabulary_needs_a_token_for_unknown_words(tmp_path: Path) -> None:
         word_pieces(tmp_path)
 
 
-SETTINGS = ("cls_token", "sep_token", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("[CLS]"),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("content") | st.text(max_size=3), inner),
-    max_leaves=4,
-)
-
-
-@given(st.dictionaries(st.sampled_from(SETTINGS), json_values) | json_values)
-def test_settings_of_any_type_are_used_or_refused_in_words(
-    tmp_path_factory: pytest.TempPathFactory, settings: object
-) -> None:
-    folder = tmp_path_factory.mktemp("settings")
-    (folder / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\nhello\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    try:
-        assert word_pieces(folder).tokenize(["hello"])[0].tolist() == [3]
-    except WeightsError as error:
-        said = str(error)
-        assert str(folder) in said and "\n" not in said  # noqa: PT018
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -163,18 +141,6 @@ def test_settings_of_the_wrong_type_are_named(plain_folder: Path, settings: obje
     (plain_folder / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(WeightsError, match=rf"tokenizer_config\.json: {message}"):
         word_pieces(plain_folder)
-
-
-def test_settings_without_end_are_refused(plain_folder: Path) -> None:
-    (plain_folder / "tokenizer_config.json").write_text("[" * 100_000)
-    with pytest.raises(WeightsError, match=r"tokenizer_config\.json cannot be read"):
-        word_pieces(plain_folder)
-
-
-def test_settings_that_are_null_are_as_if_left_out(plain_folder: Path) -> None:
-    (plain_folder / "tokenizer_config.json").write_text(json.dumps(dict.fromkeys(SETTINGS)))
-    found = [ids.tolist() for ids in word_pieces(plain_folder).tokenize(ODD)]
-    assert found == [ids.tolist() for ids in _default(plain_folder).tokenize(ODD)]
 
 
 @given(st.lists(st.text(max_size=40), max_size=5), st.integers(6, 10_000))

@@ -1,37 +1,58 @@
-"""Heads: their scores against layers written out by hand, and what they decide."""
+"""Heads: their scores worked out layer by layer, where they drop, what they decide, and symmetry."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, linear
 
-from taskloom.core import Head, Labels, SharedModules, bind_generator
-from taskloom.plugins.heads import Cosine, Linear
+from taskloom.core import SEQUENCES, Dropout, Head, Labels, SharedModules, Task, arrange, bind_generator, predict
+from taskloom.plugins.datasets import Generated
+from taskloom.plugins.encoders import MinBert
+from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, CosineSigmoid, Embedding, Linear, SharedLayer
+from taskloom.plugins.losses import MSE
+from taskloom.plugins.metrics import Pearson
 from taskloom.plugins.similarity import cosine_of
 
 CLASSES, BINARY, VALUES = Labels.of_classes(5), Labels.of_classes(2), Labels.of_range(0, 5)
+PH, DPH, DPHA = {}, {"difference": True}, {"difference": True, "activation": "tanh"}  # type: ignore[var-annotated]
+seeds = st.integers(0, 10**6)
 
 
-def built(head: Head, *, width: int = 6, outputs: int = 1, labels: Labels = VALUES, seed: int = 0) -> Any:
+def built(head: Head, *, outputs: int = 1, labels: Labels = VALUES, seed: int = 0, width: int = 6) -> Any:
     generator = torch.Generator().manual_seed(seed)
     head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=SharedModules())
     return head.eval()
 
 
-def vectors(sequences: int, rows: int = 4, width: int = 6, seed: int = 1) -> Tensor:
-    return torch.randn(sequences, rows, width, generator=torch.Generator().manual_seed(seed))
+def draw(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def naive_cosine(u: Any, v: Any) -> float:
+    return float(np.dot(u, v) / max(np.linalg.norm(u) * np.linalg.norm(v), 1e-8))
+
+
+def numbers(layer: Any) -> tuple[Any, Any]:
+    return layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()
+
+
+# Scores
 
 
 def test_linear_without_layers_is_one_linear_map() -> None:
-    head, x = built(Linear(), outputs=5, labels=CLASSES), vectors(1)
+    head, x = built(Linear(), outputs=5, labels=CLASSES), draw(1, 4, 6)
     torch.testing.assert_close(head(x).score, linear(x[0], head.last.weight, head.last.bias))
     assert head(x).vectors is x
 
 
 def test_linear_reads_a_pair_as_both_vectors_side_by_side() -> None:
-    head, x = built(Linear(reads="pair"), outputs=3, labels=CLASSES), vectors(2)
+    head, x = built(Linear(reads="pair"), outputs=3, labels=CLASSES), draw(2, 4, 6)
     assert head.last.weight.shape == (3, 12)
     torch.testing.assert_close(head(x).score, linear(torch.cat([x[0], x[1]], 1), head.last.weight, head.last.bias))
     assert not torch.allclose(head(x).score, head(x.flip(0)).score)
@@ -39,7 +60,7 @@ def test_linear_reads_a_pair_as_both_vectors_side_by_side() -> None:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_linear_layers_are_linear_relu_dropout(layers: int) -> None:
-    head, x = built(Linear(layers=layers, dropout=0.5)), vectors(1)
+    head, x = built(Linear(layers=layers, dropout=0.5)), draw(1, 4, 6)
     parts = [type(part).__name__ for part in head.front]
     assert parts == ["Dropout", *["Linear", "ReLU", "Dropout"] * layers]
     h = x[0]
@@ -48,54 +69,16 @@ def test_linear_layers_are_linear_relu_dropout(layers: int) -> None:
     torch.testing.assert_close(head(x).score, linear(h, head.last.weight, head.last.bias)[:, 0])
 
 
-def test_one_number_has_no_second_dimension() -> None:
-    assert built(Linear(reads="joint"))(vectors(1, rows=1)).score.shape == (1,)
-    assert built(Linear(), outputs=5, labels=CLASSES)(vectors(1, rows=1)).score.shape == (1, 5)
-
-
-def test_dropout_draws_from_the_bound_generator_in_training_only() -> None:
-    head, x = built(Linear(dropout=0.5)), vectors(1)
-    still = head(x).score
-    assert head(x).score.equal(still)
-    head.train()
-    bind_generator(head, torch.Generator().manual_seed(7))
-    first, second = head(x).score, head(x).score
-    bind_generator(head, torch.Generator().manual_seed(7))
-    assert head(x).score.equal(first)
-    assert not first.equal(second)
-
-
-def test_linear_decides_in_the_units_of_the_labels() -> None:
-    logits = torch.tensor([[0.1, 0.9, 0.0], [2.0, 1.0, 3.0]])
-    assert built(Linear(), outputs=3, labels=Labels.of_classes(3)).decide(logits).tolist() == [1, 2]
-    numbers = torch.tensor([-0.1, 0.0, 0.1, 1.6, 9.0])
-    assert built(Linear(), labels=BINARY).decide(numbers).tolist() == [0, 0, 1, 1, 1]
-    assert built(Linear(), labels=CLASSES).decide(numbers).tolist() == [0, 0, 0, 2, 4]
-    assert built(Linear(), labels=VALUES).decide(numbers).equal(numbers)
-
-
 def test_cosine_is_torchs_cosine_scaled() -> None:
-    x = vectors(2)
+    x = draw(2, 4, 6)
     torch.testing.assert_close(built(Cosine())(x).score, 5 * cosine_similarity(x[0], x[1]))
     torch.testing.assert_close(built(Cosine(scale=2, relu=True))(x).score, 2 * cosine_similarity(x[0], x[1]).relu())
-
-
-def test_cosine_by_hand() -> None:
-    x = torch.tensor([[[3.0, 4.0]], [[4.0, 3.0]]])
-    assert built(Cosine(), width=2)(x).score.item() == pytest.approx(5 * 24 / 25)
-
-
-def test_cosine_of_a_zero_vector_is_zero_with_a_finite_gradient() -> None:
-    x = torch.zeros(3, 4, requires_grad=True)
-    cosine = cosine_of(x, torch.ones(3, 4))
-    cosine.sum().backward()
-    assert cosine.tolist() == [0, 0, 0]
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
+    by_hand = torch.tensor([[[3.0, 4.0]], [[4.0, 3.0]]])
+    assert built(Cosine(), width=2)(by_hand).score.item() == pytest.approx(5 * 24 / 25)
 
 
 def test_cosine_layers_are_shared_by_both_texts_and_losses_see_their_output() -> None:
-    head, x = built(Cosine(layers=2)), vectors(2)
+    head, x = built(Cosine(layers=2)), draw(2, 4, 6)
     same = head(torch.stack([x[0], x[0]]))
     torch.testing.assert_close(same.score, torch.full((4,), 5.0))
     prediction = head(x)
@@ -104,18 +87,200 @@ def test_cosine_layers_are_shared_by_both_texts_and_losses_see_their_output() ->
     assert (prediction.score >= 0).all()
 
 
-def test_cosine_losses_see_the_dropped_out_vectors() -> None:
-    head, x = built(Cosine(dropout=0.5)), vectors(2)
-    head.train()
-    bind_generator(head, torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("options", [{}, {"steepness": 3.0, "scale": 2.0}])
+def test_cosine_sigmoid_is_its_formula(options: dict[str, Any]) -> None:
+    head, x = built(CosineSigmoid(**options)), draw(2, 4, 6)
+    w, b = numbers(head.front[1])
+    for row, found in enumerate(head(x).score.tolist()):
+        u, v = (w @ side[row].double().numpy() + b for side in x)
+        cosine = naive_cosine(u, v)
+        expected = options.get("scale", 5.0) / (1 + np.exp(-options.get("steepness", 20.0) * cosine))
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_cosine_sigmoid_projects_both_texts_alike_and_shows_it_to_losses() -> None:
+    head, x = built(CosineSigmoid()), draw(2, 4, 6)
     prediction = head(x)
-    assert (prediction.vectors == 0).any()
-    torch.testing.assert_close(prediction.score, 5 * cosine_of(prediction.vectors[0], prediction.vectors[1]))
+    torch.testing.assert_close(prediction.vectors, torch.stack([head.front(x[0]), head.front(x[1])]))
+    torch.testing.assert_close(head(x.flip(0)).score, prediction.score)
+    same = head(torch.stack([x[0], x[0]])).score
+    torch.testing.assert_close(same, torch.full((4,), 5 / (1 + np.exp(-20.0))))
 
 
-def test_cosine_decides_in_the_units_of_the_labels() -> None:
-    score = torch.tensor([-5.0, 2.4, 2.5, 5.0])
-    assert built(Cosine(), labels=BINARY).decide(score).tolist() == [0, 0, 1, 1]
-    assert built(Cosine(threshold=0.9), labels=BINARY).decide(score).tolist() == [0, 0, 0, 1]
-    assert built(Cosine(), labels=CLASSES).decide(score).tolist() == [0, 2, 2, 4]
-    assert built(Cosine(), labels=VALUES).decide(score).equal(score)
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_cosine_features_is_linear_in_both_vectors_and_their_cosine(outputs: int) -> None:
+    head, x = built(CosineFeatures(), outputs=outputs, labels=Labels.of_classes(3)), draw(2, 4, 6)
+    w, b = numbers(head.last)
+    assert w.shape == (outputs, 2 * 6 + 1)
+    prediction = head(x)
+    for row, found in enumerate(prediction.score.reshape(4, outputs).tolist()):
+        u, v = x[0, row].double().numpy(), x[1, row].double().numpy()
+        features = np.concatenate([u, v, [naive_cosine(u, v)]])
+        assert found == pytest.approx((w @ features + b).tolist(), abs=1e-6)
+    assert prediction.vectors is x
+    assert prediction.score.shape == ((4,) if outputs == 1 else (4, 3))
+
+
+@pytest.mark.parametrize("options", [PH, DPH, DPHA], ids=["PH", "DPH", "DPHA"])
+def test_both_orders_is_a_logit_per_view_and_a_layer_over_them(options: dict[str, Any]) -> None:
+    head, x = built(BothOrders(**options)), draw(2, 4, 6)
+    weights = [numbers(view) for view in head.views]
+    last, bias = numbers(head.last)
+    assert len(weights) == last.shape[1] == (3 if options else 2)
+    prediction = head(x)
+    for row, found in enumerate(prediction.score.tolist()):
+        p, q = x[0, row].double().numpy(), x[1, row].double().numpy()
+        logits = [float((w @ view + b)[0]) for (w, b), view in zip(weights, (p, q, p - q), strict=False)]
+        if "activation" in options:
+            logits = [float(np.tanh(logit)) for logit in logits]
+        assert found == pytest.approx(float(last[0] @ logits + bias[0]), abs=1e-6)
+    assert prediction.vectors is x
+
+
+@pytest.mark.parametrize("reads", ["single", "pair", "triple"])
+def test_embedding_passes_vectors_on_and_has_no_weights(reads: Any) -> None:
+    head, x = built(Embedding(reads=reads)).train(), draw(SEQUENCES[reads], 4, 6)
+    prediction = head(x)
+    assert prediction.vectors is x
+    assert not list(head.parameters())
+    pairs = [0.0] * 4 if reads == "single" else [naive_cosine(u, v) for u, v in zip(*x[:2].numpy(), strict=True)]
+    assert prediction.score.tolist() == pytest.approx(pairs)
+
+
+def test_embedding_is_refused_by_a_loss_that_needs_a_score() -> None:
+    task = Task("sts", Generated(task="similarity"), Embedding(), MSE(), Pearson())
+    (problem,) = task.problems()
+    assert "head 'embedding' gives only vectors" in problem.message
+
+
+# Where vectors are dropped
+
+
+def dropping_linear(head: Any, drop: Dropout, x: Tensor) -> Tensor:
+    return head.last(drop(x[0]))[:, 0]  # type: ignore[no-any-return]
+
+
+def dropping_cosine(head: Any, drop: Dropout, x: Tensor) -> Tensor:
+    return 5 * cosine_of(*drop(x))
+
+
+def dropping_sigmoid(head: Any, drop: Dropout, x: Tensor) -> Tensor:
+    return 5 * (20 * cosine_of(*head.front[1](drop(x)))).sigmoid()
+
+
+def dropping_features(head: Any, drop: Dropout, x: Tensor) -> Tensor:
+    cosine = cosine_of(x[0], x[1])  # of the whole vectors
+    return head.last(drop(torch.cat([x[0], x[1], cosine[:, None]], 1)))[:, 0]  # type: ignore[no-any-return]
+
+
+def dropping_orders(head: Any, drop: Dropout, x: Tensor) -> Tensor:
+    p, q = drop(x)
+    logits = [view(y) for view, y in zip(head.views, (p, q, p - q), strict=True)]
+    return head.last(torch.cat(logits, 1))[:, 0]  # type: ignore[no-any-return]
+
+
+def dropping_before_the_shared_layer(head: Any, drop: Dropout, x: Tensor) -> Tensor:
+    return cosine_of(*head.layer.linear(drop(x)).tanh())
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (Linear(dropout=0.5), dropping_linear),
+        (Cosine(dropout=0.5), dropping_cosine),
+        (CosineSigmoid(dropout=0.5), dropping_sigmoid),
+        (CosineFeatures(dropout=0.5), dropping_features),
+        (BothOrders(dropout=0.5, difference=True), dropping_orders),
+        (SharedLayer(head=Embedding(), dropout=0.5), dropping_before_the_shared_layer),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_vectors_are_dropped_where_the_head_says(head: Head, expected: Callable[..., Tensor]) -> None:
+    x, drop = draw(SEQUENCES[head.reads], 4, 6), Dropout(0.5)
+    built(head).train()
+    for module in (head, drop):
+        bind_generator(module, torch.Generator().manual_seed(3))
+    score = head(x).score
+    torch.testing.assert_close(score, expected(head, drop, x))
+    assert not torch.allclose(score, head.eval()(x).score)
+
+
+# The order of texts
+
+
+def with_equal_orders(head: Any) -> Any:
+    """The head with one layer's weights in both orders, and equal weights on their logits."""
+    with torch.no_grad():
+        head.views[1].load_state_dict(head.views[0].state_dict())
+        head.last.weight[0, 1] = head.last.weight[0, 0]
+    return head
+
+
+@settings(max_examples=25)
+@given(seed=seeds, activation=st.sampled_from(["none", "tanh", "relu", "gelu"]))
+def test_without_difference_and_with_equal_layers_the_order_does_not_matter(seed: int, activation: Any) -> None:
+    head, x = with_equal_orders(built(BothOrders(activation=activation), seed=seed)), draw(2, 4, 6, seed=seed)
+    torch.testing.assert_close(head(x.flip(0)).score, head(x).score)
+
+
+@settings(max_examples=25)
+@given(seed=seeds, options=st.sampled_from([DPH, DPHA]))
+def test_with_equal_layers_only_the_difference_tells_the_orders_apart(seed: int, options: dict[str, Any]) -> None:
+    head, x = with_equal_orders(built(BothOrders(**options), seed=seed)), draw(2, 4, 6, seed=seed)
+    # The difference changes sign with the order, and so does its logit (whose bias begins at 0), even through tanh.
+    logit = head.act(head.views[2](x[0] - x[1]))[:, 0]
+    torch.testing.assert_close(head(x).score - head(x.flip(0)).score, 2 * head.last.weight[0, 2] * logit)
+    same = torch.stack([x[0], x[0]])
+    torch.testing.assert_close(head(same).score, head(same.flip(0)).score)
+
+
+def test_swapped_texts_reach_the_head_as_swapped_orders() -> None:
+    encoder = MinBert(layers=1, width=16, heads=2, vocabulary=256)
+    encoder.build(generator=torch.Generator().manual_seed(0))
+    encoder.eval()
+    a, b = encoder.tokenize(["one dog runs", "red"]), encoder.tokenize(["a cat", "the green car"])
+    head = with_equal_orders(built(BothOrders(), width=16))
+    scores, seen = [], []
+    for columns in ([a, b], [b, a]):
+        prediction = predict(encoder, head, arrange(columns, head.reads, encoder.special_tokens, encoder.max_length))
+        scores.append(prediction.score)
+        seen.append(prediction.vectors)
+    torch.testing.assert_close(seen[0], seen[1].flip(0))
+    assert not torch.allclose(seen[0][0], seen[0][1])
+    torch.testing.assert_close(scores[0], scores[1])
+
+
+def test_the_gradient_to_the_encoder_is_not_all_but_cut_by_the_last_layer() -> None:
+    """Over many draws, the weights over the logits are as large as those of torch's own linear layers."""
+    drawn = torch.cat([built(BothOrders(difference=True), seed=seed).last.weight.flatten() for seed in range(200)])
+    assert drawn.std().item() == pytest.approx(1 / 3, rel=0.1)  # U(±1/√3) has a deviation of 1/3
+
+
+# Decisions
+
+
+@pytest.mark.parametrize(
+    ("head", "bound"),
+    [
+        (Linear(), 0.0),
+        (Cosine(), 2.5),
+        (Cosine(threshold=0.9), 4.5),
+        (CosineSigmoid(), 2.5),
+        (CosineSigmoid(scale=1.0), 0.5),
+        (CosineFeatures(), 0.0),
+        (BothOrders(), 0.0),
+        (Embedding(), 0.5),
+        (SharedLayer(head=Cosine()), 2.5),
+    ],
+)
+def test_one_number_is_decided_in_the_units_of_the_labels(head: Head, bound: float) -> None:
+    score = torch.tensor([bound - 0.1, bound + 0.1])
+    assert built(head, labels=BINARY).decide(score).tolist() == [0, 1]
+    assert built(head, labels=VALUES).decide(score).equal(score)
+    assert built(head, labels=CLASSES).decide(torch.tensor([-3.0, 1.2, 2.9, 9.0])).tolist() == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("head", [Linear(), CosineFeatures()], ids=lambda head: head.name)
+def test_logits_are_decided_for_the_largest(head: Head) -> None:
+    logits = torch.tensor([[0.1, 0.9, 0.0], [2.0, 1.0, 3.0]])
+    assert built(head, outputs=3, labels=Labels.of_classes(3)).decide(logits).tolist() == [1, 2]

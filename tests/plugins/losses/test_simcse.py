@@ -1,6 +1,5 @@
 """SimCSE: its matrix, its three forms, and a first stage of training that does what it is for."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from small_runs import run_grid
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from taskloom.core import (
-    Event,
     Labels,
     Prediction,
     Replay,
@@ -32,11 +31,6 @@ from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.plugins.heads.embedding import Embedding
 from taskloom.plugins.losses.simcse import SimCSE
 from taskloom.plugins.similarity import cosine_of
-from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
 
 NOTHING = torch.zeros(2)
 
@@ -90,34 +84,6 @@ def test_it_is_cross_entropy_over_the_written_out_matrix(seed: int, rows: int, s
     torch.testing.assert_close(SimCSE(temperature=tau)(prediction, NOTHING), expected)
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 10**6), sequences=st.integers(2, 3))
-def test_only_directions_count(seed: int, sequences: int) -> None:
-    vectors = draw(seed, sequences, 4, 5)
-    lengths = draw(seed + 1, sequences, 4, 1).exp()
-    torch.testing.assert_close(SimCSE()(seen(vectors * lengths), NOTHING), SimCSE()(seen(vectors), NOTHING))
-
-
-@settings(max_examples=25)
-@given(seed=st.integers(0, 10**6))
-def test_contradictions_can_only_make_it_harder(seed: int) -> None:
-    vectors = draw(seed, 3, 4, 5)
-    loss = SimCSE()
-    assert loss(seen(vectors), NOTHING) > loss(seen(vectors[:2]), NOTHING) > 0
-
-
-def test_the_gradient_draws_partners_together_and_pushes_contradictions_away() -> None:
-    vectors = draw(3, 3, 4, 5).requires_grad_()
-    SimCSE(temperature=0.5)(seen(vectors), NOTHING).backward()
-    assert vectors.grad is not None
-    with torch.no_grad():
-        before, after = (normalize(x, dim=-1) for x in (vectors, vectors - 0.05 * vectors.grad))
-        to_own, to_own_after = ((x[0] * x[1]).sum(-1).mean() for x in (before, after))
-        away, away_after = ((x[0] @ x[2].T).mean() for x in (before, after))
-    assert to_own_after > to_own
-    assert away_after < away
-
-
 # The three forms
 
 
@@ -165,26 +131,9 @@ def test_unsupervised_compares_two_different_dropouts_and_learns_from_both() -> 
     assert all(parameter.grad is not None for parameter in model.encoder.parameters())
 
 
-def test_without_dropout_the_two_passes_are_one() -> None:
-    model = Model("single", dropout=0.0)
-    prediction = model.predict()
-    vectors = normalize(prediction.vectors[0].double(), dim=-1)
-    expected = cross_entropy(vectors @ vectors.T / 0.05, torch.arange(6))
-    assert SimCSE()(prediction, NOTHING).item() == pytest.approx(expected.item(), rel=1e-4)
-
-
 def test_one_text_needs_a_replay() -> None:
     with pytest.raises(TrainingError, match="loss 'simcse' needs a prediction that can be replayed"):
         SimCSE()(seen(draw(0, 1, 2, 3)), NOTHING)
-
-
-@pytest.mark.parametrize("reads", ["single", "pair", "triple"])
-def test_what_the_head_reads_decides(reads: Any) -> None:
-    prediction = Model(reads).predict()
-    value = SimCSE()(prediction, NOTHING)
-    assert value.isfinite()
-    if reads != "single":  # no second pass
-        assert value.equal(SimCSE()(seen(prediction.vectors), NOTHING))
 
 
 def test_pairs_with_labels_are_refused_with_a_way_out() -> None:
@@ -237,12 +186,7 @@ def test_a_first_stage_on_triples_teaches_the_encoder_and_is_shared(tmp_path: Pa
         {"label": "pretrained"},
         {"label": "tuned", "set": {"stages.1.epochs": 1, "stages.1.optimizer.lr": 0.001}},
     ]
-    path = tmp_path / "grid.json"
-    path.write_text(json.dumps({"base": base, "cells": cells}))
-    catalogue, events = load_catalogue(), list[Event]()
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(path)), catalogue, ledger)
-        outcome = run_plan(plan, catalogue, ledger, listen=events.append)
+    plan, outcome, events = run_grid(tmp_path / "r", {"base": base, "cells": cells})
     assert (outcome.finished, outcome.failed) == (3, 0)
     ids = {cell.label: cell.id for cell in plan.cells}
 

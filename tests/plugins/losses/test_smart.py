@@ -1,23 +1,16 @@
 """SMART: its perturbation, its gradient, what it costs, and the moving average of its proximal term."""
 
-import json
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from taskloom.core import (
-    Event,
     Head,
-    Job,
     Labels,
     Loss,
     Prediction,
@@ -29,22 +22,15 @@ from taskloom.core import (
     derive_generator,
     predict,
 )
-from taskloom.core.testing import check, laws
-from taskloom.plugins.combiners import PCGrad
+from taskloom.core.testing import check
 from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.plugins.heads.cosine import Cosine
 from taskloom.plugins.heads.linear import Linear
 from taskloom.plugins.losses.binary_cross_entropy import BinaryCrossEntropy
 from taskloom.plugins.losses.cosine_embedding import CosineEmbedding
 from taskloom.plugins.losses.cross_entropy import CrossEntropy
-from taskloom.plugins.losses.divergence import divergence_of
 from taskloom.plugins.losses.mse import MSE
 from taskloom.plugins.losses.smart import Smart
-from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.training.checkpoint import load_module_state, module_state, save_folder
-from taskloom.runs.training.optimize import GroupStep
-from taskloom.runs.training.stage import StageState
-from taskloom.runs.training.train import Run, train
 
 Kind = Literal["classes", "logit", "score", "vectors"]
 LABELS = {
@@ -143,20 +129,6 @@ def written_out(kind: Kind, one: Tensor, other: Tensor) -> Tensor:
 # Divergence
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["kl", "squared_error"]), columns=st.integers(0, 4))
-def test_a_divergence_is_symmetric_and_zero_only_for_equals(seed: int, kind: Any, columns: int) -> None:
-    shape = (3, columns + 1) if columns else (3,)
-    one, other = torch.randn(2, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    apart = divergence_of(one, other, kind)
-    assert apart.shape == (3,)
-    torch.testing.assert_close(apart, divergence_of(other, one, kind))
-    assert (apart > 0).all()
-    assert not divergence_of(one, one, kind).any()
-    if kind == "kl" and columns:  # of distributions: a constant added to all logits of an example is nothing
-        torch.testing.assert_close(divergence_of(one + 3, other, kind), apart)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_divergence_is_the_textbooks(kind: Kind) -> None:
     case = Case(kind)
@@ -164,12 +136,6 @@ def test_the_divergence_is_the_textbooks(kind: Kind) -> None:
     other = replay_of(prediction)(replay_of(prediction).embedded + 0.3)
     expected = written_out(kind, case.outputs(prediction), case.outputs(other))
     torch.testing.assert_close(case.smart()._distance(prediction, other), expected)
-
-
-def test_one_logit_is_two() -> None:
-    one, other = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    two = [torch.stack([torch.zeros_like(s), s], 1) for s in (one, other)]
-    torch.testing.assert_close(divergence_of(one, other, "kl"), divergence_of(two[0], two[1], "kl"))
 
 
 def test_the_divergence_can_be_chosen() -> None:
@@ -215,30 +181,6 @@ def test_the_first_step_goes_up_the_gradient_of_finite_differences(kind: Kind, b
     torch.testing.assert_close(loss.perturbation(prediction), expected, rtol=1e-4, atol=1e-6)
 
 
-@settings(max_examples=20)
-@given(
-    kind=st.sampled_from(KINDS),
-    epsilon=st.sampled_from([1e-6, 1e-3, 0.5]),
-    noise=st.sampled_from([1e-5, 1e-2]),
-    steps=st.integers(1, 3),
-    seed=st.integers(0, 99),
-)
-def test_each_tokens_perturbation_stays_in_its_bound(
-    kind: Kind, epsilon: float, noise: float, steps: int, seed: int
-) -> None:
-    case = Case(kind)
-    prediction = case.predict()
-    options = {"noise": noise, "epsilon": epsilon, "steps": steps}
-    clipped = case.smart(seed, bound="project", **options).perturbation(prediction).abs().amax(1)
-    assert clipped.shape == TOKENS.ids.shape
-    assert (clipped <= epsilon).all()
-    near = case.smart(seed, bound="normalise", **options).perturbation(prediction).abs().amax(1)
-    assert (near < 1).all()
-    assert (near > 0).all()
-    if epsilon < noise / 100:  # ε only guards the division
-        assert (near > 0.9).all()
-
-
 def test_at_the_papers_values_the_two_readings_are_orders_of_magnitude_apart() -> None:
     case = Case("classes")
     prediction = case.predict()
@@ -247,20 +189,6 @@ def test_at_the_papers_values_the_two_readings_are_orders_of_magnitude_apart() -
     torch.testing.assert_close(
         clipped, torch.full_like(clipped, 1e-5)
     )  # η is a hundred times ε: each token at its bound
-
-
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_more_steps_move_the_prediction_further(steps: int) -> None:
-    case = Case("score")
-    prediction = case.predict()
-
-    @torch.no_grad()
-    def apart(loss: Smart) -> float:
-        moved = replay_of(prediction)(replay_of(prediction).embedded + loss.perturbation(prediction))
-        return float((moved.score - prediction.score).square().sum())
-
-    options: dict[str, Any] = {"bound": "project", "epsilon": 0.05, "step": 0.02, "noise": 1e-4}
-    assert apart(case.smart(steps=steps + 1, **options)) > apart(case.smart(steps=steps, **options))
 
 
 def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
@@ -273,35 +201,6 @@ def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
 
 
 # The loss
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bound", ["normalise", "project"])
-def test_the_gradient_is_that_of_finite_differences_with_the_perturbation_held(kind: Kind, bound: Any) -> None:
-    case = Case(kind)
-    loss = case.smart(weight=2.0, noise=0.1, step=0.5, epsilon=0.2, bound=bound)
-    delta = case.smart(noise=0.1, step=0.5, epsilon=0.2, bound=bound).perturbation(case.predict())
-
-    def value() -> Tensor:
-        prediction = case.predict()
-        replay = replay_of(prediction)
-        moved = replay(replay.embedded + delta)
-        apart = written_out(kind, case.outputs(prediction), case.outputs(moved)).mean()
-        return case.wrapped()(prediction, case.target) + 2.0 * apart  # type: ignore[no-any-return]
-
-    found = loss(case.predict(), case.target)
-    torch.testing.assert_close(found, value())
-    draw = torch.Generator().manual_seed(5)
-    for parameter, gradient in zip(case.parameters, case.gradients(found), strict=True):
-        direction = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
-        with torch.no_grad():
-            parameter.add_(direction, alpha=1e-5)
-            above = value()
-            parameter.sub_(direction, alpha=2e-5)
-            below = value()
-            parameter.add_(direction, alpha=1e-5)
-        expected = (above - below) / 2e-5
-        torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["classes", "score"])
@@ -376,30 +275,6 @@ def test_in_training_a_prediction_must_be_replayable() -> None:
         case.smart()(Prediction(prediction.score, prediction.vectors), case.target)
 
 
-def test_a_loss_that_is_only_evaluated_has_the_same_value() -> None:
-    case = Case("classes")
-    expected = case.smart()(case.predict(), case.target)
-    with torch.no_grad():
-        found = case.smart()(case.predict(), case.target)
-    assert not found.requires_grad
-    torch.testing.assert_close(found, expected.detach())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_examples_perturbation_is_its_own_business(kind: Kind) -> None:
-    """The ascent sums over examples, so that a token's δ does not depend on what else is in the batch."""
-    case = Case(kind)
-    options = {"noise": 1e-4, "step": 0.5, "epsilon": 0.1, "steps": 2}
-    whole = case.smart(**options).perturbation(case.predict())
-    with torch.no_grad():  # another text in the first example; the second and third keep theirs
-        other = Tokens(TOKENS.ids.clone(), TOKENS.lengths, TOKENS.types)
-        other.ids[1] = 5
-    changed = case.smart(**options).perturbation(predict(case.encoder, case.head, other, torch.arange(3)))
-    same = (TOKENS.owners != 0) & (TOKENS.owners != 3)  # sequence 3 is the first example's second text
-    torch.testing.assert_close(whole[same], changed[same])
-    assert not whole[~same].allclose(changed[~same])
-
-
 def test_expects_and_messages_are_those_of_the_wrapped_loss() -> None:
     assert [Case(kind).smart().expects for kind in KINDS] == ["classes", "score", "score", "vectors"]
     with pytest.raises(TrainingError, match="labels from 0 to 1"):
@@ -422,15 +297,6 @@ def test_expects_and_messages_are_those_of_the_wrapped_loss() -> None:
 @pytest.mark.parametrize("wrapped", [CrossEntropy, BinaryCrossEntropy, MSE, CosineEmbedding])
 def test_it_keeps_the_laws_of_losses(wrapped: type[Loss]) -> None:
     check(Smart, loss=wrapped(), bound="project", proximal=1.0)
-
-
-@pytest.mark.parametrize("law", laws("loss"), ids=str)
-def test_normalised_it_keeps_those_that_do_not_hang_on_the_noise(law: Any) -> None:
-    # δ as large as the embeddings comes from noise that is drawn row by row and cannot be resolved in half precision,
-    # and is a constant in the gradient, so these three cannot hold:
-    if any(word in law.name for word in ("finite differences", "order", "precision")):
-        return
-    law(Smart, loss=CrossEntropy())
 
 
 # What it costs
@@ -513,71 +379,6 @@ def test_a_frozen_encoder_still_teaches_the_head(proximal: float) -> None:
     assert kept == ({"head"} if proximal else set())  # what does not learn needs no average
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bound", ["normalise", "project"])
-def test_bfloat16(kind: Kind, bound: Any) -> None:
-    case = Case(kind, torch.bfloat16)
-    loss = case.smart(bound=bound, proximal=1.0)
-    assert loss.perturbation(case.predict()).dtype == torch.float32
-    value = loss(case.predict(), case.target)
-    assert value.dtype == torch.float32
-    value.backward()
-    gradients = [parameter.grad for parameter in case.parameters if parameter.grad is not None]
-    assert gradients
-    assert all(gradient.to_dense().isfinite().all() for gradient in gradients)
-    assert all(average.dtype == torch.float32 for average in loss.average.state_dict().values())
-
-
-def spec(loss: dict[str, Any], **stage: Any) -> dict[str, Any]:
-    """A resolved run of three tasks that all have the loss around their own."""
-    own = {"sentiment": "cross_entropy", "paraphrase": "binary_cross_entropy", "similarity": "mse"}
-    pair = {"name": "linear", "reads": "pair"}
-    run = {
-        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
-        "tasks": {
-            task: {
-                "data": {"name": "generated", "task": task, "size": 24, "dev_size": 8},
-                "head": "linear" if task == "sentiment" else pair,
-                "loss": {**loss, "loss": inner},
-                "metric": "pearson" if task == "similarity" else "accuracy",
-            }
-            for task, inner in own.items()
-        },
-        "stages": [{"epochs": 4, "optimizer": {"lr": 0.01}, **stage}],
-        "selection": "last",
-    }
-    resolved, problems = load_catalogue().resolve_run(run)
-    assert not problems
-    return resolved
-
-
-def ignore(event: Event) -> None:
-    pass
-
-
-def test_a_combiner_sees_each_tasks_whole_gradient(tmp_path: Path) -> None:
-    resolved = spec({"name": "smart"}, combiner="pcgrad")
-    run = Run.build(Job("x", "x", 0, resolved, str(tmp_path)), ignore, load_catalogue())
-    state = StageState.build(run, 0, resolved["stages"][0], tuple(resolved["tasks"]))
-    assert isinstance(state.combiner, PCGrad)
-    run.model.train()
-    shared, group = run.model.shared_parameters(), next(state.sampler.epoch())
-    step = GroupStep(
-        group,
-        model=run.model,
-        feeds=run.train,
-        shared=shared,
-        trained=state.trained,
-        optimizer=state.optimizer,
-        clip=None,
-    )
-    before = [parameter.detach().clone() for parameter in shared]
-    losses = state.combiner.update(step)
-    assert set(losses) == set(resolved["tasks"])
-    assert all(loss > 0 for loss in losses.values())
-    assert any(not one.equal(other) for one, other in zip(before, shared, strict=True))
-
-
 # The proximal term
 
 
@@ -615,49 +416,3 @@ def test_the_first_proximal_term_is_zero_and_evaluation_moves_nothing() -> None:
     assert not loss.average.state_dict()
     first = loss(case.predict(), case.target)
     torch.testing.assert_close(first, case.wrapped()(case.predict(), case.target))
-
-
-def test_the_average_survives_saving(tmp_path: Path) -> None:
-    case = Case("classes", torch.float32)
-    first = case.smart(proximal=2.0)
-    for _ in range(2):
-        value = first(case.predict(), case.target)
-        with torch.no_grad():
-            for parameter, gradient in zip(case.parameters, case.gradients(value), strict=True):
-                parameter.sub_(0.05 * gradient)
-    save_folder(tmp_path / "saved", module_state(first, "loss."), {})
-    second = case.smart(proximal=2.0)
-    load_module_state(second, load_file(tmp_path / "saved" / "tensors.safetensors"), "loss.")
-    for loss in (first, second):
-        bind_generator(loss, torch.Generator().manual_seed(3))
-    assert second.average.state_dict().keys() == first.average.state_dict().keys()
-    assert first(case.predict(), case.target).equal(second(case.predict(), case.target))
-
-
-class InterruptedRunError(Exception):
-    """Stands for a worker that is killed."""
-
-
-def test_a_run_with_a_moving_average_resumes_bit_for_bit(tmp_path: Path) -> None:
-    resolved = json.loads(json.dumps(spec({"name": "smart", "proximal": 1.0}, combiner="pcgrad")))
-    told: list[Event] = []
-
-    def interrupt(event: Event) -> None:
-        told.append(event)
-        if event.what == "epoch" and event.facts["epoch"] == 3:
-            raise InterruptedRunError
-
-    train(Job("x", "x", 0, resolved, str(tmp_path / "whole")), ignore)
-    broken = Job("x", "x", 0, resolved, str(tmp_path / "broken"))
-    with pytest.raises(InterruptedRunError):
-        train(broken, interrupt)
-    with pytest.raises(InterruptedRunError):  # it goes on in the third epoch, which tells of itself again
-        train(broken, interrupt)
-    assert [event.what for event in told if event.what in ("started", "resumed")] == ["started", "resumed"]
-    train(broken, ignore)
-    ours, theirs = (
-        load_file(tmp_path / way / "cells" / "x" / "best" / "tensors.safetensors") for way in ("whole", "broken")
-    )
-    assert any("average" in name for name in ours)
-    assert ours.keys() == theirs.keys()
-    assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())

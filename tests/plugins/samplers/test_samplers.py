@@ -1,9 +1,7 @@
-"""Laws of all samplers: a pass is every row once, an epoch is as long as it says, and any state goes on exactly."""
+"""Samplers and batch compositions, each against its definition; the laws of every sampler are the kit's."""
 
-import json
-import random
 from collections import Counter
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,23 +9,43 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import Generator, Philox
+from scipy.stats import chisquare
+from small_runs import run_grid
 
 from taskloom.core import DataError, Group, Pool, Sampler
+from taskloom.core.testing import check
+from taskloom.plugins.datasets import CS224N
 from taskloom.plugins.samplers import Alternating, Mixed, Ordered, RoundRobin, Sequential
+from taskloom.plugins.samplers.composition import OnePositive, Shuffled
+from taskloom.plugins.samplers.mixed import apportion
+from taskloom.plugins.samplers.no_duplicates import NoDuplicates
 from taskloom.plugins.samplers.stepwise import StepwiseSampler
+from taskloom.registry.installed.catalogue import load_catalogue
 
 KINDS = [RoundRobin, Alternating, Ordered, Sequential, Mixed]
 over_all = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 sizes = st.dictionaries(st.sampled_from(["sst", "para", "sts", "nli"]), st.integers(1, 40), min_size=1)
+#: Training rows of the course's data sets.
+COURSE = {"sst": 8544, "para": 141506, "sts": 6041}
 
 
 def pools(sizes: dict[str, int]) -> dict[str, Pool]:
-    lengths = np.random.Generator(np.random.Philox(3))
-    return {task: Pool(size, lengths=lengths.integers(3, 60, size)) for task, size in sizes.items()}
+    """Every third row is positive; some texts are in several rows."""
+    random = Generator(Philox(3))
+    return {
+        task: Pool(
+            size,
+            labels=(np.arange(size) % 3 == 0).astype(np.float64),
+            lengths=random.integers(3, 60, size),
+            texts=random.integers(0, 2 * size, (size, 2)),
+        )
+        for task, size in sizes.items()
+    }
 
 
-def prepared(sampler: Sampler, sizes: dict[str, int], seed: int = 0, count: int = 1) -> Sampler:
-    sampler.prepare(pools(sizes), generator=torch.Generator().manual_seed(seed), epochs=count)
+def prepared(sampler: Sampler, sizes: dict[str, int], *, epochs: int = 1) -> Sampler:
+    sampler.prepare(pools(sizes), generator=torch.Generator().manual_seed(0), epochs=epochs)
     return sampler
 
 
@@ -35,22 +53,39 @@ def plain(groups: list[Group]) -> list[Any]:
     return [[(batch.task, batch.rows.tolist()) for batch in group] for group in groups]
 
 
-def epochs(sampler: Sampler, count: int) -> list[Any]:
-    return plain([group for _ in range(count) for group in sampler.epoch()])
+def stage(sampler: Sampler, sizes: dict[str, int], epochs: int = 1) -> list[list[Any]]:
+    """The groups of each epoch."""
+    prepared(sampler, sizes, epochs=epochs)
+    return [plain(list(sampler.epoch())) for _ in range(epochs)]
+
+
+def groups_of(sampler: Sampler, sizes: dict[str, int], epochs: int = 1) -> list[Any]:
+    return [group for epoch in stage(sampler, sizes, epochs) for group in epoch]
+
+
+def tasks_of(groups: list[Any]) -> list[str]:
+    return [name for group in groups for name, _ in group]
+
+
+def seen(groups: list[Any]) -> Counter[tuple[str, int]]:
+    return Counter((name, row) for group in groups for name, rows in group for row in rows)
 
 
 def rows_of(groups: list[Any], task: str) -> list[list[int]]:
     return [rows for group in groups for name, rows in group if name == task]
 
 
+# Epochs and passes
+
+
 def test_round_robin_gives_every_task_in_every_step() -> None:
-    groups = epochs(prepared(RoundRobin(batch_size=2), {"a": 3, "b": 10}), 1)
+    groups = groups_of(RoundRobin(batch_size=2), {"a": 3, "b": 10})
     assert len(groups) == 5
     assert all([name for name, _ in group] == ["a", "b"] for group in groups)
 
 
 def test_alternating_gives_the_tasks_in_turn() -> None:
-    groups = epochs(prepared(Alternating(batch_size=2, iterations=3), {"b": 3, "a": 10}), 2)
+    groups = groups_of(Alternating(batch_size=2, iterations=3), {"b": 3, "a": 10}, 2)
     assert [[name for name, _ in group] for group in groups] == [["b"], ["a"]] * 6
 
 
@@ -67,42 +102,33 @@ def test_an_epoch_is_as_long_as_asked(iterations: Any, rounds: int) -> None:
         assert [len(list(sampler.epoch())) for _ in range(3)] == [rounds * times] * 3
 
 
-@pytest.mark.parametrize("wrong", ["x", "0x", "biggest", "-1x", "0.0x", "1.x", ".5x", "3x3x"])
-def test_a_length_that_makes_no_sense_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="iterations should be a number, 'smallest', 'largest' or a multiple"):
-        prepared(RoundRobin(iterations=wrong), {"a": 3})
-
-
 @over_all
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes=sizes, batch=st.integers(1, 9), buckets=st.booleans(), iterations=st.sampled_from(["smallest", "3x", 7]))
 def test_a_pass_covers_every_row_once(
     kind: type[StepwiseSampler], sizes: dict[str, int], batch: int, buckets: bool, iterations: Any
 ) -> None:
-    sampler = prepared(kind(batch_size=batch, buckets=buckets, iterations=iterations), sizes, count=6)
-    groups = epochs(sampler, 6)
-    assert len(groups) == 6 * sampler.steps
+    groups = groups_of(kind(batch_size=batch, buckets=buckets, iterations=iterations), sizes, 6)
     for task, size in sizes.items():
         batches, per_pass = rows_of(groups, task), -(-size // batch)
         for start in range(0, len(batches), per_pass):
             one_pass = batches[start : start + per_pass]
             assert all(len(rows) == batch for rows in one_pass[: per_pass - 1])
-            seen = Counter(row for rows in one_pass for row in rows)
-            assert max(seen.values()) == 1
+            times = Counter(row for rows in one_pass for row in rows)
+            assert max(times.values()) == 1
             if len(one_pass) == per_pass:
-                assert sorted(seen) == list(range(size))
+                assert sorted(times) == list(range(size))
 
 
 @over_all
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=sizes, batch=st.integers(1, 9), iterations=st.sampled_from(["smallest", "largest", "2x", 5]))
 def test_buckets_change_no_epochs_rows(
     kind: type[StepwiseSampler], sizes: dict[str, int], batch: int, iterations: Any
 ) -> None:
     """Epoch by epoch and task by task the same rows, in as many batches of the same sizes."""
-    both = [prepared(kind(batch_size=batch, iterations=iterations, buckets=b), sizes, count=4) for b in (False, True)]
-    for _ in range(4):
-        without, within = (epochs(sampler, 1) for sampler in both)
+    both = [stage(kind(batch_size=batch, iterations=iterations, buckets=b), sizes, 4) for b in (False, True)]
+    for without, within in zip(*both, strict=True):
         for task in sizes:
             a, b = rows_of(without, task), rows_of(within, task)
             assert Counter(row for rows in a for row in rows) == Counter(row for rows in b for row in rows)
@@ -125,91 +151,338 @@ def test_buckets_bring_similar_lengths_together(kind: type[StepwiseSampler]) -> 
     assert spread[True] < 0.2 * spread[False]
 
 
-def test_buckets_need_lengths() -> None:
-    sampler = RoundRobin(buckets=True)
-    with pytest.raises(DataError, match="token counts of task 'a'"):
-        sampler.prepare({"a": Pool(3)}, generator=torch.Generator())
-
-
-def test_an_empty_data_set_is_refused() -> None:
-    with pytest.raises(DataError, match="task 'a' has no training rows"):
-        prepared(RoundRobin(), {"b": 1, "a": 0})
+@pytest.mark.parametrize(
+    ("options", "pool", "message"),
+    [
+        ({}, Pool(0), "task 'a' has no training rows"),
+        ({"buckets": True}, Pool(3), "token counts of task 'a'"),
+        ({"composition": "one_positive"}, Pool(9), "labels of task 'a'"),
+        ({"composition": "no_duplicates"}, Pool(9), "texts of task 'a'"),
+    ],
+)
+def test_data_that_lack_what_is_needed_are_refused(options: Any, pool: Pool, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        RoundRobin(**options).prepare({"a": pool}, generator=torch.Generator())
 
 
 @over_all
 def test_every_pass_has_an_order_of_its_own(kind: type[StepwiseSampler]) -> None:
-    groups = epochs(prepared(kind(batch_size=50, iterations=6), {"a": 50, "b": 50}, count=2), 2)
+    groups = groups_of(kind(batch_size=50, iterations=6), {"a": 50, "b": 50}, 2)
     orders = [tuple(rows) for task in ("a", "b") for rows in rows_of(groups, task)]
     assert len(set(orders)) == len(orders) >= 12
 
 
 def test_an_epoch_that_ends_within_a_pass_goes_on_in_the_next() -> None:
-    sampler = prepared(RoundRobin(batch_size=2, iterations=3), {"a": 10})
-    seen = [row for rows in rows_of(epochs(sampler, 2), "a")[:5] for row in rows]
-    assert sorted(seen) == list(range(10))
-
-
-@over_all
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=sizes,
-    batch=st.integers(1, 9),
-    buckets=st.booleans(),
-    iterations=st.sampled_from(["smallest", "largest", "2x", 5]),
-    after=st.integers(0, 60),
-)
-def test_any_state_goes_on_exactly(
-    kind: type[StepwiseSampler], sizes: dict[str, int], batch: int, buckets: bool, iterations: Any, after: int
-) -> None:
-    """Taken while a group is in use or between epochs, through JSON, into a sampler of another seed."""
-
-    def make(seed: int) -> Sampler:
-        return prepared(kind(batch_size=batch, buckets=buckets, iterations=iterations), sizes, seed, count=3)
-
-    def endless(sampler: Sampler) -> Any:
-        while True:
-            yield from sampler.epoch()
-
-    first = make(1)
-    stream = endless(first)
-    list(islice(stream, after))
-    state = json.loads(json.dumps(first.state_dict()))
-    second = make(2)
-    second.load_state_dict(state)
-    assert second.state_dict() == first.state_dict()
-    assert plain(list(islice(endless(second), 30))) == plain(list(islice(stream, 30)))
-
-
-@over_all
-def test_a_state_taken_after_the_last_group_begins_the_next_epoch(kind: type[StepwiseSampler]) -> None:
-    first, second = prepared(kind(), {"a": 30, "b": 9}), prepared(kind(), {"a": 30, "b": 9})
-    for _ in first.epoch():
-        state = first.state_dict()
-    second.load_state_dict(state)
-    assert list(second.epoch()) == []
-    assert epochs(second, 1) == epochs(first, 1)
-
-
-@over_all
-def test_one_seed_one_order(kind: type[StepwiseSampler]) -> None:
-    given = {"a": 30, "b": 9}
-    first = epochs(prepared(kind(), given, seed=4), 3)
-    assert epochs(prepared(kind(), given, seed=4), 3) == first
-    assert epochs(prepared(kind(), given, seed=5), 3) != first
+    groups = groups_of(RoundRobin(batch_size=2, iterations=3), {"a": 10}, 2)
+    assert seen(groups[:5]) == Counter(("a", row) for row in range(10))
 
 
 @over_all
 def test_a_tasks_rows_do_not_depend_on_the_other_tasks(kind: type[StepwiseSampler]) -> None:
-    alone = rows_of(epochs(prepared(kind(iterations=9), {"a": 30}), 1), "a")
-    among = rows_of(epochs(prepared(kind(iterations=9), {"b": 5, "a": 30}), 1), "a")
+    alone = rows_of(groups_of(kind(iterations=9), {"a": 30}), "a")
+    among = rows_of(groups_of(kind(iterations=9), {"b": 5, "a": 30}), "a")
     assert among
     assert among == alone[: len(among)]
 
 
+# Orders
+
+
+def test_ordered_goes_through_whole_data_sets_in_the_order_given() -> None:
+    order = ["sst", "sts", "sst", "sts", "para"]
+    given = {"para": 11, "sst": 5, "sts": 8}
+    for groups in stage(Ordered(order=order, batch_size=2), given, epochs=2):
+        assert tasks_of(groups) == ["sst"] * 3 + ["sts"] * 4 + ["sst"] * 3 + ["sts"] * 4 + ["para"] * 6
+        visits = [groups[:3], groups[3:7], groups[7:10], groups[10:14], groups[14:]]
+        for task, visit in zip(order, visits, strict=True):
+            assert seen(visit) == Counter((task, row) for row in range(given[task]))
+        assert visits[0] != visits[2]  # the second time in another order
+
+
+def test_ordered_follows_the_stage_by_default() -> None:
+    (groups,) = stage(Ordered(), {"b": 9, "a": 3})
+    assert tasks_of(groups) == ["b", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("iterations", "turns"), [("0.5x", "aaabb"), (2, "aabb"), ("smallest", "aaabbb"), ("largest", "a" * 6 + "b" * 6)]
+)
+def test_the_turns_of_ordered_are_as_long_as_asked(iterations: Any, turns: str) -> None:
+    """Six batches of a; of b, three, half of which is rounded upwards."""
+    (groups,) = stage(Ordered(batch_size=1, iterations=iterations), {"a": 6, "b": 3})
+    assert tasks_of(groups) == list(turns)
+
+
+def test_sequential_has_all_epochs_of_a_task_before_the_next() -> None:
+    epochs = stage(Sequential(order=["sts", "sst"], batch_size=2), {"sst": 4, "sts": 10}, epochs=3)
+    assert [len(groups) for groups in epochs] == [7, 7, 7]
+    groups = [group for epoch in epochs for group in epoch]
+    assert tasks_of(groups) == ["sts"] * 15 + ["sst"] * 6
+    for place in range(0, 15, 5):
+        assert seen(groups[place : place + 5]) == Counter(("sts", row) for row in range(10))
+
+
+@settings(max_examples=60)
+@given(sizes=sizes, epochs=st.integers(1, 5), batch=st.integers(1, 9), buckets=st.booleans())
+@pytest.mark.parametrize("kind", [Ordered, Sequential, Mixed], ids=lambda kind: kind.name)
+def test_a_stage_of_whole_passes_sees_every_row_once_per_epoch(
+    kind: type[StepwiseSampler], sizes: dict[str, int], epochs: int, batch: int, buckets: bool
+) -> None:
+    """By default the three are the same work in another order, in epochs of the same length."""
+    groups = stage(kind(batch_size=batch, buckets=buckets), sizes, epochs)
+    assert {len(epoch) for epoch in groups} == {sum(-(-size // batch) for size in sizes.values())}
+    every = {(task, row): epochs for task, size in sizes.items() for row in range(size)}
+    assert seen([group for epoch in groups for group in epoch]) == every
+
+
+# Mixtures
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        ({}, [134, 2212, 95]),
+        ({"weights": "equal"}, [1, 1, 1]),
+        ({"weights": {"para": 2}}, [1, 2, 1]),
+        ({"weights": {"para": 2, "sts": 0.5}}, [1, 2, 0.5]),
+        ({"temperature": 2}, [134**0.5, 2212**0.5, 95**0.5]),
+        ({"weights": {"para": 2}, "temperature": 1}, [134, 2 * 2212, 95]),
+        ({"temperature": 1e9}, [1, 1, 1]),
+        ({"temperature": 1e-3}, [0, 1, 0]),
+    ],
+    ids=str,
+)
+def test_mixed_gives_each_task_its_share(options: Any, shares: list[float]) -> None:
+    """The course's data in batches of 64: 134, 2212 and 95 of them."""
+    sampler = prepared(Mixed(batch_size=64, **options), COURSE)
+    assert sampler.steps == 134 + 2212 + 95
+    for _ in range(2):
+        counts = Counter(tasks_of(plain(list(sampler.epoch()))))
+        found = [counts[task] for task in COURSE]
+        assert sum(found) == sampler.steps
+        assert np.abs(np.array(found) - sampler.steps * np.array(shares) / sum(shares)).max() < 1
+
+
+def test_the_order_of_a_mixture_is_random() -> None:
+    """At every place of an epoch a task comes as often as its weight says, whatever came before it."""
+    sampler = prepared(Mixed(weights={"b": 2}, iterations=8), {"a": 8, "b": 8, "c": 8}, epochs=3000)
+    orders = np.array([tasks_of(plain(list(sampler.epoch()))) for _ in range(3000)])  # [epochs, 8]
+    for place in range(8):
+        counts = Counter(orders[:, place].tolist())
+        assert chisquare([counts[task] for task in "abc"], [750, 1500, 750]).pvalue > 1e-3
+    pairs = Counter(zip(orders[:, 3].tolist(), orders[:, 4].tolist(), strict=True))
+    held = {"a": 2, "b": 4, "c": 2}  # without putting back: of 8 places, then of 7
+    expected = {(one, two): held[one] * (held[two] - (one == two)) / 56 * 3000 for one in "abc" for two in "abc"}
+    assert chisquare([pairs[pair] for pair in expected], list(expected.values())).pvalue > 1e-3
+
+
+@given(total=st.integers(0, 10_000), shares=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8))
+def test_apportioned_numbers_are_the_nearest(total: int, shares: list[float]) -> None:
+    counts = apportion(total, shares)
+    quotas = total * np.array(shares) / sum(shares)
+    assert sum(counts) == total
+    assert np.abs(counts - quotas).max() < 1 + 1e-6
+    assert all(
+        a >= b for a, x in zip(counts, shares, strict=True) for b, y in zip(counts, shares, strict=True) if x > y
+    )
+
+
+def test_a_temperature_of_equal_weights_has_no_meaning() -> None:
+    with pytest.raises(ValueError, match="temperature has no meaning with weights 'equal'"):
+        Mixed(weights="equal", temperature=2)
+
+
+# Composition
+
+
+def positive_and_negative(positives: int, negatives: int) -> Pool:
+    labels = Generator(Philox(1)).permutation(np.repeat([4.0, 2.9], [positives, negatives]))
+    return Pool(len(labels), labels=labels)
+
+
+@settings(max_examples=200)
+@given(
+    positives=st.integers(1, 30),
+    negatives=st.integers(1, 60),
+    others=st.integers(1, 8),
+    run_out=st.sampled_from(["stop", "repeat"]),
+    seed=st.integers(0, 99),
+)
+def test_one_positive_batches(positives: int, negatives: int, others: int, run_out: Any, seed: int) -> None:
+    pool = positive_and_negative(positives, max(negatives, others))
+    negatives = max(negatives, others)
+    composer = OnePositive("sts", pool, 1 + others, positive_from=3, run_out=run_out)
+    batches = composer.compose(Generator(Philox(seed)))
+    assert len(batches) == composer.batches
+    assert pool.labels is not None
+    for rows in batches:
+        assert (pool.labels[rows] >= 3).tolist() == [True] + [False] * others
+        assert len(set(rows.tolist())) == len(rows)
+    times = np.bincount(np.concatenate(batches), minlength=pool.size)
+    if run_out == "stop":
+        assert len(batches) == min(positives, negatives // others)
+        assert times.max() == 1
+    else:
+        assert len(batches) == max(positives, -(-negatives // others))
+        for side in (pool.labels >= 3, pool.labels < 3):  # nobody a third time before everybody the second time
+            assert times[side].min() >= 1
+            assert times[side].max() - times[side].min() <= 1
+
+
+@pytest.mark.parametrize(("positives", "negatives", "size"), [(0, 9, 3), (9, 0, 3), (9, 1, 3), (9, 9, 1)])
+def test_one_positive_needs_both_sides(positives: int, negatives: int, size: int) -> None:
+    message = f"Found {positives} with a label of at least 3 and {negatives} below; change batch_size or positive_from"
+    with pytest.raises(DataError, match=message):
+        OnePositive("sts", positive_and_negative(positives, negatives), size, positive_from=3, run_out="stop")
+
+
+def hold_no_text_twice(batches: list[np.ndarray], texts: np.ndarray) -> bool:
+    for rows in batches:
+        times = Counter(text for row in rows for text in set(texts[row].tolist()))
+        if max(times.values()) > 1:
+            return False
+    return True
+
+
+@settings(max_examples=200)
+@given(
+    rows=st.integers(1, 60),
+    columns=st.integers(1, 3),
+    distinct=st.integers(1, 200),
+    size=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+def test_no_duplicates_keeps_every_row_and_repeats_no_text(
+    rows: int, columns: int, distinct: int, size: int, seed: int
+) -> None:
+    """However often texts repeat – also where every row is the same – and with as many batches in every pass."""
+    random = Generator(Philox(seed))
+    texts = random.integers(-5, distinct, (rows, columns))
+    composer = NoDuplicates("para", Pool(rows, texts=texts), size)
+    for _ in range(3):
+        batches = composer.compose(random)
+        assert len(batches) == composer.batches
+        assert all(1 <= len(batch) <= size and batch.dtype == np.int64 for batch in batches)
+        assert sorted(np.concatenate(batches).tolist()) == list(range(rows))
+        assert hold_no_text_twice(batches, texts)
+
+
+@pytest.mark.parametrize("size", [8, 64])
+def test_no_duplicates_fills_its_batches_where_it_can(size: int) -> None:
+    """Each text in about six rows of 4000, so that most shuffled batches of 64 would hold one twice."""
+    random = Generator(Philox(0))
+    texts = random.integers(0, 1300, (4000, 2))
+    plainly = Shuffled(Pool(4000), size).compose(random)
+    assert not hold_no_text_twice(plainly, texts)
+    batches = NoDuplicates("para", Pool(4000, texts=texts), size).compose(random)
+    assert [len(rows) for rows in batches] == [len(rows) for rows in plainly]
+    assert hold_no_text_twice(batches, texts)
+
+
+def test_no_duplicates_spreads_a_text_that_is_in_every_row() -> None:
+    texts = np.stack([np.arange(50), np.full(50, 99)], 1)
+    assert NoDuplicates("para", Pool(50, texts=texts), 8).batches == 50
+
+
+def test_no_duplicates_of_the_real_questions(course_data: Path) -> None:
+    columns = CS224N(task="para", dir=str(course_data)).load("train").columns
+    numbers: dict[str, int] = {}
+    texts = np.array([[numbers.setdefault(text, len(numbers)) for text in column] for column in columns]).T
+    assert len(numbers) < texts.size  # questions do come back
+    batches = NoDuplicates("para", Pool(len(texts), texts=texts), 64).compose(Generator(Philox(0)))
+    assert len(batches) == -(-len(texts) // 64)
+    assert hold_no_text_twice(batches, texts)
+
+
+# What tasks have for themselves
+
+
 @over_all
-def test_no_global_random_state_is_touched(kind: type[StepwiseSampler]) -> None:
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index,union-attr]
-    epochs(prepared(kind(buckets=True), {"a": 30, "b": 9}), 2)
-    assert torch.get_rng_state().equal(before[0])
-    assert np.random.get_state()[1].tolist() == before[1]  # type: ignore[index,union-attr]
-    assert random.getstate() == before[2]
+def test_each_task_has_its_own_batches(kind: type[StepwiseSampler]) -> None:
+    sampler = kind(
+        batch_size={"para": 5, "nli": 4},
+        composition={"para": "one_positive", "nli": "no_duplicates"},
+        positive_from={"para": 1, "nli": 0},
+        buckets=True,  # of the one task that is left
+        iterations=40,
+    )
+    given = {"para": 60, "nli": 40, "sst": 90}
+    data = pools(given)
+    (groups,) = stage(sampler, given)
+    assert {task for task, _ in Counter(tasks_of(groups)).items()} == set(given)
+    for task, rows in (batch for group in groups for batch in group):
+        labels, texts = data[task].labels, data[task].texts
+        assert labels is not None
+        assert texts is not None
+        if task == "para":
+            assert labels[rows].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+        elif task == "nli":
+            assert len(rows) == 4
+            assert hold_no_text_twice([np.array(rows)], texts)
+        else:
+            assert len(rows) in (8, 90 % 8)
+
+
+def test_buckets_are_refused_where_they_would_break_a_promise() -> None:
+    with pytest.raises(ValueError, match="which batches of composition 'no_duplicates' do not allow"):
+        Mixed(buckets=True, composition="no_duplicates")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RoundRobin, {"composition": "one_positive", "run_out": "repeat", "batch_size": 3}),
+        (Alternating, {"batch_size": 3, "iterations": "1.5x", "buckets": True}),
+        (Ordered, {"composition": "no_duplicates", "iterations": 3}),
+        (Sequential, {"batch_size": 3, "iterations": "0.5x", "buckets": True}),
+        (Mixed, {"weights": "equal", "composition": "no_duplicates"}),
+        (Mixed, {"temperature": 3, "iterations": 7, "buckets": True}),
+    ],
+    ids=str,
+)
+def test_the_kits_laws_hold_with_options_too(kind: type[StepwiseSampler], options: dict[str, Any]) -> None:
+    check(kind, **options)
+
+
+# In a run
+
+
+def spec(sampler: Any, epochs: int = 2) -> dict[str, Any]:
+    def task(which: str) -> dict[str, Any]:
+        return {"data": {"name": "generated", "task": which, "size": 32, "dev_size": 16}}
+
+    pair = {"head": {"name": "linear", "reads": "pair"}, "loss": "binary_cross_entropy"}
+    return {
+        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
+        "tasks": {"sst": task("sentiment"), "para": {**task("paraphrase"), **pair}},
+        "stages": [{"epochs": epochs, "sampler": sampler}],
+    }
+
+
+def test_sequential_knows_how_many_epochs_the_run_has(tmp_path: Path) -> None:
+    _, _, events = run_grid(tmp_path / "r", {"base": spec({"name": "sequential", "order": ["para", "sst"]})})
+    trained = [list(event.facts["losses"]) for event in events if event.what == "epoch"]
+    assert trained == [["para"], ["sst"]]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "path", "message"),
+    [
+        ({"name": "ordered", "order": ["sst"]}, "order", "Missing: para."),
+        ({"name": "sequential", "order": ["sst", "para", "sst"]}, "order", "a task once"),
+        ({"name": "ordered", "order": ["sst", "para", "parra"]}, "order", "did you mean 'para'?"),
+        ({"name": "mixed", "weights": {"parra": 2}}, "weights", "no task 'parra'; did you mean 'para'?"),
+        ({"name": "mixed", "weights": {"para": 0}}, "weights", "above 0"),
+        ({"name": "mixed", "batch_size": {"quora": 2}}, "batch_size", "no task 'quora'"),
+        ({"name": "round_robin", "composition": {"sst": "shufled"}}, "composition", "'no_duplicates'"),
+        *(
+            ({"name": "round_robin", "iterations": wrong}, "iterations", f"Found '{wrong}'.")
+            for wrong in ("x", "0x", "biggest", "-1x", "0.0x", "1.x", ".5x", "3x3x")
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_wrong_options_are_found_before_anything_is_trained(sampler: Any, path: str, message: str) -> None:
+    _, problems = load_catalogue().resolve_run(spec(sampler))
+    assert [problem.path for problem in problems] == [f"stages.0.sampler.{path}"]
+    assert message in problems[0].message

@@ -315,7 +315,6 @@ def constructor(body: str) -> type[Component]:
         ("*, a", "option 'a' should be annotated"),
         ("a: int = 1", "option 'a' should be keyword-only"),
         ("*args: int", "__init__ should name its options. Found '*args: int'."),
-        ("**kwargs: int", "__init__ should name its options. Found '**kwargs: int'."),
         ("*, name: str = 'x'", "an option should not be called 'name'"),
         ("*, a: int = 'x'", "the default of option 'a' should be an integer. Found 'x'."),
         ("*, a: Annotated[float, Field(gt=0)] = 0", "the default of option 'a' should be a number greater than 0"),

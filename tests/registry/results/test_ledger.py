@@ -29,8 +29,8 @@ from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.rows import history_of
 from taskloom.registry.results.tables import SCHEMA
-from taskloom.runs.grid.canonical import digest
 from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.identity import digest
 from taskloom.runs.grid.plan import make_plan
 
 

@@ -6,21 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_runs import BATCH, ENCODER, NO_DROPOUT, Bench
 from torch import Tensor
 
-from taskloom.core import Event, Job, Loss, Prediction, TaskBatch, TrainingError
+from taskloom.core import Loss, Prediction, TrainingError
 from taskloom.core.prediction import Pass, Replay
-from taskloom.plugins.losses.mnr import MNR
 from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.training import optimize
 from taskloom.runs.training.microbatch import PartedPass, parts_of
-from taskloom.runs.training.optimize import GroupStep
-from taskloom.runs.training.stage import StageState
-from taskloom.runs.training.train import Run
 
-ENCODER = {"name": "minbert", "layers": 1, "width": 8, "heads": 2, "vocabulary": 64}
-NONE, SOME = {"dropout": 0.0, "attention_dropout": 0.0}, {"dropout": 0.2, "attention_dropout": 0.2}
+SOME_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2}
 PAIR = {"name": "linear", "reads": "pair", "dropout": 0.0}
 COSINE = {"name": "cosine", "dropout": 0.0}
 #: Label → kind of generated text, head, loss.
@@ -60,11 +56,6 @@ SMART: dict[str, tuple[str, Any, Any]] = {
         {"name": "total", "losses": [{"name": "smart", "loss": "binary_cross_entropy"}, "mnr"]},
     ),
 }
-BATCH = 7
-
-
-def ignore(event: Event) -> None:
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -79,43 +70,11 @@ def task_of(case: tuple[str, Any, Any]) -> dict[str, Any]:
     return {"data": data, "head": head, "loss": loss, "metric": metric}
 
 
-class Bench:
-    """A run in float64, stepped by hand."""
-
-    def __init__(self, folder: Path, tasks: dict[str, Any], combiner: Any = "sum", dropout: Any = NONE) -> None:
-        stage = {"combiner": combiner, "optimizer": {"lr": 0.01}}
-        spec = {"encoder": {**ENCODER, **dropout}, "tasks": tasks, "stages": [stage]}
-        catalogue = load_catalogue()
-        spec, problems = catalogue.resolve_run(spec)
-        assert not problems, problems
-        self.run = Run.build(Job("x", "x", 0, spec, str(folder)), ignore, catalogue)
-        self.run.model.double().train()
-        self.state = StageState.build(self.run, 0, spec["stages"][0], tuple(tasks))
-        self.groups = 0
-
-    def step(self, micro: int | None) -> GroupStep:
-        """The next group: every task's next rows, over and over."""
-        rows = (np.arange(BATCH) + BATCH * self.groups) % 16
-        self.groups += 1
-        return GroupStep(
-            tuple(TaskBatch(task, rows) for task in self.run.tasks),
-            model=self.run.model,
-            feeds=self.run.train,
-            shared=self.run.model.shared_parameters(),
-            trained=self.state.trained,
-            optimizer=self.state.optimizer,
-            clip=1.0,
-            micro_batch=micro,
-        )
-
-    def gradients(self, step: GroupStep, scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
-        self.run.model.zero_grad()
-        loss = step.backward("t", scale)
-        named = self.run.model.named_parameters()
-        return loss, {name: p.grad.to_dense().clone() for name, p in named if p.grad is not None}
-
-    def state_of(self) -> dict[str, Tensor]:
-        return {**self.run.model.state_dict(), **self.state.combiner.state_dict()}
+def exact(folder: Path, tasks: dict[str, Any], combiner: Any = "sum", dropout: Any = NO_DROPOUT) -> Bench:
+    """A run in float64."""
+    bench = Bench(folder, tasks, combiner, encoder={**ENCODER, **dropout})
+    bench.run.model.double()
+    return bench
 
 
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], within: float) -> None:
@@ -139,14 +98,14 @@ def test_every_loss_and_every_way_of_reading_is_among_the_cases() -> None:
 @pytest.mark.parametrize("label", CASES)
 def test_parts_add_up_to_the_gradient_of_the_batch(folder: Path, label: str) -> None:
     tasks = {"t": task_of(CASES[label])}
-    whole = Bench(folder, tasks)
-    parted = [(micro, Bench(folder, tasks)) for micro in (1, 3)]
+    whole = exact(folder, tasks)
+    parted = [(micro, exact(folder, tasks)) for micro in (1, 3)]
     for _ in range(2):  # a second time with state that the first has moved
-        loss, expected = whole.gradients(whole.step(None), 0.7)
+        loss, expected = whole.gradients(whole.step(None), "t", 0.7)
         evaluated = whole.step(None).evaluate("t")
         assert any(gradient.abs().max() > 1e-9 for gradient in expected.values())
         for micro, bench in parted:
-            found, gradients = bench.gradients(bench.step(micro), 0.7)
+            found, gradients = bench.gradients(bench.step(micro), "t", 0.7)
             assert_same({"loss": found, **gradients}, {"loss": loss, **expected}, 1e-9)
             torch.testing.assert_close(bench.step(micro).evaluate("t"), evaluated, rtol=1e-9, atol=1e-9)
             with torch.no_grad():
@@ -184,12 +143,12 @@ def test_dropout_and_noise_are_the_same_on_the_way_back(
 ) -> None:
     kind, head, loss = (CASES | SMART)[label]
     head = {key: value for key, value in head.items() if key != "dropout"}  # as it is by default: some
-    cached, kept = (Bench(folder, {"t": task_of((kind, head, loss))}, dropout=SOME) for _ in range(2))
+    cached, kept = (exact(folder, {"t": task_of((kind, head, loss))}, dropout=SOME_DROPOUT) for _ in range(2))
     for _ in range(2):
-        found = cached.gradients(cached.step(3))
+        found = cached.gradients(cached.step(3), "t")
         with monkeypatch.context() as patch:
             patch.setattr(optimize, "PartedPass", Uncached)
-            expected = kept.gradients(kept.step(3))
+            expected = kept.gradients(kept.step(3), "t")
         assert_same({"loss": found[0], **found[1]}, {"loss": expected[0], **expected[1]}, 1e-9)
         ours, theirs = (bench.state.generators["model"].get_state() for bench in (cached, kept))
         assert ours.equal(theirs)
@@ -207,34 +166,13 @@ def test_smart_smooths_every_example_by_itself(folder: Path) -> None:
     kind, head, _ = CASES["value, cosine"]
     found = []
     for micro in (None, 2):
-        bench = Bench(folder, {"t": task_of((kind, head, "mse"))})
+        bench = exact(folder, {"t": task_of((kind, head, "mse"))})
         inner = bench.run.model.loss("t")
         bench.run.model.losses["t"] = Steady(loss=inner, weight=2.0).train()
         assert bench.run.model.loss("t").separable
-        found.append(bench.gradients(bench.step(micro)))
+        found.append(bench.gradients(bench.step(micro), "t"))
     assert_same(found[1][1], found[0][1], 1e-9)
     assert found[0][0] > inner(*_prediction(bench))
-
-
-class Probing(MNR):
-    """A ranking that asks for a gradient on its way: with respect to the embeddings, with the weights as they are."""
-
-    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        assert prediction.replay is not None
-        start = prediction.replay.embedded.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(prediction.replay(start).vectors.square().sum(), start)
-        assert slope.abs().max() > 0
-        return super().forward(prediction, target)
-
-
-def test_a_gradient_that_a_loss_asks_for_leaves_the_weights_alone(folder: Path) -> None:
-    found = []
-    for cls in (MNR, Probing):
-        bench = Bench(folder, {"t": task_of(CASES["ranking"])})
-        bench.run.model.losses["t"] = cls(symmetric=True).train()
-        assert not bench.run.model.loss("t").separable
-        found.append(bench.gradients(bench.step(2))[1])
-    assert_same(found[1], found[0], 1e-9)
 
 
 def _prediction(bench: Bench) -> tuple[Prediction, Tensor]:
@@ -253,11 +191,11 @@ def test_every_combiner_takes_the_same_step(folder: Path, combiner: str) -> None
     }
     states = []
     for micro in (None, 3):
-        bench = Bench(folder, tasks, combiner)
+        bench = exact(folder, tasks, combiner)
         for _ in range(2):
             losses = bench.state.combiner.update(bench.step(micro))
             assert list(losses) == list(tasks)
-        states.append(bench.state_of())
+        states.append({**bench.run.model.state_dict(), **bench.state.combiner.state_dict()})
     assert_same(states[1], states[0], 1e-8)
 
 
@@ -290,9 +228,9 @@ class Kept:
 def test_only_a_part_is_in_memory(folder: Path, label: str) -> None:
     most = {}
     for micro in (None, 1):
-        bench, alive = Bench(folder, {"t": task_of(CASES[label])}), Alive()
+        bench, alive = exact(folder, {"t": task_of(CASES[label])}), Alive()
         with torch.autograd.graph.saved_tensors_hooks(alive.pack, alive.unpack):
-            bench.gradients(bench.step(micro))
+            bench.gradients(bench.step(micro), "t")
         most[micro] = alive.most
     assert most[1] < 0.35 * most[None]
 
@@ -311,11 +249,11 @@ class Twice(Loss):
 
 
 def test_a_loss_that_differentiates_twice_is_refused_in_our_words(folder: Path) -> None:
-    bench = Bench(folder, {"t": task_of(CASES["value, cosine"])}, dropout=SOME)
+    bench = exact(folder, {"t": task_of(CASES["value, cosine"])}, dropout=SOME_DROPOUT)
     bench.run.model.losses["t"] = Twice()
-    bench.gradients(bench.step(None))
+    bench.gradients(bench.step(None), "t")
     with pytest.raises(TrainingError, match=r"loss 'twice' differentiates a gradient.*leave micro_batch out"):
-        bench.gradients(bench.step(2))
+        bench.gradients(bench.step(2), "t")
 
 
 def test_parts_are_as_even_as_can_be() -> None:

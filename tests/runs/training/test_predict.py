@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from small_runs import run_grid
 
 from taskloom.core import Event, Examples
-from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import Plan, PlannedCell, make_plan
+from taskloom.runs.grid.plan import Plan, PlannedCell
 from taskloom.runs.training.submission import course_file, file_name, table
 
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
@@ -45,12 +43,9 @@ Invoke = Callable[..., Result]
 
 
 def train(folder: Path, base: dict[str, Any], **rest: Any) -> Plan:
-    path = folder / "mine.json"
-    path.write_text(json.dumps({"base": {"encoder": ENCODER, **base}, **rest}))
-    catalogue = load_catalogue()
-    with Ledger.open(folder / "registry", create=True) as ledger:
-        plan = make_plan(load_grid(str(path)), catalogue, ledger)
-        assert run_plan(plan, catalogue, ledger).failed == 0
+    grid = {"base": {"encoder": ENCODER, **base}, **rest}
+    plan, outcome, _ = run_grid(folder / "registry", grid, name="mine")
+    assert outcome.failed == 0
     return plan
 
 

@@ -207,14 +207,6 @@ def test_a_damaged_checkpoint_is_passed_over(
     same_result(whole, tmp_path)
 
 
-def test_one_seed_one_result(undisturbed: dict[str, tuple[Path, Ear]], jobs: dict[str, Job], tmp_path: Path) -> None:
-    whole, heard = undisturbed["state in losses"]
-    ear = Ear()
-    train(replace(jobs["state in losses"], folder=str(tmp_path)), ear)
-    same_result(whole, tmp_path)
-    assert ear.told("epoch", "finished") == heard.told("epoch", "finished")
-
-
 @pytest.mark.parametrize("drawn", [0, 1])
 def test_every_generator_goes_on_where_it_stood(drawn: int) -> None:
     own = torch.Generator()

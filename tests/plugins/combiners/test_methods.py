@@ -1,42 +1,44 @@
-"""Combiners that weigh losses or take steps of their own, each against its definition worked by hand."""
+"""Each combiner against its definition worked by hand or naively, and against TorchJD's."""
 
-import json
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from small_runs import run_grid
 from torch import Tensor, nn
+from torchjd import aggregation as peer
 
-from taskloom.core import Encoder, Event, GradientCombiner, RequestError, TrainingError, bind_generator
-from taskloom.core.testing import Law, laws
+from taskloom.core import GradientCombiner, TrainingError, bind_generator
 from taskloom.plugins.combiners import (
     DWA,
     FAMO,
     GSE,
+    IMTLG,
+    MGDA,
     AlignedMTL,
     CAGrad,
     GradVac,
+    Mean,
     NashMTL,
     PCGrad,
+    Sum,
     Uncertainty,
     Weighted,
-    taskloom_components,
 )
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.drive import run_plan
-from taskloom.runs.grid.build import make, make_task
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.training.model import Model
 
 C = TypeVar("C", bound=GradientCombiner)
 counts, seeds = st.integers(2, 5), st.integers(0, 10**6)
+reductions = st.sampled_from(["sum", "mean"])
+TINY = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -152,59 +154,28 @@ def assert_same(net: Net, other: Net) -> None:
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-11)
 
 
-VARIANTS: list[tuple[type[GradientCombiner], dict[str, Any]]] = [
-    (Weighted, {"weights": {"task0": 2.0}}),
-    (PCGrad, {"scope": "all"}),
-    (PCGrad, {"scope": "all", "reduction": "sum", "include_self": True}),
-    (GSE, {"second": "fresh"}),
-    (GSE, {"second": "kept"}),
-    (GradVac, {"beta": 0.5, "reduction": "mean"}),
-    (CAGrad, {"c": 0.9}),
-    (NashMTL, {"max_norm": None}),
-    (AlignedMTL, {"scale": "rmse"}),
-    (FAMO, {"rule": "descent", "rate": 1.0}),
-    (FAMO, {"rate": 0.5}),
-    (Uncertainty, {"rate": 100.0}),
-]
+def combined(combiner: GradientCombiner, jacobian: Tensor, seed: int = 0) -> Tensor:
+    """The gradient of the shared parameters that reaches the optimizer."""
+    combiner.generator = seeded(seed)
+    step = Linear(jacobian)
+    combiner.update(step)
+    return step.applied[0][0]
 
 
-@pytest.mark.parametrize("law", laws("combiner"), ids=str)
-@pytest.mark.parametrize(("combiner", "options"), VARIANTS, ids=lambda value: getattr(value, "name", str(value)))
-def test_conformance(combiner: type[GradientCombiner], options: dict[str, Any], law: Law) -> None:
-    law(combiner, **options)
+def peers(aggregator: Any, jacobian: Tensor, seed: int = 0) -> Tensor:
+    """What TorchJD makes of a Jacobian, its global draws seeded."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its solvers complain about how it uses them
+        torch.manual_seed(seed)
+        update: Tensor = aggregator(jacobian)
+    return update
 
 
-@pytest.mark.parametrize("combiner", taskloom_components(), ids=lambda cls: cls.name)
-def test_docstrings_say_all(combiner: type[GradientCombiner]) -> None:
-    entry = load_catalogue().get("combiner", combiner.name)
-    for section in ("Reads:", "Siblings:", "Reference:", "Example:"):
-        assert section in entry.doc
-    assert all(option.text for option in entry.options.values())
-    example = json.loads(entry.doc.partition("Example:")[2])
-    component = example["stages"][0]["combiner"]
-    resolved, problems = load_catalogue().resolve("combiner", component)
-    assert (resolved["name"], problems) == (combiner.name, [])
+def gains(jacobian: Tensor, update: Tensor) -> float:
+    return (jacobian @ update).min().item()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "path"),
-    [
-        ({"name": "weighted", "weights": {"sst": -1.0}}, "weights"),
-        ({"name": "pcgrad", "scope": "heads"}, "scope"),
-        ({"name": "gse", "second": "old"}, "second"),
-        ({"name": "gradvac", "beta": 1.5}, "beta"),
-        ({"name": "cagrad", "c": -0.1}, "c"),
-        ({"name": "nash_mtl", "max_norm": 0.0}, "max_norm"),
-        ({"name": "aligned_mtl", "scale": "max"}, "scale"),
-        ({"name": "uncertainty", "rate": 0.0}, "rate"),
-        ({"name": "dwa", "temperature": 0.0}, "temperature"),
-        ({"name": "famo", "decay": -1.0}, "decay"),
-        ({"name": "torchjd", "options": [1]}, "options"),
-    ],
-    ids=lambda value: value["name"] if isinstance(value, dict) else "",
-)
-def test_options_are_checked(wrong: dict[str, Any], path: str) -> None:
-    assert [problem.path for problem in load_catalogue().resolve("combiner", wrong)[1]] == [path]
+# Fixed weights
 
 
 def test_weighted_is_the_gradient_of_the_weighted_sum() -> None:
@@ -217,21 +188,15 @@ def test_weighted_is_the_gradient_of_the_weighted_sum() -> None:
     torch.testing.assert_close(torch.stack(heads), torch.tensor([[2.0], [1.0], [0.0]]) * jacobian)
 
 
-def test_weighted_names_tasks_it_does_not_know() -> None:
-    message = r"weights: no task 'stss'; did you mean 'sts'\? \(tasks of the stage: sst, sts\)"
-    combiner = Weighted(weights={"stss": 2.0, "x": 1.0})
-    with pytest.raises(RequestError, match=message) as caught:
-        combiner.prepare(tasks=["sst", "sts"])
-    assert caught.value.problems == combiner.problems(["sst", "sts"])
-    assert len(caught.value.problems) == 2
-
-
 def test_tasks_that_are_not_there_are_found_before_anything_runs() -> None:
     task = {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}}
     krum = {"name": "torchjd", "aggregator": "Krum", "options": {"n_byzantine": 1}}
     stages = [{"combiner": {"name": "weighted", "weights": {"b": 2.0, "c": 1.0}}}, {"combiner": krum}]
     found = load_catalogue().resolve_run({"tasks": {"a": task, "b": task}, "stages": stages})[1]
     assert [problem.path for problem in found] == ["stages.0.combiner.weights", "stages.1.combiner.options"]
+
+
+# PCGrad, GSE and GradVac
 
 
 def naive_surgery(vectors: Tensor, generator: torch.Generator, include_self: bool = False) -> Tensor:
@@ -245,6 +210,45 @@ def naive_surgery(vectors: Tensor, generator: torch.Generator, include_self: boo
     return projected
 
 
+@settings(max_examples=60)
+@given(count=counts, seed=seeds, reduction=reductions, include_self=st.booleans())
+def test_pcgrad_is_the_algorithm_on_explicit_vectors(count: int, seed: int, reduction: Any, include_self: bool) -> None:
+    jacobian = random_jacobian(count, 4, seed)
+    total = naive_surgery(jacobian, seeded(seed), include_self).sum(0)
+    found = combined(PCGrad(reduction=reduction, include_self=include_self), jacobian, seed)
+    torch.testing.assert_close(found, total / count if reduction == "mean" else total)
+    if count == 2:  # no conflict is left
+        assert (jacobian @ found >= -1e-12).all()
+    agreeing = jacobian.abs()
+    plain = combined(Mean() if reduction == "mean" else Sum(), agreeing)
+    torch.testing.assert_close(combined(PCGrad(reduction=reduction), agreeing, seed), plain)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("size", [2, 50])
+def test_pcgrad_is_torchjds_in_the_same_order(count: int, size: int) -> None:
+    for seed in range(5):
+        jacobian = random_jacobian(count, size, seed)
+        theirs = peers(peer.PCGrad(), jacobian, seed)
+        torch.testing.assert_close(combined(PCGrad(reduction="sum"), jacobian, seed), theirs)
+
+
+def test_two_conflicting_gradients_by_hand() -> None:
+    """g₁ = (1, 0), g₂ = (−1, 1): g₁ → (½, ½), g₂ → (0, 1), their sum is (½, 3/2)."""
+    jacobian = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert combined(PCGrad(reduction="sum"), jacobian).tolist() == [0.5, 1.5]
+    assert combined(PCGrad(), jacobian).tolist() == [0.25, 0.75]
+    assert combined(Sum(), jacobian).tolist() == [0.0, 1.0]
+    assert combined(Mean(), jacobian).tolist() == [0.0, 0.5]
+
+
+def test_pcgrad_passes_over_a_task_without_gradient() -> None:
+    jacobian = torch.tensor([[1.0, -2.0], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    assert combined(PCGrad(reduction="sum"), jacobian).isfinite().all()
+    underflow = torch.tensor([[1.0, -1e-300], [-1e-300, 0.0]], dtype=torch.float64)
+    assert PCGrad().weights(underflow).tolist() == [0.5, 0.5]
+
+
 @settings(max_examples=40)
 @given(count=st.integers(1, 5), seed=seeds, include_self=st.booleans(), reduction=st.sampled_from(["sum", "mean"]))
 def test_scope_all_projects_the_whole_model(count: int, seed: int, include_self: bool, reduction: Any) -> None:
@@ -256,40 +260,6 @@ def test_scope_all_projects_the_whole_model(count: int, seed: int, include_self:
     total = naive_surgery(whole, seeded(seed), include_self).sum(0)
     shared = total[:3] / count if reduction == "mean" else total[:3]
     torch.testing.assert_close(torch.cat(step.applied[0]), torch.cat([shared, total[3:]]))
-
-
-def test_scope_decides_whether_heads_count() -> None:
-    """g = (1, 0), (−1, 1) with own gradients 1 and 0: ‖g₁‖² is 1 or 2, so g₂ gives up all or half of its conflict."""
-    jacobian = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
-    own = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    found = {}
-    for scope in ("shared", "all"):
-        step = Linear(jacobian, own)
-        PCGrad(reduction="sum", scope=scope).update(step)  # type: ignore[arg-type]
-        found[scope] = [gradient.tolist() for gradient in step.applied[0]]
-    assert found["shared"] == [[0.5, 1.5], [1.0], [0.0]]
-    assert found["all"] == [[0.0, 1.5], [1.5], [0.0]]
-
-
-@settings(max_examples=40)
-@given(count=counts, seed=seeds)
-def test_include_self_is_the_algorithm_with_itself(count: int, seed: int) -> None:
-    jacobian = random_jacobian(count, 2, seed)
-    combiner = PCGrad(reduction="sum", include_self=True)
-    combiner.generator = seeded(seed)
-    expected = naive_surgery(jacobian, seeded(seed), include_self=True).sum(0)
-    torch.testing.assert_close(weights(combiner, jacobian) @ jacobian, expected)
-
-
-def test_include_self_matters_from_three_tasks_on() -> None:
-    differs = dict.fromkeys((2, 3), 0)
-    for count in differs:
-        for seed in range(200):
-            jacobian = random_jacobian(count, 2, seed)
-            one, other = (naive_surgery(jacobian, seeded(seed), include).sum(0) for include in (False, True))
-            differs[count] += int(not torch.allclose(one, other))
-    assert differs[2] == 0
-    assert differs[3] > 0
 
 
 @pytest.mark.parametrize("second", ["fresh", "kept"])
@@ -336,6 +306,125 @@ def test_gradvac_remembers_by_task_in_steps_with_fewer_tasks() -> None:
     assert again.targets.equal(combiner.targets)
 
 
+@settings(max_examples=20)
+@given(count=counts, seed=seeds, beta=st.sampled_from([0.01, 0.5, 0.9]))
+def test_gradvac_is_torchjds_over_many_steps(count: int, seed: int, beta: float) -> None:
+    ours, theirs = GradVac(beta=beta), peer.GradVac(beta=beta, eps=0.0)
+    ours.prepare(tasks=[f"t{k}" for k in range(count)])
+    for place in range(4):
+        jacobian = random_jacobian(count, 5, seed + place) + 0.5
+        ours.generator = seeded(place)
+        torch.testing.assert_close(weights(ours, jacobian) @ jacobian, peers(theirs, jacobian, place))
+
+
+# Weights from the Gramian
+
+
+@settings(max_examples=30)
+@given(count=counts, size=st.sampled_from([2, 20]), seed=seeds, c=st.sampled_from([0.1, 0.4, 0.9]))
+def test_cagrad_does_the_most_for_the_worst_task_in_its_ball(count: int, size: int, seed: int, c: float) -> None:
+    jacobian = random_jacobian(count, size, seed)
+    mean = jacobian.mean(0)
+    update = weights(CAGrad(c=c), jacobian) @ jacobian
+    assert (update - mean).norm() <= c * mean.norm() * (1 + 1e-6)
+    # Weak duality: no update in the ball gains more than the dual objective at any w; SciPy looks for the least.
+    gramian = (jacobian @ jacobian.T).numpy()
+    inner, radius = gramian.mean(1), c * mean.norm().item()
+
+    def dual(w: Any) -> float:
+        return float(inner @ w + radius * np.sqrt(max(w @ gramian @ w, 0.0)))
+
+    start = np.full(count, 1 / count)
+    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    bound = minimize(dual, start, bounds=[(0, 1)] * count, constraints=simplex, method="SLSQP").fun
+    assert gains(jacobian, update) == pytest.approx(bound, abs=2e-3 * mean.norm().item() * jacobian.norm().item())
+    assert gains(jacobian, update) >= gains(jacobian, mean) - 1e-9
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("c", [0.1, 0.5, 1.5])
+def test_cagrad_is_torchjds(count: int, c: float) -> None:
+    for seed in range(5):
+        jacobian = random_jacobian(count, 20, seed)
+        theirs = peers(peer.CAGrad(c=c, norm_eps=1e-8), jacobian)
+        torch.testing.assert_close(weights(CAGrad(c=c), jacobian) @ jacobian, theirs, rtol=1e-3, atol=1e-3)
+
+
+@settings(max_examples=60)
+@given(count=counts, size=st.sampled_from([1, 2, 3, 30]), seed=seeds)
+def test_mgda_is_the_point_of_least_norm(count: int, size: int, seed: int) -> None:
+    """d is the nearest point to 0 of a convex set if and only if gᵢ·d ≥ ‖d‖² for all i: it conflicts with none."""
+    jacobian = random_jacobian(count, size, seed)
+    found = weights(MGDA(), jacobian)
+    update = found @ jacobian
+    assert found.sum().item() == pytest.approx(1)
+    assert (found >= 0).all()
+    assert gains(jacobian, update) >= update.square().sum().item() - 1e-9
+    gramian = (jacobian @ jacobian.T).numpy()
+    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    start = np.full(count, 1 / count)
+    least = minimize(lambda w: w @ gramian @ w, start, bounds=[(0, 1)] * count, constraints=simplex).fun
+    assert update.square().sum().item() <= least + 1e-9
+    assert least == pytest.approx(update.square().sum().item(), abs=1e-4)
+
+
+def test_mgda_is_torchjds_and_by_hand() -> None:
+    """(2, 0) and (0, 1): the line between them is nearest to 0 at (0.4, 0.8), where w = (1/5, 4/5)."""
+    jacobian = torch.tensor([[2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(weights(MGDA(), jacobian), torch.tensor([0.2, 0.8], dtype=torch.float64))
+    for seed in range(4):
+        jacobian = random_jacobian(3, 12, seed)
+        ours, theirs = weights(MGDA(), jacobian) @ jacobian, peers(peer.MGDA(epsilon=1e-6, max_iters=2000), jacobian)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # theirs is on its way there
+        assert ours.norm() <= theirs.norm()
+
+
+@settings(max_examples=20)
+@given(count=counts, seed=seeds)
+def test_imtl_g_is_torchjds_and_the_papers_formula(count: int, seed: int) -> None:
+    jacobian = random_jacobian(count, 12, seed)
+    update = weights(IMTLG(), jacobian) @ jacobian
+    torch.testing.assert_close(update, peers(peer.IMTLG(), jacobian), rtol=1e-6, atol=1e-8)
+    units = jacobian / jacobian.norm(dim=1, keepdim=True)
+    d, u = jacobian[0] - jacobian[1:], units[0] - units[1:]
+    rest = jacobian[0] @ u.T @ torch.linalg.inv(d @ u.T)
+    alpha = torch.cat([1 - rest.sum()[None], rest])
+    torch.testing.assert_close(update, alpha @ jacobian, rtol=1e-6, atol=1e-8)
+
+
+@settings(max_examples=40)
+@given(count=st.integers(1, 5), seed=seeds)
+def test_nash_mtl_solves_the_bargain(count: int, seed: int) -> None:
+    """gᵢ·d = 1/αᵢ, whatever the scale of each gradient, which changes nothing in d."""
+    jacobian = random_jacobian(count, 12, seed)
+    alpha = weights(NashMTL(max_norm=None), jacobian)
+    update = alpha @ jacobian
+    torch.testing.assert_close(jacobian @ update, 1 / alpha, rtol=1e-4, atol=0)
+    assert update.norm().item() == pytest.approx(math.sqrt(count), rel=1e-4)
+    scaled = jacobian * torch.logspace(-4, 4, count, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(weights(NashMTL(max_norm=None), scaled) @ scaled, update, rtol=1e-6, atol=1e-8)
+    assert (weights(NashMTL(max_norm=0.5), jacobian) @ jacobian).norm().item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_nash_mtl_is_torchjds(count: int) -> None:
+    for seed in range(3):
+        jacobian = random_jacobian(count, 20, seed)
+        theirs = peers(peer.NashMTL(n_tasks=count, optim_niter=100), jacobian)
+        torch.testing.assert_close(weights(NashMTL(), jacobian) @ jacobian, theirs, rtol=0.02, atol=0.01)
+
+
+@settings(max_examples=20)
+@given(count=counts, seed=seeds, scale=st.sampled_from(["min", "median", "rmse"]))
+def test_aligned_mtl_is_torchjds(count: int, seed: int, scale: Any) -> None:
+    jacobian = random_jacobian(count, 12, seed)
+    update = weights(AlignedMTL(scale=scale), jacobian) @ jacobian
+    torch.testing.assert_close(update, peers(peer.AlignedMTL(scale_mode=scale), jacobian))
+
+
+# Weights from the losses
+
+
 @pytest.mark.parametrize("rate", [1.0, 20.0])
 def test_uncertainty_is_the_gradient_of_kendalls_loss(rate: float) -> None:
     net, logs = Net(), nn.Parameter(torch.zeros(3, dtype=torch.float64))
@@ -375,19 +464,6 @@ def test_dwa_by_hand() -> None:
     assert combiner.factors(["b"]) == pytest.approx([2 - low])
 
 
-def test_dwa_weighs_gradients_and_sums_to_the_number_of_tasks() -> None:
-    combiner, jacobian = DWA(temperature=0.1), random_jacobian(3, 4, 0)
-    step = Linear(jacobian)
-    combiner.prepare(tasks=step.tasks)
-    for epoch, losses in ((1, [1.0, 1.0, 0.0]), (2, [0.5, 0.6, 0.0])):
-        combiner.epoch_ended(epoch=epoch, losses=dict(zip(step.tasks, losses, strict=True)))
-    combiner.update(step)
-    factors = torch.tensor(combiner.factors(step.tasks), dtype=torch.float64)
-    assert factors.sum().item() == pytest.approx(3)
-    assert factors[0] < factors[1] < factors[2]
-    torch.testing.assert_close(step.applied[0][0], factors @ jacobian)
-
-
 @pytest.mark.parametrize("rule", ["adam", "descent"])
 def test_famo_is_its_algorithm(rule: Any) -> None:
     """By hand: autograd through Σ z log L, and torch's own Adam or SGD with weight decay for ξ."""
@@ -413,18 +489,6 @@ def test_famo_is_its_algorithm(rule: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_famo_weighs_by_the_inverse_of_the_loss() -> None:
-    """Losses 1 and 3 with equal z: w = (¾, ¼), for the heads too; a task without loss is left out."""
-    jacobian = random_jacobian(3, 4, 0)
-    step, combiner = Linear(jacobian, offsets=[1.0, 3.0, 0.0]), FAMO()
-    combiner.prepare(tasks=step.tasks)
-    combiner.update(step)
-    shared, *heads = step.applied[0]
-    expected = torch.tensor([0.75, 0.25, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(shared, expected @ jacobian)
-    torch.testing.assert_close(torch.stack(heads), expected[:, None] * jacobian)
-
-
 def test_famo_refuses_negative_losses() -> None:
     step, combiner = Linear(random_jacobian(2, 4, 0), offsets=[1.0, -0.5]), FAMO()
     combiner.prepare(tasks=step.tasks)
@@ -432,39 +496,18 @@ def test_famo_refuses_negative_losses() -> None:
         combiner.update(step)
 
 
-def test_own_parameters_are_those_that_no_other_task_has() -> None:
-    catalogue = load_catalogue()
-    task = {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}}
-    resolved, problems = catalogue.resolve_run({"encoder": TINY, "tasks": {"a": task, "b": task}})
-    assert problems == []
-    tasks = {name: make_task(catalogue, name, spec) for name, spec in resolved["tasks"].items()}
-    model = Model(make(catalogue, Encoder, resolved["encoder"]), tasks, seed=0)
-    model.shared["layer"] = nn.Linear(4, 4)
-    model.heads["a"].layer = model.shared["layer"]  # as heads hold what they share
-    parts = [{id(p) for p in part} for part in (model.shared_parameters(), *map(model.own_parameters, "ab"))]
-    assert all(parts)
-    assert sum(map(len, parts)) == len(set.union(*parts)) == len(dict(model.trained_parameters(("a", "b"))))
-
-
-TINY = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
-
-
 def test_every_combiner_trains_in_a_run(tmp_path: Path) -> None:
     sst = {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}}
     sts = {"data": {"name": "generated", "task": "similarity", "size": 16, "dev_size": 8}}
     sts |= {"head": "cosine", "loss": "mse", "metric": "pearson"}
     stage = {"epochs": 2, "optimizer": {"lr": 0.001}, "clip": 1.0}
-    values = [cls.name for cls in taskloom_components()]
+    values = load_catalogue().names("combiner")
     more: list[Any] = [{"name": "gse", "second": "kept"}, {"name": "pcgrad", "scope": "all"}]
     more += [{"name": "torchjd", "aggregator": "GradDrop"}, {"name": "weighted", "weights": {"sts": 0.5}}]
     grid = {
         "base": {"encoder": TINY, "tasks": {"sst": sst, "sts": sts}, "stages": [stage]},
         "axes": {"stages.0.combiner": [*values, *more]},
     }
-    (tmp_path / "grid.json").write_text(json.dumps(grid))
-    events: list[Event] = []
-    with Ledger.open(tmp_path / "r", create=True) as ledger:
-        plan = make_plan(load_grid(str(tmp_path / "grid.json")), load_catalogue(), ledger)
-        outcome = run_plan(plan, load_catalogue(), ledger, listen=events.append)
+    _, outcome, events = run_grid(tmp_path / "r", grid)
     assert [event for event in events if event.what == "failed"] == []
     assert outcome.finished == len(values) + len(more)

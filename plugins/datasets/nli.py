@@ -1,0 +1,180 @@
+"""Natural language inference: SNLI and SICK, as pairs or as triples for contrastive learning."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from taskloom.core import DataError, Examples, Labels, Split, unknown
+from taskloom.plugins.datasets.files import FolderDataSet, expand, fingerprint_of
+from taskloom.plugins.datasets.reading import Layout, UnreadableError, read_examples
+
+#: The classes of natural language inference, in the order of their numbers.
+RELATIONS = ("entailment", "neutral", "contradiction")
+CLASSES = Labels.of_classes(len(RELATIONS))
+#: The gold label of an SNLI pair on which the annotators did not agree.
+UNDECIDED = "-"
+#: The names of the splits in SICK.
+PARTS: dict[Split, str] = {"train": "TRAIN", "dev": "TRIAL", "test": "TEST"}
+#: Both directions of a pair in SICK: its texts, the column that relates them, and the names of the relations there.
+DIRECTIONS = (
+    (("sentence_A", "sentence_B"), "entailment_AB", ("A_entails_B", "A_neutral_B", "A_contradicts_B")),
+    (("sentence_B", "sentence_A"), "entailment_BA", ("B_entails_A", "B_neutral_A", "B_contradicts_A")),
+)
+
+
+class SNLI(FolderDataSet):
+    """SNLI as it is distributed (JSON lines): pairs in three classes, or triples for contrastive learning.
+
+    ``task: "entailment"`` gives premise and hypothesis with the classes entailment (0), neutral (1) and
+    contradiction (2); ``task: "triples"`` gives premise, entailment and contradiction without labels, for premises
+    that have both: the k-th entailment with the k-th contradiction. Pairs without a gold label ("-") are left out,
+    as the corpus asks. A row that cannot be read is skipped and named; more than 1 % of a file is an error.
+
+    Reads: ``snli_1.0_train.jsonl``, ``snli_1.0_dev.jsonl``, ``snli_1.0_test.jsonl``; of each line ``gold_label``,
+    ``sentence1``, ``sentence2`` and ``pairID``.
+
+    Options:
+        task: entailment (pairs, 3 classes) or triples (no labels).
+
+    Siblings: ``sick`` has the same tasks, ``generated`` with ``task: "entailment"`` makes triples without files.
+
+    Reference: Bowman et al., "A large annotated corpus for learning natural language inference", EMNLP 2015.
+
+    Example: ``{"tasks": {"nli": {"data": {"name": "snli", "task": "triples", "dir": "$DATA/snli_1.0"}}}}``
+    """
+
+    name = "snli"
+
+    def __init__(self, *, task: Literal["entailment", "triples"], **options: Any) -> None:
+        super().__init__(**options)
+        self.task = task
+        self.columns = 2 if task == "entailment" else 3
+        self.labels = CLASSES if task == "entailment" else None
+        self.layout = Layout(
+            texts=("sentence1", "sentence2"),
+            label="gold_label",
+            id="pairID",
+            labels=CLASSES,
+            names=RELATIONS,
+            format="jsonl",
+            strict=self.strict,
+            keep=lambda values: values.get("gold_label") != UNDECIDED,
+        )
+
+    def path(self, split: Split) -> Path:
+        return expand(self.dir) / f"snli_1.0_{split}.jsonl"
+
+    def read(self, split: Split) -> Examples:
+        needs_labels = split != "test" or self.task == "triples"
+        examples = read_examples(self.path(split), self.layout, needs_labels=needs_labels)
+        return triples_of(examples, str(self.path(split))) if self.task == "triples" else examples
+
+    def fingerprint(self) -> str:
+        return fingerprint_of([self.path("train"), self.path("dev")], {"task": self.task, "limit": self.limit})
+
+
+class SICK(FolderDataSet):
+    """SICK as it is distributed (one tab-separated file): inference, relatedness, or triples.
+
+    ``task: "entailment"`` gives pairs with the classes entailment (0), neutral (1) and contradiction (2);
+    ``task: "relatedness"`` the same pairs with a value from 1 to 5; ``task: "triples"`` premise, entailment and
+    contradiction without labels. For triples every pair is read in both directions (``entailment_AB`` and
+    ``entailment_BA``), and the k-th entailment of a premise goes with its k-th contradiction. The column
+    ``SemEval_set`` says which split a row is in: TRAIN, TRIAL (dev) or TEST. A row that cannot be read is skipped and
+    named; more than 1 % of a split is an error.
+
+    Reads: ``SICK.txt``.
+
+    Options:
+        task: entailment (pairs, 3 classes), relatedness (pairs, 1 to 5) or triples (no labels).
+
+    Siblings: ``snli`` has the same tasks and fifty times the pairs.
+
+    Reference: Marelli et al., "A SICK cure for the evaluation of compositional distributional semantic models",
+    LREC 2014.
+
+    Example: ``{"tasks": {"nli": {"data": {"name": "sick", "task": "triples", "dir": "$DATA/sick"}}}}``
+    """
+
+    name = "sick"
+
+    def __init__(self, *, task: Literal["entailment", "relatedness", "triples"], **options: Any) -> None:
+        super().__init__(**options)
+        self.task = task
+        self.columns = 3 if task == "triples" else 2
+        self.labels = {"entailment": CLASSES, "relatedness": Labels.of_range(1, 5), "triples": None}[task]
+        self.layout = Layout(
+            texts=DIRECTIONS[0][0],
+            label="relatedness_score" if task == "relatedness" else "entailment_label",
+            id="pair_ID",
+            labels=self.labels,
+            names=() if task == "relatedness" else tuple(name.upper() for name in RELATIONS),
+            format="tsv",
+            quotes=False,
+            strict=self.strict,
+            also=("SemEval_set",),
+        )
+
+    def path(self, split: Split) -> Path:
+        return expand(self.dir) / "SICK.txt"
+
+    def read(self, split: Split) -> Examples:
+        layout = replace(self.layout, keep=partial(_belongs, PARTS[split]))
+        path = self.path(split)
+        if self.task == "triples":
+            return triples_of(_both_directions(path, layout), f"{path}, {PARTS[split]}")
+        return read_examples(path, layout, needs_labels=split != "test")
+
+    def fingerprint(self) -> str:
+        return fingerprint_of([self.path("train")], {"task": self.task, "limit": self.limit})
+
+
+def _both_directions(path: Path, layout: Layout) -> Examples:
+    """Each pair twice: all pairs as (a, b), then all as (b, a)."""
+    one, other = (
+        read_examples(path, replace(layout, texts=texts, label=column, names=names, labels=CLASSES), needs_labels=True)
+        for texts, column, names in DIRECTIONS
+    )
+    assert one.labels is not None
+    assert other.labels is not None
+    return Examples(
+        tuple(a + b for a, b in zip(one.columns, other.columns, strict=True)),
+        np.concatenate([one.labels, other.labels]),
+        one.ids + other.ids,
+        tuple(dict.fromkeys(one.skipped + other.skipped)),
+    )
+
+
+def _belongs(part: str, values: Mapping[str, object]) -> bool:
+    found = str(values.get("SemEval_set", "")).strip()
+    if found not in PARTS.values():
+        raise UnreadableError(f"SemEval_set: {unknown('split', found[:40], PARTS.values())}")
+    return found == part
+
+
+def triples_of(pairs: Examples, where: str) -> Examples:
+    """Triples without labels, for every premise that has both, in the order in which premises first appear.
+
+    The k-th entailment of a premise goes with its k-th contradiction, as long as it has both; a sentence given
+    twice counts once, and one that is said to follow and to contradict counts for neither. ``where`` is for errors.
+    """
+    assert pairs.labels is not None
+    found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # premise → hypothesis → id, for both relations
+    for premise, hypothesis, label, name in zip(*pairs.columns, pairs.labels, pairs.ids, strict=True):
+        follows, contradicts = found.setdefault(premise, ({}, {}))
+        if RELATIONS[int(label)] != "neutral":
+            (follows if RELATIONS[int(label)] == "entailment" else contradicts).setdefault(hypothesis, name)
+    rows, ids = [], []
+    for premise, (follows, contradicts) in found.items():
+        sure = follows.keys() ^ contradicts.keys()
+        ends = [[one for one in relation.items() if one[0] in sure] for relation in (follows, contradicts)]
+        for (entailment, first), (contradiction, second) in zip(*ends, strict=False):
+            rows.append((premise, entailment, contradiction))
+            ids.append(f"{first}+{second}")
+    if not rows:
+        raise DataError(f"{where}: no premise has both an entailment and a contradiction, so there are no triples")
+    return Examples(tuple(zip(*rows, strict=True)), None, tuple(ids), pairs.skipped)

@@ -1,0 +1,117 @@
+"""The moving margin: the paper's algorithm traced on paper, a margin for each pair, and its state in a run."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import run_grid
+from torch import Tensor
+
+from taskloom.core import Labels, Prediction, TrainingError
+from taskloom.plugins.losses import DynamicMargin
+from taskloom.runs.training.checkpoint import load_folder
+
+BINARY, VALUES = Labels.of_classes(2), Labels.of_range(0, 5)
+SCORES = [0.5, 0.6, 0.6, 0.4, 0.7]  # better (than 0), better, equal, worse, better
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def seen(vectors: Tensor, rows: list[int] | None = None) -> Prediction:
+    return Prediction(torch.zeros(vectors.shape[1]), vectors, None if rows is None else torch.tensor(rows))
+
+
+def at_cosines(*cosines: float) -> Tensor:
+    """Pairs of unit vectors in the plane with these cosines, [2, B, 2]."""
+    angles = torch.tensor([math.acos(c) for c in cosines], dtype=torch.float64)
+    first = torch.tensor([[1.0, 0.0]], dtype=torch.float64).expand(len(cosines), 2)
+    return torch.stack([first, torch.stack([angles.cos(), angles.sin()], 1)])
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"),
+    [
+        # 0.25 − 0.2/1, − 0.2/2, + 0.2/3, + 0.2/4, − 0.2/5
+        ("down", [0.05, -0.05, 0.05 / 3, 0.2 / 3, 0.08 / 3]),
+        # 0.25 + 0.2/1, + 0.2/2, − 0.2/3, − 0.2/4, + 0.2/5
+        ("up", [0.45, 0.55, 1.45 / 3, 1.3 / 3, 1.42 / 3]),
+    ],
+)
+def test_dynamic_margin_follows_algorithm_1_for_five_epochs(direction: Any, expected: list[float]) -> None:
+    loss = DynamicMargin(margin=0.25, step=0.2, direction=direction)
+    loss.prepare(labels=BINARY, rows=3)
+    margins, values = [], []
+    for epoch, score in enumerate(SCORES, start=1):
+        loss.epoch_ended(epoch=epoch, score=score)
+        margins.append(loss.margin)
+        values.append(loss(seen(at_cosines(0.9)), torch.tensor([0])).item())
+    assert margins == pytest.approx(expected)
+    assert values == pytest.approx([0.9 - margin for margin in expected])
+
+
+def test_a_margin_per_pair_traced_by_hand() -> None:
+    """Distances 1 − cos against the epoch before: larger lowers a pair's margin, not larger raises it."""
+    loss = DynamicMargin(step=0.3, per_sample=True).train()
+    loss.prepare(labels=BINARY, rows=4)  # row 3 is never seen
+    negative = torch.tensor([0, 0, 0])
+
+    loss(seen(at_cosines(1.0, 0.8, 0.5), [2, 0, 1]), negative)
+    loss.epoch_ended(epoch=1, score=0.9)  # all but the equal texts of row 2 are farther apart than 0
+    assert loss.margins.tolist() == pytest.approx([-0.3, -0.3, 0.3, 0])
+
+    loss(seen(at_cosines(0.9, 0.9), [2, 0]), negative[:2])  # row 1 is not in this epoch
+    loss.epoch_ended(epoch=2, score=0.1)  # row 0 from 0.2 to 0.1, row 2 from 0 to 0.1
+    assert loss.margins.tolist() == pytest.approx([-0.15, -0.3, 0.15, 0])
+
+    value = loss(seen(at_cosines(0.4, 0.6, 0.7), [0, 1, 2]), negative)
+    assert value.item() == pytest.approx((0.4 + 0.15 + 0.6 + 0.3 + 0.7 - 0.15) / 3)
+    loss.epoch_ended(epoch=3, score=0.5)  # row 0 from 0.1 to 0.6, row 1 from 0.5 to 0.4, row 2 from 0.1 to 0.3
+    assert loss.margins.tolist() == pytest.approx([-0.25, -0.2, 0.05, 0])
+    assert loss.margin == pytest.approx(statistics.fmean([-0.25, -0.2, 0.05, 0]))
+
+
+@pytest.mark.parametrize("mode", ["evaluated", "scored"])
+def test_only_training_steps_are_remembered(mode: str) -> None:
+    loss = DynamicMargin(per_sample=True).train(mode == "evaluated")
+    loss.prepare(labels=BINARY, rows=1)
+    with torch.no_grad() if mode == "evaluated" else torch.enable_grad():
+        loss(seen(at_cosines(0.5), [0]), torch.tensor([0]))
+    loss.epoch_ended(epoch=1, score=0.5)
+    assert loss.margins.tolist() == [0]
+
+
+def test_a_margin_per_pair_needs_rows() -> None:
+    loss = DynamicMargin(per_sample=True)
+    loss.prepare(labels=BINARY, rows=1)
+    with pytest.raises(TrainingError, match="needs the rows"):
+        loss(seen(at_cosines(0.5)), torch.tensor([0]))
+
+
+def test_in_a_run_the_margin_follows_the_tasks_dev_metric(tmp_path: Path) -> None:
+    base = {
+        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
+        "tasks": {
+            "sts": {
+                "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32},
+                "head": "cosine",
+                "loss": {"name": "dynamic_margin", "margin": 0.25, "step": 0.2, "positive_from": 3},
+                "metric": "pearson",
+            }
+        },
+        "stages": [{"epochs": 4, "optimizer": {"lr": 0.01}}],
+        "selection": "last",
+    }
+    plan, _, events = run_grid(tmp_path / "r", {"base": base})
+    margin, previous = 0.25, 0.0
+    scores = [event.facts["scores"]["sts"] for event in events if event.what == "epoch"]
+    assert len(scores) == 4
+    for epoch, score in enumerate(scores, start=1):
+        margin += -0.2 / epoch if score > previous else 0.2 / epoch
+        previous = score
+    tensors, _ = load_folder(tmp_path / "r" / "cells" / plan.cells[0].id / "best")
+    assert tensors["losses.sts.margins"].item() == pytest.approx(margin)

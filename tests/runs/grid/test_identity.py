@@ -1,0 +1,56 @@
+"""Identity: what decides a result is part of it, and nothing else is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.identity import digest
+from taskloom.runs.grid.plan import PlannedCell, make_plan
+
+SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}}
+
+
+def planned(folder: Path, base: dict[str, Any], **rest: Any) -> tuple[PlannedCell, ...]:
+    path = folder / "grid.json"
+    path.write_text(json.dumps({"base": base, **rest}))
+    return tuple(make_plan(load_grid(str(path)), load_catalogue(), None).cells)
+
+
+def test_data_count_by_what_they_hold_and_not_by_where_they_are(tmp_path: Path) -> None:
+    table = {"name": "table", "text": "text", "label": "label", "classes": 2}
+    for folder, text in (("a", "good"), ("b", "good"), ("c", "bad")):
+        (tmp_path / folder).mkdir()
+        rows = "".join(f"{text} {i},{i % 2}\n" for i in range(8))
+        (tmp_path / folder / "x.csv").write_text("text,label\n" + rows)
+    cells = [
+        {
+            "label": folder,
+            "set": {"tasks.t.data": {**table, **{s: str(tmp_path / folder / "x.csv") for s in ("train", "dev")}}},
+        }
+        for folder in "abc"
+    ]
+    base = {"tasks": {"t": {"data": {**table, "train": "x.csv", "dev": "x.csv"}}}}
+    a, b, c = (cell.id for cell in planned(tmp_path, base, cells=cells))
+    assert a == b  # the same rows in another folder
+    assert a != c  # other rows
+
+
+def test_the_libraries_that_a_component_relies_on_count(tmp_path: Path) -> None:
+    axes = {"stages.0.combiner": ["sum", {"name": "torchjd", "aggregator": "UPGrad"}]}
+    cells = planned(tmp_path, {"tasks": {"sst": SST}}, axes=axes)
+    assert ["torchjd" in cell.versions for cell in cells] == [False, True]
+
+
+def test_precision_and_micro_batches_count_where_they_are_given() -> None:
+    catalogue = load_catalogue()
+
+    def name(stage: dict[str, Any] | None = None, **rest: Any) -> str:
+        spec, problems = catalogue.resolve_run({"tasks": {"sst": SST}, "stages": [stage or {}], **rest})
+        assert not problems
+        assert catalogue.resolve_run(spec) == (spec, [])  # what is resolved stays as it is
+        return digest(spec)
+
+    assert name() == name(precision="float32", resources={}) == name({"micro_batch": None})
+    assert len({name(), name(precision="bfloat16"), name({"micro_batch": 4})}) == 3
