@@ -32,7 +32,7 @@ try:
     from taskloom.runs.cli.schema import schema
     from taskloom.runs.cli.table import table
     from taskloom.runs.cli.validate import validate
-except KeyboardInterrupt:  # at the user's first thought, before there is anything that could handle it
+except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything could handle it
     print("Interrupted.", file=sys.stderr)
     raise SystemExit(INTERRUPTED) from None
 
@@ -83,7 +83,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order in which one uses them
+        return list(self.commands)  # in the order of use
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -105,7 +105,7 @@ for _command in (run, plan, table, cells, explain, predict, grids, plugins, vali
 
 def main() -> None:
     """The entry point of the command ``taskloom``."""
-    # A closed stream is None: what is said there goes nowhere, and no command should fail for it.
+    # A closed stream is None: what is written there is dropped, and no command should fail for it.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123 - open until the end
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
@@ -121,7 +121,7 @@ def main() -> None:
 def _leave(code: object) -> None:
     """End at once if a cell of the inline engine cannot be stopped."""
     if any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
-        # A cell that does not listen still works in torch, which aborts when Python ends around it.
+        # A cell that cannot be stopped is still in torch, which aborts when Python exits around it.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

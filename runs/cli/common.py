@@ -28,7 +28,7 @@ _answers: TextIO | None = None  # what was stdout before it was taken
 
 
 class NotRunError(RegistryError):
-    """The grid is there, and the registry knows nothing of it."""
+    """The grid exists, but was not run in this registry."""
 
 
 def registry_option(command: Command) -> Command:
@@ -59,7 +59,7 @@ def format_option(command: Command) -> Command:
 
 
 def yes_option(command: Command) -> Command:
-    """``--yes``: large grids are meant."""
+    """``--yes``: accept large grids."""
     return click.option("--yes", is_flag=True, help="Accept a grid of more than 10,000 cells.")(command)
 
 
@@ -91,7 +91,7 @@ def strict_check(catalogue: "Catalogue") -> "Catalogue":
 
 
 def strict_check_only() -> None:
-    """The same for a command that needs no components itself: they are only imported with ``--strict-plugins``."""
+    """The same for a command that needs no components itself: they are imported only with ``--strict-plugins``."""
     if strict():
         from taskloom.registry.installed.catalogue import load_catalogue
 
@@ -99,13 +99,13 @@ def strict_check_only() -> None:
 
 
 def note_left_out(failures: "Sequence[Failure]") -> None:
-    """Say on stderr which plugins are broken and so play no part."""
+    """Say on stderr which plugins are broken and therefore not used."""
     for failure in failures:
         note(f"left out: {failure}")
 
 
 def strict_end(catalogue: "Catalogue") -> int:
-    """The least exit code of a run that went to its end: 1 with ``--strict-plugins`` if a tracker raised, else 0."""
+    """The minimum exit code of a completed run: 1 with ``--strict-plugins`` if a tracker raised, else 0."""
     from taskloom.runs.driver.track import broken_trackers
 
     failures = broken_trackers(catalogue.plugins) if strict() else []
@@ -135,18 +135,18 @@ def say(text: str, *, styled: bool = False) -> None:
     try:
         click.echo(text if styled else visible(text), file=answers())
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())  # or Python complains again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())  # or Python complains again at exit
         if not isinstance(error, BrokenPipeError):
             raise TaskloomError(f"the answer cannot be written: {error.strerror}") from None
 
 
 def say_json(value: Any) -> None:
-    """Print a JSON value to stdout."""
+    """Print a JSON value as the answer."""
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
 def note(text: str) -> None:
-    """Print to stderr what is no part of the answer. If nobody reads there, nothing more is said."""
+    """Print to stderr what is not part of the answer. If nobody reads it, the rest is dropped."""
     try:
         click.echo(visible(text), err=True)
     except OSError:
@@ -167,7 +167,7 @@ def on_terminal() -> bool:
 def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
     """The last run of a grid that is given by packaged name, by path, or by its name in the registry.
 
-    Says on stderr if the file is no longer what was run.
+    Says on stderr if the file has changed since.
     """
     from taskloom.registry.installed.manager import packaged_grids
 

@@ -5,20 +5,19 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taskloom.core import PluginError, hookimpl
+from taskloom.core import PluginError
 from taskloom.core.guard import guard, shorten
 from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
 from taskloom.registry.installed.failures import Plugin
-from taskloom.registry.installed.manager import COMPONENTS, Plugins, installed, packaged_grids
+from taskloom.registry.installed.manager import installed
 
 #: Writes to a file what the command `plugins` prints, and what the catalogue says of losses by name.
 REPORT = """
@@ -61,7 +60,11 @@ def taskloom_components() -> list[type[Component]]:
 METRIC = LOSS.replace("Loss", "Metric").replace("def forward", "def __call__")
 #: Writes to stdout in every way there is, and keeps hold of it.
 NOISE = """
-import atexit, ctypes, logging, os, sys
+import atexit, ctypes, logging, os, sys, threading
+def late():
+    threading.main_thread().join()
+    print('hello by thread')
+threading.Thread(target=late).start()
 print('hello by print')
 os.write(1, b'hello by descriptor\\n')
 ctypes.CDLL(None).puts(b'hello by C')
@@ -202,7 +205,7 @@ def test_a_third_party_cannot_replace_a_builtin(broken_world: Any) -> None:
 
 
 def test_what_plugins_print_goes_to_stderr(broken_world: Any) -> None:
-    for way in ("by print", "by descriptor", "by C", "by buffer", "by handler", "at exit"):
+    for way in ("by print", "by descriptor", "by C", "by buffer", "by handler", "by thread", "at exit"):
         assert broken_world["stderr"].count(f"hello {way}") == 1  # stdout was JSON alone
 
 
@@ -305,40 +308,12 @@ print(json.dumps([{name: one.conflict for name, one in grids.items()}, [str(one)
     assert sum("is claimed by" in line for line in failed) == 1
 
 
-def test_our_own_grids_are_found_without_conflict() -> None:
-    grids = packaged_grids()
-    assert grids["quickstart"].distribution == "taskloom"
-    assert not any(grid.conflict for grid in grids.values())
-    assert all(grid.path.is_file() for grid in grids.values())
-
-
 def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
     class Chooses(Linear):
         name = "chooses"
         reads = property(lambda self: "single")  # type: ignore[assignment]
 
     assert make_entry(Chooses, Plugin("mine", "taskloom", "mine", "1")).name == "chooses"
-
-
-def test_a_tracker_that_raises_does_not_stop_the_next_and_is_noted_once() -> None:
-    def raising(reason: list[str], cell: str) -> None:
-        reason.append("changed")
-        raise ValueError(cell)
-
-    def answering(cell: str, reason: list[str]) -> list[Any]:
-        return [cell, reason]
-
-    plugins = Plugins()
-    functions: dict[str, Callable[..., Any]] = {"a": raising, "b": answering}
-    for name, function in functions.items():
-        module = SimpleNamespace(taskloom_run_failed=hookimpl(function))
-        plugins.add(module, Plugin(name, COMPONENTS, f"taskloom-{name}", "1.2"))
-    for _ in range(3):
-        answers = plugins.results("taskloom_run_failed", cell="c", label="l", reason=["r"])
-        assert [answer for _, answer in answers] == [["c", ["r"]]]
-    message = "plugin 'a' of taskloom-a 1.2: taskloom_run_failed(): ValueError: c"
-    assert [str(one) for one in plugins.failed] == [message]
-    assert [str(one) for one in plugins.raised(["taskloom_run_failed"])] == [message]
 
 
 class SilentError(Exception):
