@@ -1,10 +1,13 @@
 """A value that an option takes, for a snippet that can be pasted into a grid."""
 
+import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import PurePath
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter
 
 from taskloom.core import Component
 from taskloom.core.options import Option
@@ -18,7 +21,7 @@ def sample(catalogue: "Catalogue", option: Option) -> Any:
     """A value that the option accepts; None if none of those that come to mind is one."""
     for value in _values(catalogue, option.annotation):
         try:
-            option.read(value)
+            TypeAdapter(option.annotation).validate_json(json.dumps(value), strict=True)
         except ValueError:
             continue
         return value
