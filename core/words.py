@@ -18,9 +18,9 @@ _SIMPLE = {bool: "true or false", int: "an integer", float: "a number", str: "a 
 _ANYTHING = "any JSON value"
 _LIMITS = {
     "ge": "of at least {}",
-    "gt": "greater than {}",
+    "gt": "above {}",
     "le": "of at most {}",
-    "lt": "less than {}",
+    "lt": "below {}",
     "multiple_of": "that is a multiple of {}",
     "min_length": "of length {} or more",
     "max_length": "of length {} or less",
@@ -43,7 +43,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
     >>> from pydantic import Field
     >>> describe(Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] | None)
-    "a number of at least 0 and less than 1, 'auto' or null"
+    "a number of at least 0 and below 1, 'auto' or null"
     """
     annotation, metadata = bare(annotation, metadata)
     origin, args = get_origin(annotation), get_args(annotation)

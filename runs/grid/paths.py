@@ -76,28 +76,6 @@ def _keys(node: Any, parts: list[str]) -> list[Any]:
     raise PathError(f"the path leads nowhere: {text}. Found {'.'.join(parts)!r}.")
 
 
-def parts_of(run: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The tasks or the stages of a run; one that is not valid gives those it has.
-
-    >>> parts_of({"stages": [{"epochs": 1}, "slip"]}, "stages"), parts_of({"tasks": 3}, "tasks")
-    ([{'epochs': 1}], [])
-    """
-    found = run.get(key)
-    parts = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple) else ()
-    return [part for part in parts if isinstance(part, dict)]
-
-
-def component_of(given: Any) -> dict[str, Any] | None:
-    """A component as an object, a copy; None for what cannot be one.
-
-    >>> component_of("sum"), component_of(3)
-    ({'name': 'sum'}, None)
-    """
-    if isinstance(given, str):
-        return {"name": given}
-    return dict(given) if isinstance(given, dict) and isinstance(given.get("name"), str) else None
-
-
 def matches(run: dict[str, Any], path: str, wanted: Any) -> bool:
     """Whether the value at a path is the wanted one; a component may be wanted by its name alone.
 

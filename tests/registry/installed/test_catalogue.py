@@ -207,7 +207,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_what_is_allowed(
 def test_all_of_a_range_is_named(catalogue: Catalogue) -> None:
     _, problems = catalogue.resolve("loss", {"name": "mean_score", "scale": 0, "margin": "x"})
     assert [str(problem) for problem in problems] == [
-        "scale: should be a number greater than 0 and of at most 9. Found 0.",
+        "scale: should be a number above 0 and of at most 9. Found 0.",
         "margin: should be a number or null. Found 'x'.",
     ]
 
@@ -322,7 +322,7 @@ def constructor(body: str) -> type[Component]:
         ("**kwargs: int", "__init__ should name its options. Found '**kwargs: int'."),
         ("*, name: str = 'x'", "an option should not be called 'name'"),
         ("*, a: int = 'x'", "the default of option 'a' should be an integer. Found 'x'."),
-        ("*, a: Annotated[float, Field(gt=0)] = 0", "the default of option 'a' should be a number greater than 0"),
+        ("*, a: Annotated[float, Field(gt=0)] = 0", "the default of option 'a' should be a number above 0"),
         ("*, a: float = math.inf", "the default of option 'a' should be a number. Found Infinity."),
         ("*, a: Loss = 'mean_score'", "the default of option 'a' should be None, or left out"),
         ("*, a: Tensor", "option 'a' should be of a type that JSON can hold"),

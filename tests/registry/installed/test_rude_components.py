@@ -79,13 +79,13 @@ BUGS = {
     "none": f"{SPLIT}load() should return Examples. Found NoneType.",
     "list": f"{SPLIT}labels should be an array of numbers. Found list.",
     "column": f"{SPLIT}every example should have a label, [4] in all. Found [4, 1].",
-    "no text": f"{SPLIT}text 0 should be a text. Found int 1.",
+    "no text": f"{SPLIT}text 0 should be a string. Found int 1.",
     "half": f"{SPLIT}text 0 holds half a character (a lone surrogate). Found '\\ud800'.",
     "words": f"{SPLIT}labels should be an array of numbers. Found an array of <U1.",
     "nan": f"{SPLIT}labels should be numbers. Found nan.",
-    "between": f"{SPLIT}labels are classes and should be whole numbers. Found 0.5.",
-    "content none": "data set 'bug': fingerprint() should be a text, a fingerprint. Found null.",
-    "content number": "data set 'bug': fingerprint() should be a text, a fingerprint. Found 3.",
+    "between": f"{SPLIT}labels are classes and should be integers. Found 0.5.",
+    "content none": "data set 'bug': fingerprint() should be a string, a fingerprint. Found null.",
+    "content number": "data set 'bug': fingerprint() should be a string, a fingerprint. Found 3.",
     "content changes": "data set 'bug': fingerprint() should be the same every time",
 }
 LOSS = """
@@ -173,7 +173,7 @@ def test_sys_exit_while_predicting_is_no_success(install: Install, tmp_path: Pat
 
 def test_a_test_split_is_looked_at_before_it_is_predicted_and_may_lack_labels(install: Install, tmp_path: Path) -> None:
     install("bug", DATA)
-    message = "sst: data set 'bug', split 'test': text 3 should be a text. Found int 4."
+    message = "sst: data set 'bug', split 'test': text 3 should be a string. Found int 4."
     for bug, code in (("test number", 2), ("test labels", 0)):
         registry, path = tmp_path / bug, grid(tmp_path, data={"name": "bug", "bug": bug})
         assert taskloom("run", path, "--registry", registry, "--engine", "inline").exit_code == 0

@@ -286,8 +286,8 @@ def test_what_cannot_be_explained_is_told(tmp_path: Path) -> None:
     for arguments, words in (
         (["nothing"], "no cell begins so"),
         ([path, "smu"], "no row 'smu'; did you mean 'sum'?"),
-        (["../x"], "is no file"),
-        (["%"], "is no file"),
+        (["../x"], "is not a file"),
+        (["%"], "is not a file"),
     ):
         result = taskloom("explain", *arguments, "--registry", tmp_path / "r")
         assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
