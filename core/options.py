@@ -21,7 +21,6 @@ from taskloom.core.words import describe, refusal
 
 #: What becomes of a component inside an option, given its kind and what was written.
 Place = Callable[[str, Any], Any]
-_CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 _MODELS: "WeakKeyDictionary[type[Component], type[Options]]" = WeakKeyDictionary()
 _PREFIX = "option_"  # before the names of fields: a model has attributes of its own, such as "copy"
 
@@ -45,12 +44,12 @@ class Option:
 class Options(BaseModel):
     """A component's name and options, checked; each component has a subclass of its own (:func:`model_of`)."""
 
-    model_config = _CONFIG
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     @classmethod
     def read(cls, given: Mapping[str, Any], place: Place | None = None) -> "Options":
         """The options that JSON values state; ``place`` says what becomes of the components among them."""
-        return cls.model_validate_json(_as_json(given), context=place)
+        return cls.model_validate_json(_as_json(given), strict=True, context=place)
 
     def written(self) -> dict[str, Any]:
         """The same as JSON values, always in the same form."""
@@ -105,7 +104,7 @@ def _new_model(cls: type[Component]) -> type[Options]:
 
 def _check_type(option: Option) -> None:
     try:
-        TypeAdapter(option.annotation, config=_CONFIG)
+        TypeAdapter(option.annotation)
     except Exception as error:
         why = " ".join(str(error).partition("\n")[0].split())
         text = f"option {option.name!r} should be of a type that JSON can hold. Found {option.annotation}"
