@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -21,7 +21,6 @@ from taskloom.core.words import describe, refusal
 
 #: What becomes of a component inside an option, given its kind and what was written.
 Place = Callable[[str, Any], Any]
-_CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 _MODELS: "WeakKeyDictionary[type[Component], type[Options]]" = WeakKeyDictionary()
 _PREFIX = "option_"  # before the names of fields: a model has attributes of its own, such as "copy"
 
@@ -41,31 +40,16 @@ class Option:
         """What its value should be, in words."""
         return describe(self.annotation)
 
-    def read(self, value: Any) -> Any:
-        """A JSON value → what the constructor takes, components as they are written; ``ValueError`` if it is wrong."""
-        try:
-            return self._adapter.validate_json(_as_json(value))
-        except ValidationError:
-            raise ValueError(refusal(self.annotation, value)) from None
-
-    def write(self, value: Any) -> Any:
-        """What :meth:`read` gave, as a JSON value again."""
-        return _ordered(value, self._adapter.dump_python(value, mode="json", warnings=False))
-
-    @property
-    def _adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(self.annotation, config=_CONFIG)
-
 
 class Options(BaseModel):
     """A component's name and options, checked; each component has a subclass of its own (:func:`model_of`)."""
 
-    model_config = _CONFIG
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     @classmethod
     def read(cls, given: Mapping[str, Any], place: Place | None = None) -> "Options":
         """The options that JSON values state; ``place`` says what becomes of the components among them."""
-        return cls.model_validate_json(_as_json(given), context=place)
+        return cls.model_validate_json(_as_json(given), strict=True, context=place)
 
     def written(self) -> dict[str, Any]:
         """The same as JSON values, always in the same form."""
@@ -77,12 +61,8 @@ class Options(BaseModel):
 
     @field_serializer("*", mode="wrap", check_fields=False)
     def _in_order(self, value: Any, write: Any) -> Any:
-        return _ordered(value, write(value))
-
-
-def _ordered(value: Any, written: Any) -> Any:
-    """A set has no order of its own, and a result's identity needs one."""
-    return sorted(written, key=json.dumps) if isinstance(value, set | frozenset) else written
+        # A set has no order of its own, and a result's identity needs one.
+        return sorted(write(value), key=json.dumps) if isinstance(value, set | frozenset) else write(value)
 
 
 def options_of(cls: type[Component]) -> dict[str, Option]:
@@ -94,10 +74,7 @@ def options_of(cls: type[Component]) -> dict[str, Option]:
     """
     declared = _declared(cls)
     defaults = _defaults(cls, declared)
-    return {
-        name: Option(name, one.annotation, name not in defaults, defaults.get(name), one.text)
-        for name, one in declared.items()
-    }
+    return {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
 
 
 def model_of(cls: type[Component]) -> type[Options]:
@@ -111,43 +88,34 @@ def _new_model(cls: type[Component]) -> type[Options]:
     declared = _declared(cls)
     fields: dict[str, Any] = {"name": (Literal[cls.name], ...)}
     fields |= {
-        f"{_PREFIX}{name}": (one.annotation, Field(one.default, alias=name, description=one.text or one.allowed))
-        for name, one in declared.items()
+        f"{_PREFIX}{name}": (
+            option.annotation,
+            Field(... if option.required else option.default, alias=name, description=option.text or option.allowed),
+        )
+        for name, option in declared.items()
     }
     try:
         return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
     except Exception:  # pydantic has several, and a type of the plugin's own may raise any
-        for name, one in declared.items():
-            _check_type(name, one.annotation)
+        for option in declared.values():
+            _check_type(option)
         raise
 
 
-def _check_type(name: str, annotation: Any) -> None:
+def _check_type(option: Option) -> None:
     try:
-        TypeAdapter(annotation, config=_CONFIG)
+        TypeAdapter(option.annotation)
     except Exception as error:
         why = " ".join(str(error).partition("\n")[0].split())
-        text = f"option {name!r} should be of a type that JSON can hold. Found {annotation}"
+        text = f"option {option.name!r} should be of a type that JSON can hold. Found {option.annotation}"
         raise PluginError(f"{text}: {why}") from None
 
 
-@dataclass(frozen=True)
-class _Declared:
-    """An option as a constructor declares it; ``default`` is ``...`` where there is none."""
-
-    annotation: Any
-    default: Any
-    text: str
-
-    @property
-    def allowed(self) -> str:
-        return describe(self.annotation)
-
-
-def _declared(cls: type[Component]) -> dict[str, _Declared]:
+def _declared(cls: type[Component]) -> dict[str, Option]:
+    """The options as the constructor declares them, their defaults as Python values."""
     texts = {key: text for base in reversed(cls.__mro__) for key, text in option_texts(base.__doc__ or "").items()}
     bases = [base for base in cls.__mro__ if "__init__" in vars(base) and not _is_foreign(base)]
-    declared: dict[str, _Declared] = {}
+    declared: dict[str, Option] = {}
     for base in bases:
         constructor: Callable[..., None] = vars(base)["__init__"]
         try:
@@ -161,8 +129,8 @@ def _declared(cls: type[Component]) -> dict[str, _Declared]:
         for one in parameters:
             if one.name not in declared:
                 _check_parameter(one, hints)
-                default = ... if one.default is one.empty else one.default
-                declared[one.name] = _Declared(hints[one.name], default, texts.get(one.name, ""))
+                required, text = one.default is one.empty, texts.get(one.name, "")
+                declared[one.name] = Option(one.name, hints[one.name], required, one.default, text)
         if not passes_on:
             break
     return declared
@@ -185,7 +153,7 @@ def _check_parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> 
         raise PluginError(f"option {name!r} should be annotated with its type")
 
 
-def _defaults(cls: type[Component], declared: Mapping[str, _Declared]) -> dict[str, Any]:
+def _defaults(cls: type[Component], declared: Mapping[str, Option]) -> dict[str, Any]:
     """The defaults as JSON values; ``PluginError`` for one that a grid could not give."""
 
     def refused(name: str, why: str = "") -> PluginError:
@@ -198,7 +166,7 @@ def _defaults(cls: type[Component], declared: Mapping[str, _Declared]) -> dict[s
     defaults: dict[str, Any] = {}
     model = model_of(cls)
     blank = model.model_construct()
-    for name in [name for name, one in declared.items() if one.default is not ...]:
+    for name in [name for name, option in declared.items() if not option.required]:
         try:
             defaults |= blank.model_dump(mode="json", include={f"{_PREFIX}{name}"}, by_alias=True, warnings=False)
         except Exception:

@@ -1,6 +1,7 @@
 """Types and values in words: what is allowed, and what was found."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from enum import Enum
@@ -17,9 +18,9 @@ _SIMPLE = {bool: "true or false", int: "an integer", float: "a number", str: "a 
 _ANYTHING = "any JSON value"
 _LIMITS = {
     "ge": "of at least {}",
-    "gt": "greater than {}",
+    "gt": "above {}",
     "le": "of at most {}",
-    "lt": "less than {}",
+    "lt": "below {}",
     "multiple_of": "that is a multiple of {}",
     "min_length": "of length {} or more",
     "max_length": "of length {} or less",
@@ -42,7 +43,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
     >>> from pydantic import Field
     >>> describe(Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] | None)
-    "a number of at least 0 and less than 1, 'auto' or null"
+    "a number of at least 0 and below 1, 'auto' or null"
     """
     annotation, metadata = bare(annotation, metadata)
     origin, args = get_origin(annotation), get_args(annotation)
@@ -86,9 +87,10 @@ def refusal(annotation: Any, value: object, metadata: Iterable[Any] = ()) -> str
     >>> refusal(Literal["sum", "mean"], "maen")
     "should be 'sum' or 'mean'. Found 'maen'. Did you mean 'mean'?"
     """
-    near = get_close_matches(value, _strings(annotation), n=1) if isinstance(value, str) else []
+    words = describe(annotation, metadata)
+    near = get_close_matches(value, re.findall("'([^']*)'", words), n=1) if isinstance(value, str) else []
     hint = f" Did you mean {show(near[0])}?" if near else ""
-    return f"should be {describe(annotation, metadata)}. Found {show(value)}.{hint}"
+    return f"should be {words}. Found {show(value)}.{hint}"
 
 
 def show(value: object, max_length: int = 100) -> str:
@@ -124,14 +126,6 @@ def _parts(one: Any) -> list[Any]:
     if not isinstance(one, FieldInfo):
         return [one]
     return [one] if one.examples else list(one.metadata)
-
-
-def _strings(annotation: Any) -> list[str]:
-    annotation = bare(annotation)[0]
-    args = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return [arg for arg in args if isinstance(arg, str)]
-    return [text for arg in args for text in _strings(arg)] if get_origin(annotation) in (Union, UnionType) else []
 
 
 def _choices(annotation: Any) -> list[str]:

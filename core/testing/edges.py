@@ -1,11 +1,14 @@
 """The edges of what an option allows: its bounds, what is just inside, every choice, both answers, nothing."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter
 
 from taskloom.core.component import Component
 from taskloom.core.options import Option, options_of
@@ -64,12 +67,26 @@ def edge_values(option: Option) -> list[Any]:
     found: list[Any] = []
     for value in written_edges(option):
         try:
-            read = option.read(value)
+            read = read_option(option, value)
         except ValueError:
             continue  # the bounds of another member of a union, or a validator of the plugin's own
         if not any(_same(read, one) for one in found):
             found.append(read)
     return found
+
+
+def read_option(option: Option, value: Any) -> Any:
+    """A JSON value as the constructor takes it; ``ValueError`` if it is none that the option allows."""
+    return _adapter(option).validate_json(json.dumps(value), strict=True)
+
+
+def write_option(option: Option, value: Any) -> Any:
+    """The same back."""
+    return _adapter(option).dump_python(value, mode="json", warnings=False)
+
+
+def _adapter(option: Option) -> TypeAdapter[Any]:
+    return TypeAdapter(option.annotation)
 
 
 def written_edges(option: Option) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from taskloom.core.options import Option, options_of
-from taskloom.core.testing.edges import edges_of, written_edges
+from taskloom.core.testing.edges import edges_of, read_option, write_option, written_edges
 from taskloom.core.testing.law import REFUSALS, Subject, given, require, untouched_randomness
 from taskloom.core.words import bare
 
@@ -63,7 +63,7 @@ def a_wrong_value_of_an_option_is_refused(subject: Subject) -> None:
 def _refusal(option: Option, value: Any) -> str | None:
     with given(f"the value {value!r}"):
         try:
-            option.read(value)
+            read_option(option, value)
         except ValueError as error:
             return str(error)
     return None
@@ -79,12 +79,12 @@ def a_value_of_an_option_means_the_same_each_time(subject: Subject) -> None:
 
 def _require_one_meaning(option: Option, value: Any) -> None:
     try:
-        read = option.read(value)
+        read = read_option(option, value)
     except ValueError:
         return
     with given("written down again"):
-        again = option.read(option.write(read))
-    require(option.write(again) == option.write(read), f"it is read as {read!r}, and then as {again!r}")
+        again = read_option(option, write_option(option, read))
+    require(write_option(option, again) == write_option(option, read), f"it is read as {read!r}, and then as {again!r}")
 
 
 def _comparable(value: Any) -> bool:
@@ -116,8 +116,8 @@ def its_defaults_can_be_written_in_a_grid(subject: Subject) -> None:
         if option.required or option.name in subject.options:
             continue
         with given(f"option {option.name!r}, default {option.default!r}"):
-            value = option.read(option.default)
-            require(option.write(value) == option.default, f"JSON gives {value!r} back")
+            value = read_option(option, option.default)
+            require(write_option(option, value) == option.default, f"JSON gives {value!r} back")
             subject.make(**{option.name: value})
 
 

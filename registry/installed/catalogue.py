@@ -4,7 +4,7 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from taskloom.core import (
     unknown,
 )
 from taskloom.core.guard import guard
-from taskloom.core.options import model_of
+from taskloom.core.options import Place, model_of
 from taskloom.core.words import component_words, join, kind_word, show
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
 from taskloom.registry.installed.failures import Failure, Plugin, conflict, hidden_note, taken
@@ -125,16 +125,17 @@ class Catalogue:
 
     def make(self, kind: str, resolved: Mapping[str, Any]) -> Any:
         """Construct a component, and those inside it; ``RequestError`` if it cannot be."""
-        made = self._make(kind, resolved)
-        if isinstance(made, list):
-            raise RequestError(f"{kind_word(kind)} {str(resolved.get('name'))!r}", made)
+        made, problems = self._make(kind, resolved)
+        if problems:
+            raise RequestError(f"{kind_word(kind)} {str(resolved.get('name'))!r}", problems)
         return made
 
     def try_out(self, kind: str, resolved: Mapping[str, Any]) -> Component | list[Problem]:
         """Construct a component only to see whether it can be; the same one is tried once. Never train with it."""
         key = kind, _write(resolved)
         if key not in self._tried:
-            self._tried[key] = self._make(kind, resolved)
+            made, problems = self._make(kind, resolved)
+            self._tried[key] = problems or made
         return self._tried[key]
 
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
@@ -175,19 +176,12 @@ class Catalogue:
             entry = self.get(kind, given["name"])
         except RequestError as error:
             return given, error.problems
-
-        def place(kind: str, inner: Any) -> dict[str, Any]:
-            resolved, problems = self.resolve(kind, inner)
-            if problems:
-                raise PydanticCustomError("component", "the component is wrong", {INNER: problems})
-            return resolved
-
         model = model_of(entry.cls)
         try:
             with guard(f"{_origin(entry)} cannot read its options"):
                 try:
-                    first = model.read(given, place).written()
-                    resolved = model.read(first, place).written()
+                    first = model.read(given, _inside(self.resolve)).written()
+                    resolved = model.read(first, _inside(self.resolve)).written()
                 except ValidationError as error:
                     return given, problems_of(error, model)
         except TaskloomError as error:
@@ -210,31 +204,24 @@ class Catalogue:
             problems += [one for one in found if one.path not in known and join(one.path, "name") not in known]
         return problems
 
-    def _make(self, kind: str, given: Any) -> Component | list[Problem]:
+    def _make(self, kind: str, given: Any) -> tuple[Any, list[Problem]]:
         complete, problems = self.resolve(kind, given)
         if problems:
-            return problems
+            return None, problems
         entry = self.get(kind, complete["name"])
-
-        def place(kind: str, inner: Any) -> Component:
-            made = self._make(kind, inner)
-            if isinstance(made, list):
-                raise PydanticCustomError("component", "the component is wrong", {INNER: made})
-            return made
-
         model = model_of(entry.cls)
         try:
-            options = model.read(complete, place)
+            options = model.read(complete, _inside(self._make))
         except ValidationError as error:
-            return problems_of(error, model)
+            return None, problems_of(error, model)
         try:
             with guard(f"{_origin(entry)} cannot be constructed"):
                 try:
-                    return entry.cls(**options.arguments())
+                    return entry.cls(**options.arguments()), []
                 except ValueError as error:  # what a constructor says of its options
                     raise TaskloomError(str(error)) from error
         except TaskloomError as error:
-            return [Problem("", str(error))]
+            return None, [Problem("", str(error))]
 
     def _used(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
         """The entries of a component and of those inside it."""
@@ -252,6 +239,18 @@ class Catalogue:
 def load_catalogue() -> Catalogue:
     """The catalogue of everything installed, made once per process."""
     return Catalogue(load_plugins())
+
+
+def _inside(do: Callable[[str, Any], tuple[Any, list[Problem]]]) -> Place:
+    """What becomes of a component inside another's options: what ``do`` makes of it; its problems are the outer's."""
+
+    def place(kind: str, inner: Any) -> Any:
+        done, problems = do(kind, inner)
+        if problems:
+            raise PydanticCustomError("component", "the component is wrong", {INNER: problems})
+        return done
+
+    return place
 
 
 def _origin(entry: Entry) -> str:

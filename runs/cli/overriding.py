@@ -13,33 +13,13 @@ def override_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``--data --weights --epochs --set --only --smoke``; the command gets them as one argument ``overrides``."""
 
     @functools.wraps(command)
-    def with_overrides(
-        *args: Any,
-        data: Path | None,
-        weights: str | None,
-        epochs: int | None,
-        settings: tuple[tuple[str, Any], ...],
-        only: tuple[str, ...],
-        smoke: bool,
-        **kwargs: Any,
-    ) -> Any:
+    def with_overrides(*args: Any, **kwargs: Any) -> Any:
         from taskloom.runs.grid.overrides import Overrides
 
-        overrides = Overrides(
-            data=data, weights=weights, epochs=epochs, settings=dict(settings), only=only, smoke=smoke
-        )
-        return command(*args, overrides=overrides, **kwargs)
+        given = {name: kwargs.pop(name) for name in ("data", "weights", "epochs", "settings", "only", "smoke")}
+        return command(*args, overrides=Overrides(**given), **kwargs)
 
-    wrapped: Callable[..., Any] = with_overrides
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
-
-
-def _read_settings(
-    context: click.Context, option: click.Parameter, given: tuple[str, ...]
-) -> tuple[tuple[str, Any], ...]:
-    return tuple(_read_setting(text) for text in given)
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_OPTIONS), with_overrides)
 
 
 def _read_setting(given: str) -> tuple[str, Any]:
@@ -48,19 +28,19 @@ def _read_setting(given: str) -> tuple[str, Any]:
     >>> _read_setting("stages.*.epochs=1"), _read_setting("stages.0.combiner=pcgrad")
     (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
     """
+
+    def refuse(constant: str) -> None:
+        raise click.BadParameter(f"{constant} is not a JSON number")
+
     path, equals, text = (part.strip() for part in given.partition("="))
     if not path or not equals:
         raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {given!r}.")
     try:
-        return path, json.loads(text, parse_constant=_refuse)
+        return path, json.loads(text, parse_constant=refuse)
     except ValueError as error:
-        if not text or text[0] in '{["-+.0123456789' or "is not a JSON" in str(error):
+        if not text or text[0] in '{["-+.0123456789':
             raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None
         return path, text
-
-
-def _refuse(text: str) -> float:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 _OPTIONS = (
@@ -77,7 +57,7 @@ _OPTIONS = (
     click.option(
         "--set",
         "settings",
-        callback=_read_settings,
+        callback=lambda context, option, given: dict(map(_read_setting, given)),
         multiple=True,
         metavar="PATH=JSON",
         help="Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5; may be repeated.",

@@ -18,6 +18,8 @@ from taskloom.runs.grid.paths import PathError, assign
 #: A grid of more cells than this is more likely a slip than intended.
 LARGE = 10_000
 Json = TypeVar("Json")
+#: One value of an axis, or one step of a zip: its label, and path → value.
+Choice = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -51,25 +53,27 @@ def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
     spec = grid.spec
     base, wrong = base_of(grid)
     problems = [*grid.problems, *wrong]
-    choices = _choices(spec, problems)
-    wanted = (math.prod(len(axis) for axis in choices) + len(spec.cells)) * len(spec.seeds)
+    axes = [_labelled(path, axis) for path, axis in spec.axes.items()]
+    axes += _zipped(spec, problems)
+    wanted = (math.prod(len(axis) for axis in axes) + len(spec.cells)) * len(spec.seeds)
     if wanted > LARGE and not allow_large:
         text = f"the grid has {wanted:,} cells, more than {LARGE:,}; pass --yes if that is meant"
         problems.append(Problem("axes", text))
-        choices = [axis[:1] for axis in choices]  # enough to find what else is wrong
+        axes = [axis[:1] for axis in axes]  # enough to find what else is wrong
     variants: list[Variant] = []
-    if choices or not spec.cells:
-        for combination in itertools.product(*choices):
-            settings = {path: value for choice in combination for path, value in choice.settings.items()}
-            label = ", ".join(choice.label for choice in combination) or "base"
-            places = {path: choice.where[path] for choice in combination for path in choice.where}
+    places = {path: f"axes.{path}" for path in spec.axes}
+    places |= {path: f"zip.{place}.{path}" for place, group in enumerate(spec.zip) for path in group}
+    if axes or not spec.cells:
+        for choices in itertools.product(*axes):
+            settings = {path: value for _, setting in choices for path, value in setting.items()}
+            label = ", ".join(label for label, _ in choices) or "base"
             variants.append(_variant(label, base, settings, places))
     for place, cell in enumerate(spec.cells):
         places = {path: f"cells.{place}.set.{path}" for path in cell.set}
         listed = _variant(cell.label, base, cell.set, places)
         variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
     problems += _overlaps(spec)
-    problems += _check_labels(variants, spec)
+    problems += _label_problems(variants, spec)
     return Expansion(variants, list(dict.fromkeys(problems)))
 
 
@@ -92,45 +96,28 @@ def copied(value: Json) -> Json:
     return copy
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """One value of an axis, or one step of a zip: what it is called, what it sets, and where in the grid that is."""
-
-    label: str
-    settings: dict[str, Any]
-    where: dict[str, str]
+def _labelled(path: str, axis: Sequence[Any] | Mapping[str, Any]) -> list[Choice]:
+    values = axis.items() if isinstance(axis, Mapping) else [(_label(path, value), value) for value in axis]
+    return [(label, {path: value}) for label, value in values]
 
 
-def _choices(spec: GridSpec, problems: list[Problem]) -> list[list[_Choice]]:
-    choices = [
-        [_Choice(label, {path: value}, {path: f"axes.{path}"}) for label, value in _labelled(path, axis)]
-        for path, axis in spec.axes.items()
-    ]
+def _zipped(spec: GridSpec, problems: list[Problem]) -> Iterator[list[Choice]]:
+    """Groups of axes that move together, each as one axis; unequal ones as far as they go together."""
     for place, group in enumerate(spec.zip):
         sizes = {path: len(axis) for path, axis in group.items()}
         if len(set(sizes.values())) != 1:
             found = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
             problems.append(Problem(f"zip.{place}", f"axes that move together should be equally long. Found {found}."))
-        if not group:
-            continue
-        columns = [_labelled(path, axis) for path, axis in group.items()]
-        choices.append(
-            [
-                _Choice(
-                    ", ".join(dict.fromkeys(label for label, _ in row)),
-                    {path: value for path, (_, value) in zip(group, row, strict=True)},
-                    {path: f"zip.{place}.{path}" for path in group},
-                )
-                for row in zip(*columns, strict=False)  # of unequal axes, as far as they go together
-            ]
-        )
-    return choices
-
-
-def _labelled(path: str, axis: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Any]]:
-    if isinstance(axis, Mapping):
-        return list(axis.items())
-    return [(_label(path, value), value) for value in axis]
+        rows = zip(*(_labelled(path, axis) for path, axis in group.items()), strict=False)
+        choices = [
+            (
+                ", ".join(dict.fromkeys(label for label, _ in row)),
+                {path: value for _, setting in row for path, value in setting.items()},
+            )
+            for row in rows
+        ]
+        if choices:
+            yield choices
 
 
 def _label(path: str, value: Any) -> str:
@@ -158,7 +145,7 @@ def _overlaps(spec: GridSpec) -> Iterator[Problem]:
             yield Problem(where, f"sets the same place as {one}, and would undo it; leave out one of them")
 
 
-def _check_labels(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
+def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
     problems: list[Problem] = []
     labels = [variant.label for variant in variants]
     counts = Counter(labels)

@@ -18,8 +18,8 @@ from taskloom.core.specs import RunSpec, plain
 from taskloom.registry.results.records import OVERRIDES
 from taskloom.runs.grid.expansion import Variant, copied
 from taskloom.runs.grid.grid import Grid
-from taskloom.runs.grid.paths import PathError, assign, component_of, parts_of, values_at
-from taskloom.runs.grid.smoke import smoke_grid, smoke_run
+from taskloom.runs.grid.paths import PathError, assign, values_at
+from taskloom.runs.grid.smoke import make_tiny, smoke_grid
 
 if TYPE_CHECKING:
     from taskloom.core.data import DataSet
@@ -61,29 +61,31 @@ def override(grid: Grid, variants: list[Variant], overrides: Overrides, catalogu
         return Overridden(grid, _choose(variants, overrides.only), [])
     said: list[str] = []
     notes: list[str] = []
-    specs = [_complete(variant.spec) for variant in variants]
+    complete = [_complete(variant.spec) for variant in variants]
+    specs = [spec for spec in complete if spec is not None]  # what is not valid stays, for the plan to report
     if overrides.smoke:
         _refuse_with_smoke(overrides)
         grid = smoke_grid(grid)
-        specs = [smoke_run(spec, catalogue) for spec in specs]
+        for spec in specs:
+            make_tiny(spec, catalogue)
         said.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
     if overrides.data is not None:
         notes += _DataFolder(overrides.data, catalogue).rewrite(specs)
-    before = copied(specs)
+    before = copied(complete)
     if overrides.epochs is not None:
-        _shorten(specs, overrides.epochs)
+        for stage in (stage for spec in specs for stage in spec["stages"]):
+            stage["epochs"] = min(stage["epochs"], overrides.epochs)
         said.append(f"at most {overrides.epochs} epoch{'' if overrides.epochs == 1 else 's'} per stage")
     weights = {} if overrides.weights is None else {"encoder.weights": overrides.weights}
     for path, value in (weights | dict(overrides.settings)).items():
         _assign_everywhere(specs, path, value)
         said.append(f"{path} = {json.dumps(value)}")
-    specs = [_complete(spec) for spec in specs]
-    lost = [one.label for one, old, new in zip(variants, before, specs, strict=True) if _loses(one.settings, old, new)]
+    lost = [one.label for one, old, new in zip(variants, before, complete, strict=True) if _loses(one, old, new)]
     if lost:
         notes.append(f"other values than the grid's own in {quoted(lost)}: labels may no longer fit")
     if said or notes:
         grid = replace(grid, raw={**grid.raw, OVERRIDES: [*said, *notes]})
-    changed = [replace(one, spec=spec) for one, spec in zip(variants, specs, strict=True)]
+    changed = [replace(one, spec=spec or one.spec) for one, spec in zip(variants, complete, strict=True)]
     return Overridden(grid, _choose(changed, overrides.only), notes)
 
 
@@ -117,29 +119,25 @@ def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> No
             failed.append(str(error))
         else:
             spec.update(trial)
-    if len(failed) == len(specs):
+    if specs and len(failed) == len(specs):
         raise RequestError("--set", [Problem(path, failed[0])])
 
 
-def _complete(spec: dict[str, Any]) -> dict[str, Any]:
-    """The run with the specs' defaults written out, so that paths lead somewhere; as it is if it is not valid."""
+def _complete(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """The run with the specs' defaults written out, so that paths lead somewhere; None if it is not valid."""
     try:
         return plain(RunSpec.model_validate(spec))
     except ValidationError:
-        return copied(spec)
+        return None
 
 
-def _shorten(specs: list[dict[str, Any]], most: int) -> None:
-    for spec in specs:
-        for stage in parts_of(spec, "stages"):
-            if isinstance(stage.get("epochs"), int):
-                stage["epochs"] = min(stage["epochs"], most)
-
-
-def _loses(settings: Mapping[str, Any], old: dict[str, Any], new: dict[str, Any]) -> bool:
+def _loses(variant: Variant, old: dict[str, Any] | None, new: dict[str, Any] | None) -> bool:
     """Whether a row no longer has what the grid sets for it."""
+    new = _complete(new or {})
+    if old is None or new is None:
+        return False
     try:
-        return any(values_at(old, path) != values_at(new, path) for path in settings)
+        return any(values_at(old, path) != values_at(new, path) for path in variant.settings)
     except PathError:
         return False
 
@@ -176,10 +174,9 @@ class _DataFolder:
     def rewrite(self, specs: list[dict[str, Any]]) -> list[str]:
         """Point every data set at its files, in place; returns what a reader of the results should know."""
         for spec in specs:
-            for task in parts_of(spec, "tasks"):
-                data = component_of(task.get("data"))
-                if data is not None and self._has_folder(data["name"]):
-                    task["data"] = self._point(data)
+            for task in spec["tasks"].values():
+                if self._has_folder(task["data"]["name"]):
+                    task["data"] = self._point(task["data"])
         return list(self._said)
 
     def _has_folder(self, name: str) -> bool:

@@ -7,9 +7,7 @@ recorded under a name of its own.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from taskloom.runs.grid.expansion import copied
 from taskloom.runs.grid.grid import Grid
-from taskloom.runs.grid.paths import component_of, parts_of
 
 if TYPE_CHECKING:
     from taskloom.core.data import DataSet
@@ -29,31 +27,23 @@ def smoke_grid(grid: Grid) -> Grid:
     return replace(grid, name=name, spec=grid.spec.model_copy(update={"seeds": grid.spec.seeds[:1]}))
 
 
-def smoke_run(spec: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """A run for a few steps: a tiny encoder, a few generated rows for every task, at most one epoch per stage.
-
-    What is not valid stays, for the plan to report.
-    """
-    small = copied(spec)
-    encoder = component_of(small.get("encoder"))
-    if encoder is not None:
-        small["encoder"] = ENCODER | {key: encoder[key] for key, values in KEPT.items() if encoder.get(key) in values}
-    for task in parts_of(small, "tasks"):
-        if "data" in task:
-            task["data"] = _generated(task["data"], catalogue)
-    for stage in parts_of(small, "stages"):
-        if stage.get("epochs") != 0:
-            stage["epochs"] = 1
-        if "sampler" in stage:
-            stage["sampler"] = _few_steps(stage["sampler"])
-    return small
+def make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
+    """Change a run, in place, to a few steps: a tiny encoder, a few generated rows, at most one epoch per stage."""
+    encoder = run["encoder"]
+    run["encoder"] = ENCODER | {key: encoder[key] for key, values in KEPT.items() if encoder.get(key) in values}
+    for task in run["tasks"].values():
+        task["data"] = _generated(task["data"], catalogue)
+    for stage in run["stages"]:
+        stage["epochs"] = min(stage["epochs"], 1)
+        iterations = stage["sampler"].get("iterations")  # with so little text even "3x" is few
+        if isinstance(iterations, int):
+            stage["sampler"]["iterations"] = min(iterations, ITERATIONS)
 
 
-def _generated(given: Any, catalogue: "Catalogue") -> Any:
+def _generated(given: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
     """Generated text in the place of a data set: with as many texts, and labels that the same losses can take."""
-    component = component_of(given)
-    made = None if component is None else catalogue.try_out("data", component)
-    if made is None or isinstance(made, list):
+    made = catalogue.try_out("data", given)
+    if isinstance(made, list):  # the plan reports what is wrong with it
         return given
     data = cast("DataSet", made)
     if data.labels is None or data.columns > 2:
@@ -65,11 +55,3 @@ def _generated(given: Any, catalogue: "Catalogue") -> Any:
     else:
         task = "similarity"
     return {"name": "generated", "task": task, **SIZES}
-
-
-def _few_steps(given: Any) -> Any:
-    """The sampler as it is: with so little text even "3x" is few. Only a plain number of iterations is cut."""
-    sampler = component_of(given)
-    if sampler is None or not isinstance(sampler.get("iterations"), int):
-        return given
-    return {**sampler, "iterations": min(sampler["iterations"], ITERATIONS)}

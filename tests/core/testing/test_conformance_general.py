@@ -392,13 +392,12 @@ def test_a_constructor_that_ends_the_program_breaks_laws_and_ends_nothing() -> N
 
 def test_options_that_are_read_by_a_validator_of_their_own_pass() -> None:
     class Percent(MSE):
-        """Takes percents, counts and text in base 64.
+        """Takes shares, counts and text in base 64.
 
         Options:
             share: how much
             counts: how often
             text: in base 64
-            device: where
         """
 
         name = "percent"
@@ -406,10 +405,9 @@ def test_options_that_are_read_by_a_validator_of_their_own_pass() -> None:
         def __init__(
             self,
             *,
-            share: Annotated[float, AfterValidator(lambda one: one / 100)] = 0.0,
+            share: Annotated[float, AfterValidator(abs)] = 0.0,
             counts: Counter[str] = Counter(),  # noqa: B006
             text: Base64Str = "",
-            device: Annotated[int, Field(ge=0), AfterValidator(lambda one: torch.device("cpu", one))] | None = None,
         ) -> None:
             super().__init__()
 
