@@ -41,10 +41,11 @@ def memory(size: float) -> str:
 def count(number: int, thing: str) -> str:
     """How many there are of something.
 
-    >>> count(1, "example"), count(0, "epoch")
-    ('1 example', '0 epochs')
+    >>> count(1, "example"), count(0, "epoch"), count(2, "process")
+    ('1 example', '0 epochs', '2 processes')
     """
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"
 
 
 def out_of_memory(reason: str) -> str:

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 from taskloom.core import ENDS, Engine, Event, Job, Problem, RequestError
 from taskloom.core.units import count
@@ -50,12 +50,7 @@ class Local(Engine):
         cells_per_gpu: int = 1,
         threads: int | None = None,
     ) -> None:
-        self._asked: dict[str, Any] = {
-            "workers": workers,
-            "devices": devices,
-            "cells_per_gpu": cells_per_gpu,
-            "threads": threads,
-        }
+        self._place = partial(place, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads)
         self._slots: tuple[Slot, ...] = ()
         self._max_workers = sys.maxsize  # that could be started
         self._workers: list[_Worker] = []
@@ -65,7 +60,7 @@ class Local(Engine):
         if not hasattr(os, "killpg"):
             text = "its workers need process groups, which this system lacks; use `--engine inline`"
             raise RequestError("engine 'local'", [Problem("", text)])
-        self._slots = place(inventory(), **self._asked)
+        self._slots = self._place(inventory())
 
     def open(self, work: str, folder: Path) -> None:
         if not self._slots:
@@ -118,8 +113,7 @@ class Local(Engine):
     def describe(self) -> str:
         devices = ", ".join(dict.fromkeys(slot.device for slot in self._slots))
         threads = count(self._slots[0].threads if self._slots else 1, "thread")
-        processes = "1 worker process" if len(self._slots) == 1 else f"{len(self._slots)} worker processes"
-        return f"{processes} on {devices}, {threads} each"
+        return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each"
 
     def _start_worker(self) -> "_Worker":
         taken = {worker.name for worker in self._workers}
