@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+#: Where a recorded grid says what the command line laid over its file.
+OVERRIDES = "overrides"
+
 
 class Planned(Protocol):
     """What the ledger needs to know of a planned cell; ``facts`` are what its identity is made of."""
@@ -116,3 +119,15 @@ class StageRecord:
     key: str
     shared: bool
     seconds: float | None
+
+
+@dataclass(frozen=True)
+class PastRow:
+    """A row of a grid with a seed, and when a cell was it; ``now`` is its present cell, ``None`` if the row is gone."""
+
+    grid: str
+    label: str
+    seed: int
+    first: str
+    last: str
+    now: str | None

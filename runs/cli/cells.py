@@ -10,7 +10,6 @@ from taskloom.core.errors import RegistryError
 from taskloom.core.units import out_of_memory
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
-from taskloom.registry.results.rows import any_begins
 from taskloom.runs.analysis.cell_states import STATES, CellState, states_of, states_of_cell
 from taskloom.runs.cli.common import (
     NotRunError,
@@ -84,7 +83,7 @@ def _find(ledger: Ledger, what: str | None) -> "Callable[[], list[CellState]] | 
     except NotRunError:
         raise
     except RegistryError as no_grid:
-        if any_begins(ledger, what):
+        if ledger.has_cell(what):
             return ledger.cell(what).id
         shown = f"{no_grid}, and no cell whose identity begins so; `taskloom cells` lists them"
         raise RegistryError(shown) from None

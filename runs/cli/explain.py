@@ -10,7 +10,6 @@ import click
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.core.visible import one_line
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.rows import any_begins
 from taskloom.runs.cli.common import (
     json_option,
     note,
@@ -24,8 +23,7 @@ from taskloom.runs.cli.common import (
 from taskloom.runs.cli.overriding import override_options
 
 if TYPE_CHECKING:
-    from taskloom.registry.results.records import CellRecord
-    from taskloom.registry.results.rows import Row
+    from taskloom.registry.results.records import CellRecord, PastRow
     from taskloom.runs.analysis.explain import Explanation
     from taskloom.runs.grid.grid import Grid
     from taskloom.runs.grid.overrides import Overrides
@@ -79,15 +77,15 @@ def _cell(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | 
         return None
     if source in packaged_grids() or source in ledger.grid_names() or os.path.isfile(source):  # noqa: PTH113 - too long
         return None
-    return ledger.cell(source) if any_begins(ledger, source) else None
+    return ledger.cell(source) if ledger.has_cell(source) else None
 
 
 def _grid(ledger: Ledger | None, source: str) -> "Grid":
     """A grid by packaged name or path, or as it was last run under its name."""
     from taskloom.core.errors import RequestError
     from taskloom.core.specs import GridSpec
+    from taskloom.registry.results.records import OVERRIDES
     from taskloom.runs.grid.grid import Grid, load_grid
-    from taskloom.runs.grid.overrides import OVERRIDES
 
     try:
         return load_grid(source)
@@ -127,7 +125,7 @@ def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> Non
         _say_differences(found)
 
 
-def _row(row: "Row", cell: str) -> str:
+def _row(row: "PastRow", cell: str) -> str:
     place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
     if row.now == cell:
         return f"is {place} since {row.first}"

@@ -11,7 +11,6 @@ from taskloom.core.errors import RegistryError, unknown
 from taskloom.registry.installed.quiet import aside
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
-from taskloom.registry.results.rows import any_begins
 from taskloom.runs.cli.common import (
     NotRunError,
     listing,
@@ -131,7 +130,7 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
     except RegistryError as error:
         if row is not None or seed is not None:
             raise
-        if not any_begins(ledger, source):
+        if not ledger.has_cell(source):
             raise RegistryError(f"{error}; and no cell begins so (`taskloom cells` lists them)") from None
         return ledger.cell(source)
     places = list(grid.cells)

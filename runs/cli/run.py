@@ -32,7 +32,7 @@ from taskloom.runs.show.endings import failures_summary, retry_command
 from taskloom.runs.show.render import render
 
 if TYPE_CHECKING:
-    from taskloom.runs.driver.outcome import Outcome
+    from taskloom.runs.driver.loop import Outcome
     from taskloom.runs.grid.overrides import Overrides
 
 _GIVEN = "taskloom run"

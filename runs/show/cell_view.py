@@ -142,7 +142,7 @@ def log_end(ledger: Ledger, cell: str) -> list[str]:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         text = ""
-    lines = text.removesuffix("\n").split("\n") if text else ledger.log(cell)
+    lines = text.removesuffix("\n").split("\n") if text else []
     shown = [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in lines[-LINES:]]
     return ["".join(sign if sign.isprintable() else "�" for sign in line) for line in shown]
 
