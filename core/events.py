@@ -54,7 +54,7 @@ class Event:
     ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
     stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, reason) or ``lost`` (reason: the
     worker died, hung or was stopped; only engines say that). ``facts`` hold the figures as JSON values. ``fence`` is
-    the job's. A cell that goes on tells its earlier epochs and stages again, with the fact ``retold``; only what the
+    the job's. A resumed cell reports its earlier epochs and stages again, with the fact ``retold``; only what the
     ledger had missed is passed on.
     """
 

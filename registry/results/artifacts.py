@@ -21,14 +21,12 @@ from taskloom.core.errors import RegistryError
 from taskloom.registry.results.errors import refusal
 
 ROOMS = ("cells", "stages", "cache")
-# A folder ".partial-PID-chance" or a file ".name.PID-chance.part" that has not got its name yet.
-_LEFT = re.compile(r"\.partial-(?P<folder>\d+)-.*|\..*\.(?P<file>\d+)-[^.]*\.part")
 # No dot and no separator: a name can neither leave its folder nor hide in it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a file or folder and lead nowhere else.
+    """Whether a string can name a file or folder and lead nowhere else.
 
     >>> is_name("sst"), is_name("../sst")
     (True, False)
@@ -37,7 +35,7 @@ def is_name(text: str) -> bool:
 
 
 class Artifacts:
-    """Where the files of a registry lie; folders come into being when they are first asked for.
+    """Where the files of a registry are; folders are made when they are first asked for.
 
     Example: ``write_text(Artifacts("taskloom-runs").cell("3f0c…") / "note.txt", "the best so far")``
     """
@@ -68,7 +66,7 @@ class Artifacts:
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise RegistryError(
                 f"{path} is a link that leads out of the registry, to {path.resolve()}; nothing is read or written "
-                "there. Remove the link; the whole registry may lie elsewhere, named with --registry or as a link."
+                "there. Remove the link; the whole registry may be elsewhere, named with --registry or as a link."
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -81,7 +79,7 @@ class Artifacts:
 def write_atomically(path: Path) -> Iterator[Path]:
     """Write a file whole or not at all: write to the path given, which then takes the real one's place.
 
-    The other path lies in the same folder. It is on the disk before it is renamed; after an error it is gone and the
+    The other path is in the same folder. It is on the disk before it is renamed; after an error it is gone and the
     old file is as it was.
 
     Example::
@@ -89,7 +87,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         with write_atomically(folder / "best.safetensors") as part:
             save_file(weights, part)
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(partial_prefix() + secrets.token_hex(4))
     try:
         yield part
         sync(part)
@@ -100,8 +98,14 @@ def write_atomically(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write text whole or not at all, as UTF-8 with the line ends it has."""
+    with write_atomically(path) as part:
+        part.write_bytes(text.encode())
+
+
 def partial_prefix() -> str:
-    """How the name of an unfinished folder begins: with the process that writes it, see :func:`sweep`.
+    """How the names of unfinished files and folders begin: with the process that writes them, see :func:`sweep`.
 
     Example: ``tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent)``
     """
@@ -111,14 +115,14 @@ def partial_prefix() -> str:
 def sweep(registry: Path) -> int:
     """Remove what killed writers left in cells, stages and cache; returns the number of files and folders removed.
 
-    Only for a driver that is alone in the registry: on other machines, which Ray's workers may be on, processes have
+    Only for a driver that is alone in the registry: on other machines, where Ray's workers may be, processes have
     other numbers. What a living process of this machine writes stays all the same.
     """
-    rooms = [registry / room for room in ROOMS if not (registry / room).is_symlink()]
     removed = 0
-    for path in [path for room in rooms for path in room.rglob(".*")]:
-        match = _LEFT.fullmatch(path.name)
-        if match is None or _lives(int(match["folder"] or match["file"])):
+    rooms = [registry / room for room in ROOMS if not (registry / room).is_symlink()]
+    for path in [path for room in rooms for path in room.rglob(".partial-*")]:
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and _is_alive(int(pid)):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -128,7 +132,7 @@ def sweep(registry: Path) -> int:
     return removed
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)  # sends nothing
     except (ProcessLookupError, OverflowError):
@@ -136,17 +140,6 @@ def _lives(pid: int) -> bool:
     except OSError:
         pass  # somebody else's
     return True
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes whole or not at all."""
-    with write_atomically(path) as part:
-        part.write_bytes(content)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write text whole or not at all, as UTF-8 with the line ends it has."""
-    write_bytes(path, text.encode())
 
 
 def sync(path: Path) -> None:

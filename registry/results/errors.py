@@ -70,10 +70,15 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
                 "process is done. If there is none, the disk may not support locks: choose a folder on another disk "
                 "with --registry."
             )
-        case sqlite3.SQLITE_READONLY if not may_write(path):
+        case sqlite3.SQLITE_READONLY if not _may_write(path):
             return RegistryError(
                 f"{path} can be read but not written: you lack the permission, or its disk is read-only. "
                 "Choose a folder that you may write to with --registry."
+            )
+        case sqlite3.SQLITE_CANTOPEN:
+            return RegistryError(
+                f"{path} cannot be opened. It should be a file that you may read; if {path.name}-wal is beside it, you "
+                "need permission to write to the folder as well. Copy the whole folder, or choose another --registry."
             )
         # Read-only although one may write: it was opened only to be read, as the disk was full.
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_READONLY as code:
@@ -86,6 +91,6 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
     return RegistryError(f"{path} cannot be used as a ledger: {error}. Move it away, or choose another --registry.")
 
 
-def may_write(path: Path) -> bool:
+def _may_write(path: Path) -> bool:
     """Whether one has the permission to write a ledger, and the files beside it."""
     return access(path, W_OK) and access(path.parent, W_OK)

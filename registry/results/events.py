@@ -1,16 +1,17 @@
-"""How each kind of event is written into the ledger; every function runs inside the event's transaction."""
+"""How each kind of event is written into the ledger, inside the event's transaction."""
 
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from taskloom.core.events import Event
+from taskloom.core.errors import unknown
+from taskloom.core.events import ENDS, Event
 
-Writer = Callable[[sqlite3.Connection, str, Mapping[str, Any]], None]
-LOG_LINES = 200  # per cell: the ledger stays small, the whole log is in the cell's folder
+#: Events that the ledger does not keep: logs are files, and progress is for who looks.
+PASSING = frozenset({"log", "progress"})
 
 
 def now() -> str:
@@ -18,131 +19,89 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _started(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    # From the beginning: what an earlier attempt reported no longer counts.
-    for table in ("epochs", "stages", "scores"):
-        db.execute(f"DELETE FROM {table} WHERE cell = ?", [cell])
-    db.execute("UPDATE cells SET started = ? WHERE id = ?", [now(), cell])
-    _resumed(db, cell, facts)
+def write_event(db: sqlite3.Connection, event: Event) -> None:
+    """Write down what happened to a cell."""
+    cell, facts = event.cell, event.facts
+    match event.what:
+        case "started":  # from the beginning: what an earlier attempt reported no longer counts
+            for table in ("epochs", "stages", "scores"):
+                db.execute(f"DELETE FROM {table} WHERE cell = ?", [cell])
+            db.execute("UPDATE cells SET started = ? WHERE id = ?", [now(), cell])
+            _begin(db, cell, facts)
+        case "resumed":
+            _begin(db, cell, facts)
+        case "epoch":
+            figures = [json.dumps(facts.get(name, {}), default=float) for name in ("losses", "scores", "metrics")]
+            values = [cell, facts["stage"], facts["epoch"], facts.get("step"), facts.get("seconds"), *figures]
+            db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        case "stage":
+            values = [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")]
+            db.execute("INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)", values)
+        case what if what in ENDS:
+            _end(db, cell, what, facts)
+        case what:
+            raise ValueError(unknown("event", what, ["started", "resumed", "epoch", "stage", *ENDS, *PASSING]))
 
 
-def _resumed(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+def is_known(db: sqlite3.Connection, event: Event) -> bool:
+    """Whether an event only repeats (``retold``) an epoch or a stage that the ledger has."""
+    cell, facts = event.cell, event.facts
+    match event.what:
+        case "epoch" if facts.get("retold"):
+            found = "SELECT 1 FROM epochs WHERE cell = ? AND stage = ? AND epoch = ?"
+            return db.execute(found, [cell, facts["stage"], facts["epoch"]]).fetchone() is not None
+        case "stage" if facts.get("retold"):
+            found = "SELECT 1 FROM stages WHERE cell = ? AND stage = ?"
+            return db.execute(found, [cell, facts["index"]]).fetchone() is not None
+    return False
+
+
+def _begin(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
     _end_attempt(db, cell, "lost", "its driver or worker was gone before it had ended")
+    _begin_attempt(db, cell, facts)
     db.execute(
-        "UPDATE cells SET status = 'running', attempts = attempts + 1, reason = NULL, finished = NULL, "
+        "UPDATE cells SET status = 'running', reason = NULL, finished = NULL, "
         "started = coalesce(started, ?), device = coalesce(?, device), versions = coalesce(?, versions) "
         "WHERE id = ?",
         [now(), facts.get("device"), json.dumps(facts["versions"]) if "versions" in facts else None, cell],
     )
 
 
-def _logged(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    db.execute("INSERT INTO log VALUES (?, ?, ?)", [cell, now(), str(facts["message"])])
-    db.execute(
-        "DELETE FROM log WHERE cell = ?1 AND rowid NOT IN "
-        "(SELECT rowid FROM log WHERE cell = ?1 ORDER BY rowid DESC LIMIT ?2)",
-        (cell, LOG_LINES),
-    )
+def _end(db: sqlite3.Connection, cell: str, what: str, facts: Mapping[str, Any]) -> None:
+    """The cell's status, and how its attempt ended, also if that was over before its first event.
+
+    A cell that is ``lost`` goes on from its checkpoint. One that ran out of memory goes on, too, if it is to be tried
+    ``again``: a smaller micro-batch may fit.
+    """
+    reason = None if facts.get("reason") is None else str(facts["reason"])
+    if not _end_attempt(db, cell, what, reason):
+        _begin_attempt(db, cell, facts)
+        _end_attempt(db, cell, what, reason)
+    goes_on = what == "lost" or (what == "oom" and facts.get("again"))
+    status = "interrupted" if goes_on else what
+    if status in ("failed", "oom"):
+        reason = reason or "no reason given"
+    db.execute("UPDATE cells SET status = ?, reason = ?, finished = ? WHERE id = ?", [status, reason, now(), cell])
+    if what == "finished":
+        figures = [facts.get("seconds"), facts.get("peak_memory"), facts.get("best_epoch"), cell]
+        db.execute("UPDATE cells SET seconds = ?, peak_memory = ?, best_epoch = ? WHERE id = ?", figures)
+        db.execute("DELETE FROM scores WHERE cell = ?", [cell])
+        db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
 
 
-def _epoch_ended(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    at = [cell, facts["stage"], facts["epoch"]]
-    # A resumed cell may report an epoch again: the new report replaces the old one and, by cascade, its metrics.
-    db.execute("DELETE FROM epochs WHERE cell = ? AND stage = ? AND epoch = ?", at)
-    db.execute("INSERT INTO epochs VALUES (?, ?, ?, ?, ?)", [*at, facts.get("step"), facts.get("seconds")])
-    rows = [("dev", task, name, x) for task, named in facts.get("metrics", {}).items() for name, x in named.items()]
-    rows += [("train", task, "loss", x) for task, x in facts.get("losses", {}).items()]
-    rows += [("dev", task, "score", x) for task, x in facts.get("scores", {}).items()]
-    db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)", [[*at, *row] for row in rows])
-
-
-def _stage_ended(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
-        [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")],
-    )
-
-
-def is_known(db: sqlite3.Connection, event: Event) -> bool:
-    """Whether an event only tells again (``retold``) of an epoch or a stage that the ledger has."""
-    facts = event.facts
-    if not facts.get("retold"):
-        return False
-    match event.what:
-        case "epoch":
-            found = "SELECT 1 FROM epochs WHERE cell = ? AND stage = ? AND epoch = ?"
-            return db.execute(found, [event.cell, facts["stage"], facts["epoch"]]).fetchone() is not None
-        case "stage":
-            found = "SELECT 1 FROM stages WHERE cell = ? AND stage = ?"
-            return db.execute(found, [event.cell, facts["index"]]).fetchone() is not None
-    return False
-
-
-def _finished(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    db.execute(
-        "UPDATE cells SET status = 'finished', reason = NULL, finished = ?, seconds = ?, peak_memory = ?, "
-        "best_epoch = ? WHERE id = ?",
-        [now(), facts.get("seconds"), facts.get("peak_memory"), facts.get("best_epoch"), cell],
-    )
-    db.execute("DELETE FROM scores WHERE cell = ?", [cell])
-    db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
-
-
-def _ended_as(status: str) -> Writer:
-    def write(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-        reason = facts.get("reason")
-        if status != "interrupted":
-            reason = str(reason or "no reason given")
-        db.execute("UPDATE cells SET status = ?, reason = ?, finished = ? WHERE id = ?", [status, reason, now(), cell])
-
-    return write
-
-
-def _out_of_memory(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    """``again``: a smaller micro-batch may fit; it is tried now, or when the cell is run again."""
-    _ended_as("interrupted" if facts.get("again") else "oom")(db, cell, facts)
-
-
-def begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
-    """Count an attempt that has just begun; ``started`` and ``resumed`` are its first events."""
+def _begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
+    versions = json.dumps(facts.get("versions", {}))
     db.execute(
         "INSERT INTO attempts (cell, number, driver, began, micro_batch, worker, versions) "
-        "SELECT id, attempts, ?, ?, ?, ?, ? FROM cells WHERE id = ?",
-        [
-            *(os.getpid(), now(), facts.get("micro_batch"), facts.get("worker")),
-            *(json.dumps(facts.get("versions", {})), cell),
-        ],
+        "SELECT ?1, count(*) + 1, ?2, ?3, ?4, ?5, ?6 FROM attempts WHERE cell = ?1",
+        (cell, os.getpid(), now(), facts.get("micro_batch"), facts.get("worker"), versions),
     )
 
 
-def end_attempt(db: sqlite3.Connection, cell: str, how: str, facts: Mapping[str, Any]) -> None:
-    """Write down how an attempt ended, also if it was over before its first event."""
-    if not _end_attempt(db, cell, how, facts.get("reason")):
-        db.execute("UPDATE cells SET attempts = attempts + 1 WHERE id = ?", [cell])
-        begin_attempt(db, cell, facts)
-        _end_attempt(db, cell, how, facts.get("reason"))
-
-
-def _end_attempt(db: sqlite3.Connection, cell: str, how: str, reason: object) -> bool:
-    said = None if reason is None else str(reason)
+def _end_attempt(db: sqlite3.Connection, cell: str, how: str, reason: str | None) -> bool:
+    """Whether there was an attempt to end."""
     done = db.execute(
-        "UPDATE attempts SET ended = ?, how = ?, reason = ? WHERE cell = ? AND ended IS NULL", [now(), how, said, cell]
+        "UPDATE attempts SET ended = ?, how = ?, reason = ? WHERE cell = ? AND ended IS NULL",
+        [now(), how, reason, cell],
     )
     return done.rowcount > 0
-
-
-#: The first words of an attempt.
-BEGINNINGS = frozenset({"started", "resumed"})
-#: What happened → who writes it down.
-WRITERS: dict[str, Writer] = {
-    "started": _started,
-    "resumed": _resumed,
-    "log": _logged,
-    "epoch": _epoch_ended,
-    "stage": _stage_ended,
-    "finished": _finished,
-    "failed": _ended_as("failed"),
-    "interrupted": _ended_as("interrupted"),
-    "oom": _out_of_memory,
-    "lost": _ended_as("interrupted"),  # the cell goes on from its checkpoint; how the attempt ended is with the attempt
-}

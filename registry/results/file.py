@@ -1,19 +1,77 @@
-"""The ledger's file: its tables, and how it is opened, made and refused."""
+"""The ledger's file: its tables, as plain SQL, and how it is opened, made and refused."""
 
 import sqlite3
-import time
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from taskloom.core.errors import RegistryError
-from taskloom.registry.results.errors import explained, may_write, primary_code, refusal
-from taskloom.registry.results.tables import APPLICATION, SCHEMA, TABLES
+from taskloom.registry.results.errors import explained, primary_code, refusal
+from taskloom.registry.results.locks import REGISTRY, Lock
 
 FILE = "ledger.sqlite"
 TIMEOUT = 30.0  # seconds that a writer waits for another
-# SQLite's codes where it cannot make or use the files beside a ledger: no permission, a read-only disk, no room.
+# SQLite's codes where it cannot make the files beside a ledger in which writers and readers meet: no permission, a
+# read-only disk, no room.
 _HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
+
+#: The version of these tables. A ledger of any other version is refused.
+SCHEMA = 3
+#: Marks the file as ours ("loom"), so that nobody else's database is ever written to.
+APPLICATION = 0x6C6F6F6D
+
+# What has parts is JSON: specs, facts, versions, the figures of an epoch. The long columns of `cells` come last, so
+# that reading statuses need not read them. `history` is which cells a row of a grid ever was.
+TABLES = """
+CREATE TABLE grids (
+    name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE cells (
+    id TEXT PRIMARY KEY,
+    status TEXT NOT NULL CHECK (status IN ('planned', 'running', 'finished', 'failed', 'oom', 'interrupted')),
+    reason TEXT, created TEXT NOT NULL, started TEXT, finished TEXT,
+    seconds REAL, peak_memory INTEGER, device TEXT, best_epoch INTEGER,
+    versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}'
+);
+CREATE INDEX cells_by_status ON cells (status, id);
+CREATE TABLE grid_cells (
+    grid TEXT NOT NULL REFERENCES grids (name) ON DELETE CASCADE,
+    position INTEGER NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
+    cell TEXT NOT NULL REFERENCES cells (id), reported TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (grid, position)
+) WITHOUT ROWID;
+CREATE TABLE scores (
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    task TEXT NOT NULL, value REAL,
+    PRIMARY KEY (cell, task)
+) WITHOUT ROWID;
+CREATE TABLE stages (
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    stage INTEGER NOT NULL, key TEXT NOT NULL, shared INTEGER NOT NULL, seconds REAL,
+    PRIMARY KEY (cell, stage)
+) WITHOUT ROWID;
+CREATE TABLE epochs (
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    stage INTEGER NOT NULL, epoch INTEGER NOT NULL, step INTEGER, seconds REAL,
+    losses TEXT NOT NULL, scores TEXT NOT NULL, metrics TEXT NOT NULL,
+    PRIMARY KEY (cell, stage, epoch)
+) WITHOUT ROWID;
+CREATE INDEX grids_of_cell ON grid_cells (cell);
+CREATE TABLE history (
+    grid TEXT NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    turn INTEGER NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL,
+    PRIMARY KEY (grid, label, seed, cell)
+) WITHOUT ROWID;
+CREATE INDEX turns ON history (grid, turn);
+CREATE INDEX history_of_cell ON history (cell);
+CREATE TABLE attempts (
+    cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, driver INTEGER,
+    began TEXT NOT NULL, ended TEXT, how TEXT, reason TEXT, micro_batch INTEGER, worker TEXT,
+    versions TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (cell, number)
+) WITHOUT ROWID;
+"""
 
 
 class MissingRegistryError(RegistryError):
@@ -29,26 +87,36 @@ class MissingRegistryError(RegistryError):
 def connect(folder: Path, *, create: bool, timeout: float) -> sqlite3.Connection:
     """Open the ledger of a registry, or make it; every reason why that is impossible is a ``RegistryError``."""
     path = folder / FILE
-    _check_place(folder, path, create=create)
+    if folder.is_file():
+        raise RegistryError(f"registry {folder} should be a folder; it is a file. Choose another with --registry.")
+    try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise MissingRegistryError(folder)
+    except OSError as error:
+        what = f"registry {folder} cannot be {'made' if create else 'read'}"
+        raise refusal(what, error, "Choose a folder that you may write to with --registry.") from error
     with explained(path):
-        if not path.exists() or may_write(path):
-            try:
-                return _checked(_open(path, "mode=rwc", timeout), path, create=create, timeout=timeout)
-            except sqlite3.OperationalError as error:
-                if create or primary_code(error) != sqlite3.SQLITE_IOERR:
-                    raise
-            # The disk is full, say: then the ledger can still be read.
-        return _checked(_open_to_read(path, timeout), path, create=False, timeout=timeout)
+        try:
+            return _checked(_open(path, "mode=rwc" if create else "mode=rw", timeout), path, create=create)
+        except sqlite3.OperationalError as error:
+            log = path.with_name(f"{path.name}-wal")
+            if create or primary_code(error) not in _HINDERED or (log.exists() and log.stat().st_size):
+                raise
+        # It cannot be written, and nobody else writes to it: then it can be read without the files beside it.
+        return _checked(_open(path, "immutable=1", timeout), path, create=False)
 
 
-def _checked(database: sqlite3.Connection, path: Path, *, create: bool, timeout: float) -> sqlite3.Connection:
+def _checked(database: sqlite3.Connection, path: Path, *, create: bool) -> sqlite3.Connection:
     """The connection, once its ledger is known to be one of this version, or is made; closed after an error."""
     try:
         database.execute("PRAGMA foreign_keys = ON")
+        database.execute("PRAGMA synchronous = FULL")  # what is written outlives a power cut
         if not _is_empty(database):
             _check_version(database, path)
         elif create:
-            _make(database, timeout)
+            _make(database, path)
         else:
             raise MissingRegistryError(path.parent)
     except BaseException:
@@ -62,84 +130,21 @@ def _open(path: Path, how: str, timeout: float) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
 
 
-def _open_to_read(path: Path, timeout: float) -> sqlite3.Connection:
-    """Open a ledger that may not or cannot be written to; somebody else may be writing to it."""
-    database = _open(path, "mode=ro", timeout)
-    try:
-        _is_empty(database)  # nothing is opened before the first question
-        return database
-    except sqlite3.OperationalError as error:
-        database.close()
-        if primary_code(error) not in _HINDERED:
-            raise
-        # SQLite wants to make the files beside the ledger in which writers and readers meet. Where there are none,
-        # nobody writes and they are not needed; where there are, the ledger's own file is not the latest state.
-        log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size:
-            if may_write(path):  # only room is lacking
-                raise
-            raise RegistryError(
-                f"{log} has what was written last, and reading it takes the permission to write to {path.parent}. "
-                "Copy the whole folder to a place of your own and name that with --registry."
-            ) from error
-    return _open(path, "immutable=1", timeout)
-
-
-def _check_place(folder: Path, path: Path, *, create: bool) -> None:
-    try:
-        if create:
-            folder.mkdir(parents=True, exist_ok=True)
-        elif not folder.exists():
-            raise MissingRegistryError(folder)
-        if not folder.is_dir():
-            raise RegistryError(f"registry {folder} should be a folder; it is a file. Choose another with --registry.")
-        if path.is_dir():
-            raise RegistryError(f"{path} should be the registry's ledger; it is a folder. Move it away.")
-        if not path.exists() and not create:
-            raise MissingRegistryError(folder)
-    except OSError as error:
-        what = f"registry {folder} cannot be {'made' if create else 'read'}"
-        raise refusal(what, error, "Choose a folder that you may write to with --registry.") from error
-
-
 def _is_empty(database: sqlite3.Connection) -> bool:
     return not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
 
-def _make(database: sqlite3.Connection, timeout: float) -> None:
-    _use_wal(database, timeout)
-    database.execute("BEGIN IMMEDIATE")
+def _make(database: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, all or none; two first users take turns, as SQLite does not wait while its mode is changed."""
+    lock = Lock(path.parent / REGISTRY)
+    lock.take(wait=True)
     try:
-        if _is_empty(database):  # somebody may have been quicker
-            for statement in TABLES.split(";"):  # `executescript` would commit before it begins
-                database.execute(statement)
-            database.execute("INSERT INTO meta VALUES ('made_by', ?)", [_version()])
-            database.execute(f"PRAGMA user_version = {SCHEMA}")
-            database.execute(f"PRAGMA application_id = {APPLICATION}")
-        database.execute("COMMIT")
-    except BaseException:
-        roll_back(database)
-        raise
-
-
-def _use_wal(database: sqlite3.Connection, timeout: float) -> None:
-    # SQLite does not wait for others while it changes the journal's mode: two first users have to take turns.
-    until = time.monotonic() + timeout
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode = WAL").fetchone()
-            return
-        except sqlite3.OperationalError as error:
-            if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-
-
-def roll_back(database: sqlite3.Connection) -> None:
-    """Undo what was not committed. After some errors SQLite has done so already, and the first error counts."""
-    if database.in_transaction:
-        with suppress(sqlite3.Error):
-            database.execute("ROLLBACK")
+        if _is_empty(database):  # nobody was quicker
+            marks = f"PRAGMA user_version = {SCHEMA}; PRAGMA application_id = {APPLICATION}"
+            database.execute("PRAGMA journal_mode = WAL")
+            database.executescript(f"BEGIN; {TABLES}; {marks}; COMMIT")
+    finally:
+        lock.close()
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:
@@ -147,17 +152,10 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
         raise RegistryError(f"{path} is a database, but not a taskloom ledger. Choose another folder with --registry.")
     found = database.execute("PRAGMA user_version").fetchone()[0]
     if found != SCHEMA:
-        maker = "of another version"
-        with suppress(sqlite3.Error, TypeError):
-            maker = database.execute("SELECT value FROM meta WHERE key = 'made_by'").fetchone()[0]
+        from importlib.metadata import version  # slow to import, and rarely asked for
+
         raise RegistryError(
-            f"registry {path.parent} has ledger version {found}, made by taskloom {maker}; this is taskloom "
-            f"{_version()}, which reads and writes ledger version {SCHEMA}. Use the taskloom that made it, or choose "
-            "another folder with --registry and run the grid again."
+            f"registry {path.parent} has ledger version {found}; this is taskloom {version('taskloom')}, which reads "
+            f"and writes ledger version {SCHEMA}. Use the taskloom that made it, or choose another folder with "
+            "--registry and run the grid again."
         )
-
-
-def _version() -> str:
-    from importlib.metadata import version  # slow to import, and rarely asked for
-
-    return version("taskloom")

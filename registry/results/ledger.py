@@ -1,7 +1,7 @@
 """The ledger: what was planned, what ran, and what came of it. One SQLite file per registry.
 
 Workers report events and only the driver writes them, each in a transaction of its own, so a killed driver
-leaves whole events or none. Anything may read meanwhile. The tables (``tables.py``) are plain SQL::
+leaves whole events or none. Anything may read meanwhile. The tables (``file.py``) are plain SQL::
 
     sqlite3 taskloom-runs/ledger.sqlite \
         "SELECT grid, label, seed, task, value FROM grid_cells JOIN scores USING (cell)"
@@ -10,30 +10,32 @@ leaves whole events or none. Anything may read meanwhile. The tables (``tables.p
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import RLock
-from types import TracebackType
 from typing import Any, Self
 
 from taskloom.core.errors import RegistryError, unknown
-from taskloom.core.events import ENDS, Event
+from taskloom.core.events import Event
 from taskloom.registry.results.errors import damaged, explained
-from taskloom.registry.results.events import BEGINNINGS, WRITERS, begin_attempt, end_attempt, is_known, now
-from taskloom.registry.results.file import FILE, TIMEOUT, MissingRegistryError, connect, roll_back
+from taskloom.registry.results.events import PASSING, is_known, now, write_event
+from taskloom.registry.results.file import FILE, TIMEOUT, MissingRegistryError, connect
 from taskloom.registry.results.records import (
     AttemptRecord,
     CellRecord,
     EpochRecord,
     GridCell,
     GridRecord,
+    PastRow,
     Planned,
     StageRecord,
 )
 
-_CELLS = "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs FROM cells"
-
+_CELLS = (
+    "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs, "
+    "(SELECT count(*) FROM attempts WHERE attempts.cell = cells.id) AS attempts FROM cells"
+)
 _ATTEMPT = "number, driver, began, ended, how, reason, micro_batch, worker, versions"
+_EPOCH = "stage, epoch, step, seconds, losses, scores, metrics"
 
 
 class Ledger:
@@ -49,7 +51,6 @@ class Ledger:
         self.folder = folder
         self._database = database
         self._database.row_factory = sqlite3.Row
-        self._turn = RLock()  # an engine may emit from several threads; a connection has one transaction
 
     @classmethod
     def open(cls, folder: str | Path, *, create: bool, timeout: float = TIMEOUT) -> "Ledger":
@@ -73,28 +74,25 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
-    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """For writing: all of it or nothing. What is not ``durable`` is quicker; a power cut may undo it."""
-        with self._turn, explained(self.folder / FILE):
-            self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """For writing: all of it or nothing."""
+        with explained(self.folder / FILE):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
                 self._database.execute("COMMIT")
             except BaseException:
-                roll_back(self._database)
+                _roll_back(self._database)
                 raise
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
         """For reading: several questions, and one state of the ledger that answers them."""
-        with self._turn, explained(self.folder / FILE):
+        with explained(self.folder / FILE):
             self._database.execute("BEGIN")
             try:
                 yield self._database
@@ -103,7 +101,7 @@ class Ledger:
             except (ValueError, TypeError, LookupError) as error:  # what nobody wrote: no JSON, no number, no such cell
                 raise damaged(self.folder / FILE, f"{type(error).__name__}: {error}") from error
             finally:
-                roll_back(self._database)
+                _roll_back(self._database)
 
     # Writing
 
@@ -135,26 +133,18 @@ class Ledger:
                 )
 
     def write(self, event: Event) -> bool:
-        """Write down what happened to a cell, whole or not at all. ``progress`` is not kept.
+        """Write down what happened to a cell, whole or not at all; ``log`` and ``progress`` are not kept.
 
-        Returns whether it is news: not so an epoch or a stage that is ``retold`` and stands here already.
+        Returns whether it is news: not so an epoch or a stage that is ``retold`` and is here already.
         """
-        if event.what == "progress":
+        if event.what in PASSING:
             return True
-        writer = WRITERS.get(event.what)
-        if writer is None:
-            raise ValueError(unknown("event", event.what, [*WRITERS, "progress"]))
-        # A power cut may take back that a cell began: it begins again. What a checkpoint relies on has to stay.
-        with self.transaction(durable=event.what not in BEGINNINGS) as db:
+        with self.transaction() as db:
             if db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone() is None:
                 raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
             if is_known(db, event):
                 return False
-            writer(db, event.cell, event.facts)
-            if event.what in BEGINNINGS:
-                begin_attempt(db, event.cell, event.facts)
-            elif event.what in ENDS:
-                end_attempt(db, event.cell, event.what, event.facts)
+            write_event(db, event)
         return True
 
     # Reading
@@ -193,7 +183,7 @@ class Ledger:
             return tuple(sorted(_cells(db, "true", []), key=lambda cell: (cell.created, cell.id)))
 
     def states(self) -> dict[str, str]:
-        """Cell → ``finished``, ``failed``, ``oom`` or ``interrupted``, for a plan; cells that never ran are no part."""
+        """Cell → ``finished``, ``failed``, ``oom`` or ``interrupted``, for a plan; without cells that never ran."""
         with self.snapshot() as db:
             rows = db.execute("SELECT id, status FROM cells WHERE status != 'planned'")
             return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
@@ -202,7 +192,7 @@ class Ledger:
         """One cell by its identity, or by as much of its beginning as no other cell shares."""
         with self.snapshot() as db:
             found = _cells(db, "id = ?", [prefix])
-            if prefix and not found:  # what begins with it stands together, from it to before the last of all letters
+            if prefix and not found:  # from the prefix itself to before the last of all letters
                 found = _cells(db, "id > ? AND id < ? || char(1114111)", [prefix, prefix])
         if len(found) == 1:
             return found[0]
@@ -212,38 +202,54 @@ class Ledger:
         raise RegistryError(f"cell {prefix!r} could be {shown}{', …' if len(found) > 8 else ''}; give more of it")
 
     def attempts(self, cell: str) -> tuple[AttemptRecord, ...]:
-        """Every attempt at a cell with how and why it ended."""
+        """Every attempt at a cell, with how and why it ended."""
         with self.snapshot() as db:
             rows = db.execute(f"SELECT {_ATTEMPT} FROM attempts WHERE cell = ? ORDER BY number", [cell])
-            return tuple(AttemptRecord(**{**dict(row), "versions": json.loads(row["versions"])}) for row in rows)
+            return tuple(AttemptRecord(**_decoded(row, "versions")) for row in rows)
 
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""
         with self.snapshot() as db:
-            epochs = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell]).fetchall()
-            values = db.execute("SELECT * FROM metrics WHERE cell = ?", [cell]).fetchall()
-            kept = {(row["stage"], row["epoch"]): _epoch(row) for row in epochs}
-            for row in values:
-                epoch, value = kept[row["stage"], row["epoch"]], _number(row["value"])
-                match row["split"], row["metric"]:
-                    case "train", "loss":
-                        epoch.losses[row["task"]] = value
-                    case "dev", "score":
-                        epoch.scores[row["task"]] = value
-                    case _, metric:
-                        epoch.metrics.setdefault(row["task"], {})[metric] = value
-            return tuple(kept.values())
+            rows = db.execute(f"SELECT {_EPOCH} FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell])
+            return tuple(EpochRecord(**_decoded(row, "losses", "scores", "metrics")) for row in rows)
 
     def stages(self, cell: str) -> tuple[StageRecord, ...]:
         """The stages of a cell that are done."""
         with self.snapshot() as db:
-            rows = db.execute("SELECT * FROM stages WHERE cell = ? ORDER BY stage", [cell])
-            return tuple(StageRecord(row["stage"], row["key"], bool(row["shared"]), row["seconds"]) for row in rows)
+            rows = db.execute("SELECT stage, key, shared, seconds FROM stages WHERE cell = ? ORDER BY stage", [cell])
+            return tuple(StageRecord(index, key, bool(shared), seconds) for index, key, shared, seconds in rows)
 
-    def log(self, cell: str) -> list[str]:
-        """The last log lines of a cell."""
+    def has_cell(self, prefix: str) -> bool:
+        """Whether a cell's identity begins so."""
         with self.snapshot() as db:
-            return [row["text"] for row in db.execute("SELECT text FROM log WHERE cell = ? ORDER BY rowid", [cell])]
+            found = db.execute("SELECT 1 FROM cells WHERE substr(id, 1, ?) = ?", [len(prefix), prefix]).fetchone()
+            return found is not None
+
+    def rows_of(self, cell: str) -> tuple[PastRow, ...]:
+        """Every row that a cell is or ever was."""
+        with self.snapshot() as db:
+            found = db.execute(
+                "SELECT grid, label, seed, first, last, (SELECT cell FROM grid_cells AS g WHERE g.grid = history.grid "
+                "AND g.label = history.label AND g.seed = history.seed LIMIT 1) AS now "
+                "FROM history WHERE cell = ? ORDER BY grid, label, seed",
+                [cell],
+            )
+            return tuple(PastRow(**dict(row)) for row in found)
+
+    def history_of(self, grid: str) -> dict[tuple[str, int], list[str]]:
+        """Label and seed → every cell that this row of a grid ever was, the newest last."""
+        rows: dict[tuple[str, int], list[str]] = {}
+        with self.snapshot() as db:
+            for row in db.execute("SELECT label, seed, cell FROM history WHERE grid = ? ORDER BY turn", [grid]):
+                rows.setdefault((row["label"], row["seed"]), []).append(row["cell"])
+        return rows
+
+
+def _roll_back(database: sqlite3.Connection) -> None:
+    """Undo what was not committed. After some errors SQLite has done so already, and the first error counts."""
+    if database.in_transaction:
+        with suppress(sqlite3.Error):
+            database.execute("ROLLBACK")
 
 
 def _names(db: sqlite3.Connection) -> list[str]:
@@ -254,16 +260,13 @@ def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRe
     scores: dict[str, dict[str, float]] = {}
     for row in db.execute(f"SELECT * FROM scores WHERE cell IN (SELECT id FROM cells WHERE {which})", values):
         scores.setdefault(row["cell"], {})[row["task"]] = _number(row["value"])
-    records = []
-    for row in db.execute(f"{_CELLS} WHERE {which}", values):
-        facts = dict(row)
-        facts |= {key: json.loads(facts[key]) for key in ("spec", "versions", "facts")}
-        records.append(CellRecord(**facts, scores=scores.get(row["id"], {})))
-    return records
+    rows = db.execute(f"{_CELLS} WHERE {which}", values)
+    return [CellRecord(**_decoded(row, "spec", "versions", "facts"), scores=scores.get(row["id"], {})) for row in rows]
 
 
-def _epoch(row: sqlite3.Row) -> EpochRecord:
-    return EpochRecord(row["stage"], row["epoch"], row["step"], row["seconds"], {}, {}, {})
+def _decoded(row: sqlite3.Row, *names: str) -> dict[str, Any]:
+    """A row as a dictionary, with what its JSON columns stand for."""
+    return {**dict(row), **{name: json.loads(row[name]) for name in names}}
 
 
 def _number(value: float | None) -> float:

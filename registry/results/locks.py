@@ -9,13 +9,11 @@ All drivers of a registry are on one machine. So whether a cell is taken is whet
 - ``lock`` is held by every driver of the registry, together.
 """
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
@@ -24,6 +22,7 @@ from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.errors import refusal
 
 DRIVER, WORKER, REGISTRY = "driver.lock", "worker.lock", "lock"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 class Lock:
@@ -35,28 +34,27 @@ class Lock:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
         except OSError as error:
             raise self._refusal("opened", error) from error
         _locks.add(self)
 
     def take(self, *, shared: bool = False, wait: bool = False) -> bool:
-        """Lock it, alone or ``shared``; false if others have it, unless one is to ``wait`` for them."""
-        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        """Lock it, alone or ``shared``; false if others have it, unless one is to ``wait`` for them.
+
+        Who has it alone writes down which process that is.
+        """
         try:
-            fcntl.flock(self._file, how if wait else how | fcntl.LOCK_NB)
+            _lock(self._file, shared=shared, wait=wait)
+            if not shared:
+                os.lseek(self._file, 0, os.SEEK_SET)
+            os.write(self._file, f"{os.getpid():<10}\n".encode())  # always as long: nobody reads half of it
         except BlockingIOError:
             return False
         except OSError as error:
+            self.close()
             raise self._refusal("locked", error) from error
         return True
-
-    def sign(self) -> None:
-        """Write down which process has it."""
-        try:
-            os.pwrite(self._file, f"{os.getpid():<10}\n".encode(), 0)  # always as long: nobody reads half of it
-        except OSError as error:
-            raise self._refusal("written", error) from error
 
     def close(self) -> None:
         if self in _locks:
@@ -76,17 +74,27 @@ def _leave_to_parent() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _lock(file: int, *, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file, or raise ``BlockingIOError``. (Windows has no such locks: there nobody is kept out.)"""
+    with suppress(ImportError):
+        import fcntl
+
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(file, how if wait else how | fcntl.LOCK_NB)
 
 
 def holder(registry: Path, cell: str) -> int | None:
     """The process that has a cell, ``None`` if nobody has."""
     try:
-        file = os.open(registry / "cells" / cell / DRIVER, os.O_RDONLY | os.O_NOFOLLOW)
+        file = os.open(registry / "cells" / cell / DRIVER, os.O_RDONLY | _NO_LINK)
     except OSError:
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until it is closed; a driver that comes now tries again
+        _lock(file, shared=True)  # until it is closed; a driver that comes now tries again
         return None
     except BlockingIOError:
         pid = os.read(file, 64).strip()
@@ -130,12 +138,9 @@ class Claims:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for lock, _ in self._held.values():
+    def __exit__(self, *_: object) -> None:
+        for lock in [self._registry, *(lock for lock, cells in self._held.values())]:
             lock.close()
-        self._registry.close()
 
     def share(self) -> None:
         """Let other drivers come."""
@@ -176,6 +181,5 @@ class Claims:
                 lock.close()
                 return False
             self._held[folder] = lock, set()
-            lock.sign()
         self._held[folder][1].add(cell)
         return True

@@ -119,3 +119,15 @@ class StageRecord:
     key: str
     shared: bool
     seconds: float | None
+
+
+@dataclass(frozen=True)
+class PastRow:
+    """A row of a grid with a seed, and when a cell was it; ``now`` is its present cell, ``None`` if the row is gone."""
+
+    grid: str
+    label: str
+    seed: int
+    first: str
+    last: str
+    now: str | None

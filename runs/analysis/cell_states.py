@@ -10,7 +10,6 @@ from typing import Any
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import holder
 from taskloom.registry.results.records import AttemptRecord, CellRecord, GridRecord
-from taskloom.registry.results.rows import places_of
 
 #: Every state that a cell can be in, the most urgent first.
 STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
@@ -66,7 +65,7 @@ class CellState:
             "seconds": self.seconds,
             "shared_epochs": self.shared,
             "worker": self.worker,
-            "driver": self.driver and {"pid": self.driver},
+            "driver": None if self.driver is None else {"pid": self.driver},
         }
 
 
@@ -80,7 +79,8 @@ def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellR
 def states_of_cell(ledger: Ledger, id: str) -> list[CellState]:
     """The state of one cell, in each of its places; one that is in no grid any more has a place without a name."""
     cell = ledger.cell(id)
-    places = places_of(ledger, cell.id) or [("", "", cell.spec.get("seed", 0))]
+    places = [(row.grid, row.label, row.seed) for row in ledger.rows_of(cell.id) if row.now == cell.id]
+    places = places or [("", "", cell.spec.get("seed", 0))]
     return [_state(ledger, *place, cell) for place in places]
 
 
@@ -130,7 +130,7 @@ def _judged(cell: CellRecord, driver: int | None, last: AttemptRecord | None) ->
 
 
 def counted(states: Sequence[CellState]) -> str:
-    """How many cells are in which state; a cell that stands under two labels counts once.
+    """How many cells are in which state; a cell that is under two labels counts once.
 
     >>> counted([])
     'no cells'

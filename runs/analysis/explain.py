@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
 from taskloom.registry.results.locks import holder
-from taskloom.registry.results.rows import Row, history_of, rows_of
 from taskloom.runs.driver.wording import format_reason
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.identity import digest, facts
@@ -18,7 +17,7 @@ from taskloom.runs.grid.overrides import Overrides
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.results.ledger import Ledger
-    from taskloom.registry.results.records import CellRecord
+    from taskloom.registry.results.records import CellRecord, PastRow
     from taskloom.runs.grid.plan import Plan
 
 #: Statuses of the ledger → states of an explanation, where they differ.
@@ -115,7 +114,7 @@ class Explanation:
     against: str = ""
     differences: Sequence[Difference] = ()
     exclude: Mapping[str, Any] | None = None
-    rows: Sequence[Row] = ()
+    rows: Sequence["PastRow"] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -134,7 +133,7 @@ class Explanation:
 def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
     """Every row and seed of a grid as it would be run today, then the rows that it excludes."""
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
-    history = history_of(ledger, plan.grid.name) if ledger is not None else {}
+    history = ledger.history_of(plan.grid.name) if ledger is not None else {}
     running = _running(ledger) if ledger is not None else {}
     ran = [record for record in reversed(known.values()) if record.status != "planned"]
     same_spec = {digest(one.facts.get("spec")): one for one in reversed(ran) if one.status == "finished"}
@@ -202,7 +201,7 @@ def _state(record: "CellRecord", running: Mapping[str, str]) -> tuple[str, str]:
 
 def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger") -> Explanation:
     """A recorded cell: whether its spec, with today's data, plugins and trainer, would be the same cell."""
-    rows = rows_of(ledger, record.id)
+    rows = ledger.rows_of(record.id)
     try:
         today = _facts_today(record, catalogue)
     except TaskloomError as error:
@@ -235,7 +234,7 @@ def _packages_gone(record: "CellRecord", catalogue: "Catalogue") -> Iterator[str
             yield f"it ran with {name} {before}, which cannot be used now (`taskloom plugins` says why)"
 
 
-def moved(record: "CellRecord", row: Row, ledger: "Ledger") -> list[Difference]:
+def moved(record: "CellRecord", row: "PastRow", ledger: "Ledger") -> list[Difference]:
     """How the cell that a row is now differs from one that it was."""
     if row.now is None or row.now == record.id:
         return []

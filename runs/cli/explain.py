@@ -12,7 +12,6 @@ import click
 from taskloom.core.errors import RegistryError, RequestError
 from taskloom.core.visible import one_line
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.rows import any_begins
 from taskloom.runs.cli.common import (
     json_option,
     note,
@@ -27,8 +26,7 @@ from taskloom.runs.cli.lookup import unknown_row
 from taskloom.runs.cli.overriding import override_options
 
 if TYPE_CHECKING:
-    from taskloom.registry.results.records import CellRecord
-    from taskloom.registry.results.rows import Row
+    from taskloom.registry.results.records import CellRecord, PastRow
     from taskloom.runs.analysis.explain import Difference
     from taskloom.runs.grid.grid import Grid
     from taskloom.runs.grid.overrides import Overrides
@@ -77,7 +75,7 @@ def _cell(ledger: Ledger, source: str) -> "CellRecord | None":
 
     if not source.isalnum() or source in packaged_grids() or source in ledger.grid_names():
         return None
-    if os.path.isfile(source) or not any_begins(ledger, source):  # noqa: PTH113 - too long
+    if os.path.isfile(source) or not ledger.has_cell(source):  # noqa: PTH113 - too long
         return None
     return ledger.cell(source)
 
@@ -126,7 +124,7 @@ def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> Non
         _say_differences(found.differences)
 
 
-def _row(row: "Row", cell: str) -> str:
+def _row(row: "PastRow", cell: str) -> str:
     place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
     if row.now == cell:
         return f"is {place} since {row.first}"

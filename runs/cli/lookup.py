@@ -6,7 +6,6 @@ from difflib import get_close_matches
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridRecord
-from taskloom.registry.results.rows import any_begins
 from taskloom.runs.cli.common import NotRunError, recorded_grid
 
 
@@ -17,7 +16,7 @@ def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
     except NotRunError:
         raise
     except RegistryError as error:
-        if any_begins(ledger, source):
+        if ledger.has_cell(source):
             return ledger.cell(source)
         raise RegistryError(f"{error}, and no cell's identity begins with it (`taskloom cells` lists them)") from None
 

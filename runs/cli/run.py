@@ -33,7 +33,7 @@ from taskloom.runs.driver.signals import INTERRUPTED, Stop
 from taskloom.runs.show.render import failures_summary, render
 
 if TYPE_CHECKING:
-    from taskloom.runs.driver.outcome import Outcome
+    from taskloom.runs.driver.loop import Outcome
     from taskloom.runs.grid.overrides import Overrides
 
 CONTINUE = "Run the same command again to continue from the last checkpoints."

@@ -8,7 +8,7 @@ from taskloom.core import Engine, Event, Job
 from taskloom.registry.results.artifacts import Artifacts, sweep
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.loop import Listen, Loop
-from taskloom.runs.driver.outcome import Outcome as Outcome
+from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
 from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, go_on_with
 from taskloom.runs.grid.build import make
@@ -37,7 +37,7 @@ def run_plan(
 ) -> Outcome:
     """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
 
-    ``engine`` is a name, a name with options as in a grid, or an engine. Cells that stand in the grid under several
+    ``engine`` is a name, a name with options as in a grid, or an engine. Cells that are in the grid under several
     labels are run once, and those that another driver has are waited for. Only this function writes to the ledger.
     Ctrl-C once lets the cells write checkpoints, twice ends them.
     """
@@ -49,24 +49,23 @@ def run_plan(
     if not jobs:
         return outcome
     with Claims(ledger.folder) as claims:
-        if claims.alone:  # else somebody may be writing what looks left over or damaged
-            sweep(ledger.folder)
-            for event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
-                ledger.write(event)
-                listen(event)
-        claims.share()
         loop = Loop(
             jobs,
             runner,
             ledger,
             catalogue.plugins,
             claims,
-            outcome=outcome,
-            listen=listen,
+            outcome,
+            listen,
             attempts=attempts,
             timeout=timeout,
             stop=stop,
         )
+        if claims.alone:  # else somebody may be writing what looks left over or damaged
+            sweep(ledger.folder)
+            for job, event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
+                loop.report(job, event)
+        claims.share()
         try:
             with stop_on_signals(stop):
                 runner.open(WORK, ledger.folder)
@@ -89,7 +88,7 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
         state = states.get(cell.id)
         if state == "finished":
             outcome.cached += 1
-            drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if it was killed right after its last word
+            drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if its driver was killed right after it finished
         elif state in ("failed", "oom") and not retry_failed:
             outcome.fail(cell.id, str(ledger.cell(cell.id).reason))
         elif cell.id not in jobs:
@@ -97,10 +96,10 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
     return list(jobs.values())
 
 
-def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[Event]:
+def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[tuple[Job, Event]]:
     """Remove what cells could not take over: then one of those that share the stage trains it, and the others wait."""
-    cells = {key: job.cell for job in reversed(jobs) for key in job.stage_keys}
-    for key, cell in cells.items():
+    first = {key: job for job in reversed(jobs) for key in job.stage_keys}  # of those that share a stage
+    for key, job in first.items():
         if not (artifacts.folder / "stages" / key / "result").is_dir():
             continue
         result = artifacts.stage(key) / "result"  # which leads nowhere else
@@ -108,7 +107,7 @@ def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[Even
             check_folder(result)
         except ValueError as error:
             shutil.rmtree(result, ignore_errors=True)
-            yield Event("log", cell, {"message": f"shared stage trained again: {error}"})
+            yield job, Event("log", job.cell, {"message": f"shared stage trained again: {error}"})
 
 
 def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:

@@ -3,16 +3,15 @@
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from taskloom.core import ENDS, Engine, Event, Job, RegistryError, cell_log
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import Claims, holder
-from taskloom.runs.driver.outcome import Outcome
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
-from taskloom.runs.driver.track import tell_trackers
+from taskloom.runs.driver.track import notify_trackers
 from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, Verdict, judge
 from taskloom.runs.driver.wording import log_line
 from taskloom.runs.training.checkpoint import drop_checkpoints
@@ -35,15 +34,38 @@ Listen = Callable[[Event], None]
 
 
 @dataclass
-class Running:
-    """A cell that the engine has: when it last reported, and why this loop stopped it, if it did."""
+class Outcome:
+    """How many cells were trained now, failed (out of memory included), were stopped, or were there already.
+
+    ``elsewhere`` counts those that another driver finished meanwhile. ``reasons`` are those of the failed cells.
+    ``halted`` says why no further cell was begun, unless somebody asked for that.
+    """
+
+    finished: int = 0
+    failed: int = 0
+    cached: int = 0
+    elsewhere: int = 0
+    interrupted: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+    halted: str = ""
+
+    def fail(self, cell: str, reason: str) -> None:
+        """Count a cell that did not succeed."""
+        self.failed += 1
+        self.reasons[cell] = reason
+
+
+@dataclass
+class Submitted:
+    """A job that the engine has: when it last reported, and why this loop stopped it, if it did."""
 
     job: Job
     heard: float
-    begun: bool = False  # it has said something
+    begun: bool = False  # it has reported something
     silenced: str = ""
 
 
+@dataclass
 class Loop:
     """Runs jobs on an opened engine until each has ended, here or in another driver.
 
@@ -51,46 +73,40 @@ class Loop:
     is stopped and counts as lost. ``stop`` may ask to stop at any time.
     """
 
-    def __init__(
-        self,
-        jobs: Iterable[Job],
-        engine: Engine,
-        ledger: "Ledger",
-        plugins: "Plugins",
-        claims: Claims,
-        *,
-        outcome: Outcome,
-        listen: Listen = lambda event: None,
-        attempts: int = ATTEMPTS,
-        timeout: float | None = None,
-        stop: Stop | None = None,
-    ) -> None:
-        self.engine, self.ledger, self.plugins, self.claims = engine, ledger, plugins, claims
-        self.outcome, self.listen, self.attempts, self.timeout = outcome, listen, attempts, timeout
-        self.stop = stop or Stop()
-        self.running: dict[str, Running] = {}
-        self.waiting: dict[str, Job] = {}  # what other drivers run, or the first stage that it lacks
-        self._before: dict[str, tuple[str, int]] = {}  # status and attempts of a cell before this run
-        self._looked = time.monotonic()
+    jobs: InitVar[Iterable[Job]]
+    engine: Engine
+    ledger: "Ledger"
+    plugins: "Plugins"
+    claims: Claims
+    outcome: Outcome = field(default_factory=Outcome)
+    listen: Listen = lambda event: None
+    attempts: int = ATTEMPTS
+    timeout: float | None = None
+    stop: Stop = field(default_factory=Stop)
+
+    def __post_init__(self, jobs: Iterable[Job]) -> None:
+        self.running: dict[str, Submitted] = {}
+        self.waiting: dict[str, Job] = {}  # another driver runs it, or computes the first stage that it lacks
         self.past: dict[str, list[Attempt]] = {}
-        self.artifacts = Artifacts(ledger.folder)
+        self.artifacts = Artifacts(self.ledger.folder)
         self.durations = Durations()
         self.order = Order(jobs, self.durations)
+        self._before: dict[str, tuple[str, int]] = {}  # status and attempts of a cell when this run began
+        self._looked = time.monotonic()
         self._stopping = 0
 
     def run(self) -> None:
         """Until every cell has ended, or somebody asked to stop and the running ones have."""
-        records = self.ledger.cells()
-        for record in records:
+        for record in self.ledger.cells():
             self._before[record.id] = record.status, record.attempts
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
         try:
             while self.running or (not self._stopping and (self.order.pending or self.waiting)):
-                self._heed()
+                self._pass_on_stop()
                 self._submit()
                 for event in self.engine.poll(PULSE):
-                    self._hear(event)
+                    self._handle(event)
                 self._end_silent()
                 self._look_elsewhere()
         except RegistryError:
@@ -107,9 +123,9 @@ class Loop:
             if job is None:
                 return
             if self._claim(job):
-                submitted = replace(job, fence=job.attempt)
-                self.running[job.cell] = Running(submitted, time.monotonic())
-                self.engine.submit(submitted)
+                job = replace(job, fence=job.attempt)
+                self.running[job.cell] = Submitted(job, time.monotonic())
+                self.engine.submit(job)
             else:
                 self.waiting[job.cell] = job
 
@@ -117,15 +133,14 @@ class Loop:
         """Take a cell; false if another driver has it, or computes the first stage that it lacks, or has ended it."""
         if not self.claims.claim(job.cell, [key for key in job.stage_keys if not self._is_done(key)]):
             return False
-        if self._ended_elsewhere(self.ledger.cell(job.cell)):
-            self.claims.release(job.cell)
-            return False
-        return True
+        if not self._ended_elsewhere(self.ledger.cell(job.cell)):
+            return True
+        self.claims.release(job.cell)
+        return False
 
     def _ended_elsewhere(self, record: "CellRecord") -> bool:
-        """Whether another driver finished a cell, or failed with it since this run began, which is to try others'."""
-        before = self._before.get(record.id, ("planned", 0))
-        failed = record.status in ("failed", "oom") and (record.status, record.attempts) != before
+        """Whether another driver finished a cell or failed with it; a failure of before this run is tried again."""
+        failed = record.status in ("failed", "oom") and (record.status, record.attempts) != self._before[record.id]
         return failed or record.status == "finished"
 
     def _is_done(self, key: str) -> bool:
@@ -133,10 +148,10 @@ class Loop:
 
     # Cells report
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         run = self.running.get(event.cell)
         if run is None or event.fence != run.job.fence:
-            return  # the last words of an attempt that was given up
+            return  # of an attempt that was given up
         run.heard, run.begun = time.monotonic(), True
         if event.what in ENDS:
             self._end(run, event)
@@ -145,19 +160,19 @@ class Loop:
             versions = {**event.facts.get("versions", {}), **run.job.versions}
             facts = {"attempt": run.job.attempt, "micro_batch": run.job.micro_batch, "versions": versions}
             event = replace(event, facts={**event.facts, **facts})
-        self._tell(run.job, event)
+        self.report(run.job, event)
 
-    def _tell(self, job: Job, event: Event) -> None:
-        """Write an event down, then tell everybody, unless a resumed cell tells again what is known."""
+    def report(self, job: Job, event: Event) -> None:
+        """Write an event down, then pass it on, unless a resumed cell repeats what is known."""
         if not self.ledger.write(event):
             return
         if line := log_line(event, job.spec):
-            cell_log.append(self.artifacts.folder / "cells" / job.cell, line)  # which claiming it has made
-        for problem in tell_trackers(self.plugins, event, job):
+            cell_log.append(self.artifacts.cell(job.cell), line)
+        for problem in notify_trackers(self.plugins, event, job):
             self.listen(Event("log", event.cell, {"message": problem}))
         self.listen(event)
 
-    def _end(self, run: Running, event: Event) -> None:
+    def _end(self, run: Submitted, event: Event) -> None:
         """An attempt has ended: write down how, and do what follows."""
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
@@ -182,19 +197,19 @@ class Loop:
             case "again" if not self._stopping:
                 follows = {"attempt": job.attempt + 1, "again": True, "next_micro_batch": verdict.micro_batch}
                 follows |= {"attempts": self.attempts} if event.what == "lost" else {}
-                self._tell(job, replace(event, facts={**facts, **follows}))
+                self.report(job, replace(event, facts={**facts, **follows}))
                 self.order.add(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch))
             case "again" | "interrupted":
                 again = {"again": True, "next_micro_batch": verdict.micro_batch} if event.what == "oom" else {}
-                self._tell(job, replace(event, facts={**facts, **again}))
+                self.report(job, replace(event, facts={**facts, **again}))
                 self.outcome.interrupted += 1
             case "finished":
-                self._tell(job, event)
+                self.report(job, event)
                 drop_checkpoints(self.artifacts.cell(cell))
                 self.outcome.finished += 1
                 self.durations.learn(job.spec, facts.get("seconds"))
             case "failed" | "oom":
-                self._tell(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
+                self.report(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
                 self.outcome.fail(cell, verdict.reason)
         del self.running[cell]
         self.order.learn()
@@ -203,8 +218,8 @@ class Loop:
 
     # What comes from outside
 
-    def _heed(self) -> None:
-        """Pass on to the cells that somebody asked to stop."""
+    def _pass_on_stop(self) -> None:
+        """Ask the cells to stop if somebody asked this driver to."""
         asked = min(self.stop.asked, 2)
         if asked > self._stopping:
             self._stopping = asked
@@ -217,16 +232,16 @@ class Loop:
             self.engine.stop(at_once=asked > 1)
 
     def _end_silent(self) -> None:
-        """Stop the cells that said nothing for too long."""
+        """Stop the cells that have reported nothing for too long."""
         if self.timeout is None:
             return
         now = time.monotonic()
         for cell, run in self.running.items():
             if not run.begun and self.engine.queued(cell):
                 run.heard = now
-            patience = self.timeout if run.begun else max(self.timeout, START)
-            if now - run.heard > patience and not run.silenced:
-                run.silenced = f"said nothing for {patience:g} s (--timeout)"
+            limit = self.timeout if run.begun else max(self.timeout, START)
+            if now - run.heard > limit and not run.silenced:
+                run.silenced = f"said nothing for {limit:g} s (--timeout)"
                 self.engine.stop(cell, at_once=True)
 
     def _look_elsewhere(self) -> None:

@@ -86,7 +86,7 @@ def longest_first(jobs: Iterable[Job], durations: Durations) -> list[Job]:
 def next_job(ordered: Iterable[Job], busy: Iterable[Job], is_done: Callable[[str], bool]) -> Job | None:
     """The first job that need not wait for a stage that a busy one is computing.
 
-    ``is_done`` tells of a stage key whether its result is there. A job waits only for the first stage that it lacks:
+    ``is_done`` says of a stage key whether its result is there. A job waits only for the first stage that it lacks:
     it could not begin anything else.
     """
     is_done = cache(is_done)  # it may look at the disk, and a thousand jobs may share a stage

@@ -17,7 +17,7 @@ PATIENT = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 
 @dataclass
 class Stop:
-    """How often somebody asked to stop; ``say`` tells them what follows."""
+    """How often somebody asked to stop; ``say`` is how they learn what follows."""
 
     say: Callable[[str], None] = lambda text: None
     asked: int = 0

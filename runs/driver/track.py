@@ -18,7 +18,7 @@ HOOKS = {
 }
 
 
-def tell_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
+def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
     """Call the trackers' hooks for an event, each with copies of its own.
 
     Yields a message for each one that raises, once for each hook; the run goes on.

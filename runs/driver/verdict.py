@@ -98,7 +98,7 @@ def go_on_with(past: Sequence[Attempt], spec: Mapping[str, Any]) -> int | None:
 
 
 def largest_batch(spec: Mapping[str, Any]) -> int:
-    """The largest batch of one task that the stages of a run ask for; 1 where that cannot be told."""
+    """The largest batch of one task that the stages of a run ask for; 1 where that is unknown."""
     sizes = [1]
     for stage in spec.get("stages", ()):
         limit = stage.get("micro_batch")

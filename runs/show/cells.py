@@ -222,8 +222,7 @@ def _epochs(ledger: Ledger, cell: str) -> str:
 def _log(ledger: Ledger, cell: str) -> str:
     lines = log_end(ledger, cell)
     path = log_path(ledger, cell)
-    head = f"the end of {path}:" if path.is_file() else "its last messages:"
-    return "\n".join([head, *(f"  {line}" for line in lines)]) if lines else ""
+    return "\n".join([f"the end of {path}:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def log_path(ledger: Ledger, cell: str) -> Path:
@@ -232,14 +231,14 @@ def log_path(ledger: Ledger, cell: str) -> Path:
 
 
 def log_end(ledger: Ledger, cell: str) -> list[str]:
-    """The last lines of a cell's log file, or what the ledger keeps of them; of a progress bar its last state."""
+    """The last lines of a cell's log file; of a progress bar its last state."""
     try:
         with log_path(ledger, cell).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - BYTES))
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
-        text = ""
-    lines = text.removesuffix("\n").split("\n") if text else ledger.log(cell)
+        return []
+    lines = text.removesuffix("\n").split("\n") if text else []
     return [visible(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines[-LINES:]]
 
 

@@ -122,9 +122,10 @@ def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | No
 def drop_checkpoints(folder: Path) -> None:
     """Remove a finished cell's checkpoints, and what a killed writer left."""
     for path in [*_checkpoints(folder), *folder.glob(".partial-*")]:
-        shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob(".*.part"):
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -50,8 +50,7 @@ def loop(registry: str, grid: str) -> list[str]:
     """The same with the loop of ``taskloom run`` and its inline engine."""
     from taskloom.plugins.engines.inline import Inline
     from taskloom.registry.installed.manager import Plugins
-    from taskloom.runs.driver.loop import Loop
-    from taskloom.runs.driver.outcome import Outcome
+    from taskloom.runs.driver.loop import Loop, Outcome
 
     said: list[Event] = []
     engine, outcome = Inline(), Outcome()

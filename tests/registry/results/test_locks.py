@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from taskloom.core import RegistryError
-from taskloom.registry.results.artifacts import Artifacts, partial_prefix, sweep, write_atomically
+from taskloom.registry.results.artifacts import Artifacts, sweep
 from taskloom.registry.results.locks import DRIVER, WORKER, Claims, holder, sole_worker
 
 
@@ -266,12 +266,3 @@ def test_nothing_outside_the_registry_is_swept(tmp_path: Path) -> None:
     (tmp_path / "registry" / "cells" / "aa" / dead).symlink_to(tmp_path / "theirs")
     assert sweep(tmp_path / "registry") == 1, "the link itself"
     assert theirs.is_dir()
-
-
-def test_unfinished_files_and_folders_name_their_writer(tmp_path: Path) -> None:
-    with write_atomically(tmp_path / "cells.json") as part:
-        part.write_text("{}")
-        assert f".{os.getpid()}-" in part.name
-    folder = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=tmp_path))
-    assert f"-{os.getpid()}-" in folder.name
-    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, "cells.json"]

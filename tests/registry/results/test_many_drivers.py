@@ -6,9 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,16 +15,6 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import holder
 
 SCRIPT = Path(__file__).with_name("drivers.py")
-
-
-@dataclass(frozen=True)
-class Cell:
-    id: str
-    label: str
-    seed: int = 0
-    spec: dict[str, Any] = field(default_factory=lambda: {"seed": 0})
-    reported: dict[str, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -53,7 +42,9 @@ def go(process: "subprocess.Popen[str]") -> None:
 
 def registry(folder: Path, count: int) -> Ledger:
     ledger = Ledger.open(folder, create=True)
-    ledger.record_grid("grid", {}, [Cell(f"c{number:04}", f"row {number}") for number in range(count)])
+    facts = {"seed": 0, "spec": {"seed": 0}, "reported": {}, "facts": {}}
+    cells = [SimpleNamespace(id=f"c{number:04}", label=f"row {number}", **facts) for number in range(count)]
+    ledger.record_grid("grid", {}, cells)
     return ledger
 
 

@@ -140,7 +140,7 @@ class Planned:
     """A cell as the ledger takes it."""
 
     def __init__(self, id: str, label: str, reported: dict[str, float]) -> None:
-        self.id, self.label, self.seed, self.reported = id, label, 0, reported
+        self.id, self.label, self.seed, self.reported, self.facts = id, label, 0, reported, {}
         self.spec = spec_of("mean", {"sst": "accuracy", "sts": "pearson"})
 
 

@@ -21,8 +21,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
-from taskloom.runs.driver.loop import Loop
-from taskloom.runs.driver.outcome import Outcome
+from taskloom.runs.driver.loop import Loop, Outcome
 from taskloom.runs.driver.signals import Stop
 
 WORK = "faulty_work:work"
@@ -82,20 +81,6 @@ class Run:
 
     def told(self, *what: str) -> list[str]:
         return [f"{event.cell} {event.what}" for event in self.events if event.what in what]
-
-
-def test_cells_run_in_order_and_longest_first_once_known(ledger: Ledger) -> None:
-    run = Run(ledger, jobs_of(ledger, a="fine", b="talk", c="chatter"))
-    assert run().finished == 3
-    assert run.told("started") == ["a started", "b started", "c started"]
-    for cell, seconds in (("a", 1.0), ("b", 9.0), ("c", 5.0)):
-        spec = ledger.cell(cell).spec
-        ledger.write(Event("finished", cell, {"scores": {}, "seconds": seconds}))
-        assert spec["do"] in ("fine", "talk", "chatter")
-    later = jobs_of(ledger, a="fine", b="talk", c="chatter", d="fine", e="talk", f="chatter")[3:]
-    run = Run(ledger, later)
-    assert run().finished == 3
-    assert run.told("started") == ["e started", "f started", "d started"]
 
 
 def test_cells_that_share_a_stage_wait_for_it_once(ledger: Ledger) -> None:

@@ -12,8 +12,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver import loop as loops
-from taskloom.runs.driver.loop import START, Loop
-from taskloom.runs.driver.outcome import Outcome
+from taskloom.runs.driver.loop import START, Loop, Outcome
 from taskloom.runs.driver.signals import Stop
 
 FINISHED: dict[str, Any] = {"scores": {}, "best_epoch": 0, "seconds": 0.1, "peak_memory": 0}

@@ -14,7 +14,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.failures import Plugin
 from taskloom.registry.installed.manager import COMPONENTS, Plugins
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.track import tell_trackers
+from taskloom.runs.driver.track import notify_trackers
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import PlannedCell, make_plan
 from taskloom.runs.training.train import train
@@ -109,5 +109,5 @@ def test_a_tracker_that_is_told_late_gets_the_same_facts() -> None:
     tracker = SimpleNamespace(taskloom_epoch_ended=hookimpl(lambda facts: heard.append(facts)))
     plugins.add(tracker, Plugin("tracker", COMPONENTS, "taskloom-tracker", "1"))
     facts = {"stage": 0, "epoch": 1, "losses": {"sst": 1.5}, "scores": {}}
-    said = tell_trackers(plugins, Event("epoch", "c0", {**facts, "retold": True}), Job("c0", "row", 0, {}, ""))
+    said = notify_trackers(plugins, Event("epoch", "c0", {**facts, "retold": True}), Job("c0", "row", 0, {}, ""))
     assert (list(said), heard) == ([], [facts])
