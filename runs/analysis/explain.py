@@ -116,7 +116,7 @@ class Explanation:
     against: str = ""
     differences: Sequence[Difference] = ()
     exclude: Mapping[str, Any] | None = None
-    rows: Sequence[Row] = ()
+    rows: Sequence[tuple[Row, list[Difference]]] = ()  # that it is or was, and how their present cells differ
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -202,7 +202,7 @@ def _state(record: "CellRecord", running: Mapping[str, str]) -> tuple[str, str]:
 
 def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger") -> Explanation:
     """A recorded cell: whether its spec, with today's data, plugins and trainer, would be the same cell."""
-    rows = rows_of(ledger, record.id)
+    rows = [(row, _moved(record, row, ledger)) for row in rows_of(ledger, record.id)]
     try:
         today = _facts_today(record, catalogue)
     except TaskloomError as error:
@@ -213,10 +213,10 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         why, found = f"the same specification is now cell {now}, because:", differences(record.facts, today)
         return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)
     state, why = _state(record, _running(ledger))
-    if state != "running" and rows and all(row.now not in (None, record.id) for row in rows):
+    if state != "running" and rows and all(row.now not in (None, record.id) for row, _ in rows):
         why = "spec, data and plugins are the same, but no row is this cell any more; its result is kept"
-        found, against = moved(record, rows[-1], ledger), rows[-1].now or ""
-        return Explanation("stale", why, record.id, against=against, differences=found, rows=rows)
+        row, found = rows[-1]
+        return Explanation("stale", why, record.id, against=row.now or "", differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
 
 
@@ -235,7 +235,7 @@ def _packages_gone(record: "CellRecord", catalogue: "Catalogue") -> Iterator[str
             yield f"it ran with {name} {before}, which cannot be used now (`taskloom plugins` says why)"
 
 
-def moved(record: "CellRecord", row: Row, ledger: "Ledger") -> list[Difference]:
+def _moved(record: "CellRecord", row: Row, ledger: "Ledger") -> list[Difference]:
     """How the cell that a row is now differs from one that it was."""
     if row.now is None or row.now == record.id:
         return []

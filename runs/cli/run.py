@@ -1,6 +1,7 @@
 """``taskloom run``."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,8 +36,6 @@ from taskloom.runs.show.render import failures_summary, render
 if TYPE_CHECKING:
     from taskloom.runs.driver.outcome import Outcome
     from taskloom.runs.grid.overrides import Overrides
-
-CONTINUE = "Run the same command again to continue from the last checkpoints."
 
 
 @click.command(short_help="Run a grid and print its comparison table.")
@@ -121,7 +120,7 @@ def run(
                 stop=stop,
             )
         if outcome.interrupted and not outcome.halted:
-            note(f"{_interrupted(outcome)} {CONTINUE}")
+            note(f"{_interrupted(outcome)} {_how_to_continue()}")
             if stop.asked > 1:  # a thread that does not listen must not hold up the end
                 ledger.close()
                 sys.stderr.flush()
@@ -142,7 +141,12 @@ def _exit_code_1() -> Iterator[None]:
     try:
         yield
     except (EngineError, HeldUpError) as error:
-        raise click.ClickException(visible(f"{error}\n{CONTINUE}")) from error
+        raise click.ClickException(visible(f"{error}\n{_how_to_continue()}")) from error
+
+
+def _how_to_continue() -> str:
+    command = shlex.join(["taskloom", *sys.argv[1:]])
+    return f"Run the same command again to continue from the last checkpoints:\n  {command}"
 
 
 def _interrupted(outcome: "Outcome") -> str:

@@ -60,8 +60,8 @@ def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     where.append(f"epoch {facts['epoch']}" + (f"/{stages[facts['stage']]}" if stages else ""))
     where += [f"step {facts['step']}/{facts['steps']}"] if facts.get("steps") else []
     parts = [" ".join(where)]
-    parts += _dev_scores(facts)
     parts += [f"loss {figures(facts['losses'])}"] if facts.get("losses") else []
+    parts += _dev_scores(facts)
     parts += [f"{facts['rate']:.1f} steps/s"] if facts.get("rate") else []
     parts += [memory(facts["memory"])] if facts.get("memory") else []
     return "  ".join(parts)

@@ -82,7 +82,7 @@ def watch_cells(
                 states = look()
                 if live:
                     live.update(_watched(states), refresh=True)
-                elif (found := _state_of_all(states)) != shown:
+                elif (found := [_essence(each) for each in states]) != shown:
                     shown = found
                     say(write(states) if plain else f"{_heading(states)}\n{write(states)}\n")
                 if any(each.state == "running" for each in states):
@@ -95,8 +95,8 @@ def watch_cells(
     if live:
         say(f"{write(states)}\n\n{counted(states)}")
     if not plain and not is_over(states):
-        idle = time.monotonic() - busy > IDLE
-        say("Cells are waiting, but no run is at work on them." if idle else "The run continues.")
+        running = any(each.state == "running" for each in states)
+        say("The run continues." if running else "Cells are waiting, but no run is at work on them.")
 
 
 def is_over(states: Sequence[CellState]) -> bool:
@@ -104,9 +104,9 @@ def is_over(states: Sequence[CellState]) -> bool:
     return not any(each.state in ("running", "planned") for each in states)
 
 
-def _state_of_all(states: Sequence[CellState]) -> object:
+def _essence(each: CellState) -> object:
     """What has to change before a listing is printed again; seconds always do."""
-    return [(each.cell.id, each.state, each.cell.epochs, each.cell.attempts, each.worker) for each in states]
+    return each.cell.id, each.state, each.cell.epochs, each.cell.attempts, each.worker
 
 
 def _heading(states: Sequence[CellState]) -> str:
