@@ -38,7 +38,18 @@ if TYPE_CHECKING:
     from taskloom.runs.grid.overrides import Overrides
 
 
-@click.command(short_help="Run a grid and print its comparison table.")
+_GIVEN = "taskloom run"
+
+
+class _Run(click.Command):
+    """Keeps the arguments that it was given, to show the command that continues a run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = shlex.join(["taskloom", "run", *args])
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Run, short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
 @engine_options
@@ -145,7 +156,7 @@ def _exit_code_1() -> Iterator[None]:
 
 
 def _how_to_continue() -> str:
-    command = shlex.join(["taskloom", *sys.argv[1:]])
+    command = click.get_current_context().meta[_GIVEN]
     return f"Run the same command again to continue from the last checkpoints:\n  {command}"
 
 

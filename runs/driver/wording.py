@@ -42,7 +42,8 @@ def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
         case "finished":
             parts = ["finished" if facts.get("seconds") is None else f"finished in {duration(facts['seconds'])}"]
             parts += [f"best epoch {facts['best_epoch']}"] if facts.get("best_epoch") is not None else []
-            return ", ".join([*parts, *_dev_scores(facts)])
+            parts += [f"dev {format_scores(facts['scores'])}"] if facts.get("scores") else []
+            return ", ".join(parts)
         case "failed" | "oom" | "lost" | "interrupted":
             return _format_end(event)
     return None
@@ -61,16 +62,15 @@ def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     where += [f"step {facts['step']}/{facts['steps']}"] if facts.get("steps") else []
     parts = [" ".join(where)]
     parts += [f"loss {figures(facts['losses'])}"] if facts.get("losses") else []
-    parts += _dev_scores(facts)
+    parts += [f"dev {format_scores(facts['scores'])}"] if facts.get("scores") else []
     parts += [f"{facts['rate']:.1f} steps/s"] if facts.get("rate") else []
     parts += [memory(facts["memory"])] if facts.get("memory") else []
     return "  ".join(parts)
 
 
-def _dev_scores(facts: Mapping[str, Any]) -> list[str]:
-    """The overall score first, since a line may be cut."""
-    scores = sorted(facts.get("scores", {}).items(), key=lambda item: item[0] != "overall")
-    return [f"dev {figures(dict(scores))}"] if scores else []
+def format_scores(scores: Mapping[str, float]) -> str:
+    """Scores by task, the overall one first, since a line may be cut; empty where there are none."""
+    return figures(dict(sorted(scores.items(), key=lambda item: item[0] != "overall"))) if scores else ""
 
 
 def _format_end(event: Event) -> str:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from taskloom.core.units import count, duration, figures, memory
+from taskloom.core.units import count, duration, memory
 from taskloom.core.visible import one_line, visible
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import STATES, CellState, counted
-from taskloom.runs.driver.wording import format_reason
+from taskloom.runs.driver.wording import format_reason, format_scores
 from taskloom.runs.show.progress import can_redraw
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
         ("encoder", _component(spec.get("encoder", ""))),
         *((f"task {name}", ", ".join(map(_component, task.values()))) for name, task in spec.get("tasks", {}).items()),
         *((f"stage {number}", _stage(stage)) for number, stage in enumerate(spec.get("stages", ()), start=1)),
-        ("scores", _figures(cell.scores)),
+        ("scores", format_scores(cell.scores)),
         ("took", "" if cell.seconds is None else duration(cell.seconds)),
         ("memory", "" if cell.peak_memory is None else f"{memory(cell.peak_memory)} at most"),
         ("device", cell.device),
@@ -211,8 +211,8 @@ def _epochs(ledger: Ledger, cell: str) -> str:
             "stage": each.stage + 1,
             "epoch": each.epoch,
             "after": None if each.seconds is None else duration(each.seconds),
-            "train loss": _figures(each.losses),
-            "dev score": _figures(each.scores),
+            "train loss": format_scores(each.losses),
+            "dev score": format_scores(each.scores),
         }
         for each in epochs[-EPOCHS:]
     )
@@ -240,11 +240,6 @@ def log_end(ledger: Ledger, cell: str) -> list[str]:
         text = ""
     lines = text.removesuffix("\n").split("\n") if text else ledger.log(cell)
     return [visible(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines[-LINES:]]
-
-
-def _figures(values: Mapping[str, float]) -> str:
-    """Figures with the overall score at the end, or nothing."""
-    return figures(dict(sorted(values.items(), key=lambda item: item[0] == "overall"))) if values else ""
 
 
 def _moment(text: str | None) -> str:

@@ -70,20 +70,18 @@ class RunProgress:
     def __call__(self, event: Event) -> None:
         """Take in an event and show it. One that ends an attempt but not the cell has a fact ``again``."""
         self._track(event)
-        if self._silent:
-            return
-        try:
-            self._show(event)
-        except OSError:
-            self._silent = True
+        self._unless_gone(self._show, event)
 
     def say(self, text: str) -> None:
         """Show a line that is not about a cell."""
-        try:
-            if not self._silent:
-                self._write(text)
-        except OSError:
-            self._silent = True
+        self._unless_gone(self._write, text)
+
+    def _unless_gone(self, show: Callable[..., None], *what: object) -> None:
+        if not self._silent:
+            try:
+                show(*what)
+            except OSError:
+                self._silent = True
 
     def _show(self, event: Event) -> None:
         now = self.clock()
@@ -178,10 +176,7 @@ class LiveProgress(RunProgress):
 
     def close(self) -> None:
         """Take the bars away; what remains is the run on a line."""
-        try:
-            self.bars.stop()
-        except OSError:
-            self._silent = True
+        self._unless_gone(self.bars.stop)
         self.say(self.summary(over=True))
 
     def _show(self, event: Event) -> None:

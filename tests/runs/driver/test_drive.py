@@ -265,7 +265,7 @@ def test_a_ledger_that_is_held_is_no_wrong_request(
         answer = invoke(grid, "--registry", registry, "--engine", "inline")
     assert answer.exit_code == 1
     assert "is locked: another process holds it" in answer.stderr
-    assert "the same command" in answer.stderr
+    assert answer.stderr.rstrip().endswith(f"taskloom run {grid} --registry {registry} --engine inline")
     assert "Traceback" not in answer.stderr
 
 

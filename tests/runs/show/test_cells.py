@@ -170,7 +170,7 @@ def test_one_cell_from_near(cells: Invoke, registry: Path) -> None:
         "generated (size 32), linear, cross_entropy",
         "3 epochs of sst, combiner sum, optimizer (lr 0.001)",
         f"on worker cpu:1, driver {os.getpid()}@",
-        "sst 0.500 overall 0.500",
+        "overall 0.500 sst 0.500",
         "running",
         f"the end of {folder / 'log.txt'}:",
         "line 499",
