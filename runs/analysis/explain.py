@@ -155,7 +155,7 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         # Another grid, or this one under another name, may have a result of the same spec and seed.
         against = results[-1] if results else same_spec.get(digest(cell.facts["spec"]))
         if against is not None:
-            state, why = "stale", f"its earlier result, of cell {against.id}, no longer applies because:"
+            state, why = "stale", f"its earlier result is that of cell {against.id}; it is run again because:"
         else:
             wanted = _comparable(cell.facts)
             against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields(record.id)}), default=None)

@@ -163,4 +163,4 @@ def _how_to_continue() -> str:
 def _interrupted(outcome: "Outcome") -> str:
     done = outcome.finished + outcome.cached + outcome.elsewhere
     failed = f", {outcome.failed} failed" if outcome.failed else ""
-    return f"Interrupted: {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished."
+    return f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished."
