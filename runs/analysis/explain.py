@@ -114,7 +114,7 @@ class Explanation:
     against: str = ""
     differences: Sequence[Difference] = ()
     exclude: Mapping[str, Any] | None = None
-    rows: Sequence["PastRow"] = ()
+    rows: Sequence[tuple["PastRow", list[Difference]]] = ()  # that it is or was, and how their present cells differ
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -153,7 +153,7 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         # Another grid, or this one under another name, may have a result of the same spec and seed.
         against = results[-1] if results else same_spec.get(digest(cell.facts["spec"]))
         if against is not None:
-            state, why = "stale", f"its earlier result, of cell {against.id}, no longer applies because:"
+            state, why = "stale", f"its earlier result is that of cell {against.id}; it is run again because:"
         else:
             wanted = _comparable(cell.facts)
             against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields(record.id)}), default=None)
@@ -201,7 +201,7 @@ def _state(record: "CellRecord", running: Mapping[str, str]) -> tuple[str, str]:
 
 def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger") -> Explanation:
     """A recorded cell: whether its spec, with today's data, plugins and trainer, would be the same cell."""
-    rows = ledger.rows_of(record.id)
+    rows = [(row, _moved(record, row, ledger)) for row in ledger.rows_of(record.id)]
     try:
         today = _facts_today(record, catalogue)
     except TaskloomError as error:
@@ -212,10 +212,10 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         why, found = f"the same specification is now cell {now}, because:", differences(record.facts, today)
         return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)
     state, why = _state(record, _running(ledger))
-    if state != "running" and rows and all(row.now not in (None, record.id) for row in rows):
+    if state != "running" and rows and all(row.now not in (None, record.id) for row, _ in rows):
         why = "spec, data and plugins are the same, but no row is this cell any more; its result is kept"
-        found, against = moved(record, rows[-1], ledger), rows[-1].now or ""
-        return Explanation("stale", why, record.id, against=against, differences=found, rows=rows)
+        row, found = rows[-1]
+        return Explanation("stale", why, record.id, against=row.now or "", differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
 
 
@@ -234,7 +234,7 @@ def _packages_gone(record: "CellRecord", catalogue: "Catalogue") -> Iterator[str
             yield f"it ran with {name} {before}, which cannot be used now (`taskloom plugins` says why)"
 
 
-def moved(record: "CellRecord", row: "PastRow", ledger: "Ledger") -> list[Difference]:
+def _moved(record: "CellRecord", row: "PastRow", ledger: "Ledger") -> list[Difference]:
     """How the cell that a row is now differs from one that it was."""
     if row.now is None or row.now == record.id:
         return []

@@ -100,28 +100,26 @@ def _grid(ledger: Ledger | None, source: str) -> "Grid":
 
 def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> None:
     from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.runs.analysis.explain import explain_cell, moved
+    from taskloom.runs.analysis.explain import explain_cell
 
-    found = explain_cell(record, strict_check(load_catalogue()), ledger)
+    explained = explain_cell(record, strict_check(load_catalogue()), ledger)
     if as_json:
-        rows = [
-            {**vars(row), "differences": [one.as_dict() for one in moved(record, row, ledger)]} for row in found.rows
-        ]
+        rows = [{**vars(row), "differences": [one.as_dict() for one in found]} for row, found in explained.rows]
         facts: dict[str, Any] = {"status": record.status, "started": record.started, "finished": record.finished}
         facts |= {"versions": record.versions, "rows": rows, "plugins": record.facts.get("plugins")}
-        say_json({**found.as_dict(), **facts})
+        say_json({**explained.as_dict(), **facts})
         return
     ran = f" {record.finished or record.started}" if record.started else ""
     device = f" on {record.device}" if record.device else ""
     say(f"cell {record.id}: {record.status}{ran}{device}")
-    for row in found.rows:
+    for row, found in explained.rows:
         say(f"  {_row(row, record.id)}")
-        _say_differences(moved(record, row, ledger), indent=6)
+        _say_differences(found, indent=6)
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
-    say(f"{found.state}: {found.why}")
-    if found.against not in {row.now for row in found.rows}:  # else they are listed with that row
-        _say_differences(found.differences)
+    say(f"{explained.state}: {explained.why}")
+    if explained.against not in {row.now for row, _ in explained.rows}:  # else they are listed with that row
+        _say_differences(explained.differences)
 
 
 def _row(row: "PastRow", cell: str) -> str:

@@ -1,6 +1,7 @@
 """``taskloom run``."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,10 +37,19 @@ if TYPE_CHECKING:
     from taskloom.runs.driver.loop import Outcome
     from taskloom.runs.grid.overrides import Overrides
 
-CONTINUE = "Run the same command again to continue from the last checkpoints."
+
+_GIVEN = "taskloom run"
 
 
-@click.command(short_help="Run a grid and print its comparison table.")
+class _Run(click.Command):
+    """Keeps the arguments that it was given, to show the command that continues a run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = shlex.join(["taskloom", "run", *args])
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Run, short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
 @engine_options
@@ -121,7 +131,7 @@ def run(
                 stop=stop,
             )
         if outcome.interrupted and not outcome.halted:
-            note(f"{_interrupted(outcome)} {CONTINUE}")
+            note(f"{_interrupted(outcome)} {_how_to_continue()}")
             if stop.asked > 1:  # a thread that does not listen must not hold up the end
                 ledger.close()
                 sys.stderr.flush()
@@ -142,10 +152,15 @@ def _exit_code_1() -> Iterator[None]:
     try:
         yield
     except (EngineError, HeldUpError) as error:
-        raise click.ClickException(visible(f"{error}\n{CONTINUE}")) from error
+        raise click.ClickException(visible(f"{error}\n{_how_to_continue()}")) from error
+
+
+def _how_to_continue() -> str:
+    command = click.get_current_context().meta[_GIVEN]
+    return f"Run the same command again to continue from the last checkpoints:\n  {command}"
 
 
 def _interrupted(outcome: "Outcome") -> str:
     done = outcome.finished + outcome.cached + outcome.elsewhere
     failed = f", {outcome.failed} failed" if outcome.failed else ""
-    return f"Interrupted: {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished."
+    return f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished."

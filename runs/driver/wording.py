@@ -42,7 +42,7 @@ def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
         case "finished":
             parts = ["finished" if facts.get("seconds") is None else f"finished in {duration(facts['seconds'])}"]
             parts += [f"best epoch {facts['best_epoch']}"] if facts.get("best_epoch") is not None else []
-            parts += [f"dev {_scores(facts['scores'])}"] if facts.get("scores") else []
+            parts += [f"dev {format_scores(facts['scores'])}"] if facts.get("scores") else []
             return ", ".join(parts)
         case "failed" | "oom" | "lost" | "interrupted":
             return _format_end(event)
@@ -61,25 +61,20 @@ def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     where.append(f"epoch {facts['epoch']}" + (f"/{stages[facts['stage']]}" if stages else ""))
     where += [f"step {facts['step']}/{facts['steps']}"] if facts.get("steps") else []
     parts = [" ".join(where)]
-    parts += [f"dev {_scores(facts['scores'])}"] if facts.get("scores") else []
     parts += [f"loss {figures(facts['losses'])}"] if facts.get("losses") else []
+    parts += [f"dev {format_scores(facts['scores'])}"] if facts.get("scores") else []
     parts += [f"{facts['rate']:.1f} steps/s"] if facts.get("rate") else []
     parts += [memory(facts["memory"])] if facts.get("memory") else []
     return "  ".join(parts)
 
 
-def _scores(scores: Mapping[str, float]) -> str:
-    """Scores with the overall one first: a line may be cut."""
-    return figures(dict(sorted(scores.items(), key=lambda item: item[0] != "overall")))
+def format_scores(scores: Mapping[str, float]) -> str:
+    """Scores by task, the overall one first, since a line may be cut; empty where there are none."""
+    return figures(dict(sorted(scores.items(), key=lambda item: item[0] != "overall"))) if scores else ""
 
 
 def _format_end(event: Event) -> str:
-    """Why an attempt ended, and whether the same run makes another one (the fact ``again``).
-
-    >>> facts = {"reason": "worker cpu:1 was killed (signal 9)", "again": True, "attempt": 2, "attempts": 3}
-    >>> _format_end(Event("lost", "c0", facts))
-    'worker cpu:1 was killed (signal 9); trying again, attempt 2 of 3'
-    """
+    """Why an attempt ended, and whether the same run makes another one (the fact ``again``)."""
     facts = event.facts
     if not facts.get("again"):
         return format_state(event.what, facts.get("reason"))
@@ -100,16 +95,14 @@ def format_state(status: str, reason: str | None = None, epochs: int | None = No
     why = format_reason(status, reason)
     after = "" if epochs is None else f" after {count(epochs, 'epoch')}"
     match status:
-        case "oom":
-            return why
+        case "oom" | "finished":
+            return why or status
         case "running":
             return f"not finished{after}"
         case "interrupted":
             return f"interrupted{after}{f' ({why})' if why else ''}; continues when it is run again"
         case "planned":
             return "not run yet"
-        case "finished":
-            return "finished"
     return f"{status}: {why or 'no reason given'}"
 
 

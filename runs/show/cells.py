@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tabulate import tabulate
 
-from taskloom.core.units import count, duration, figures, memory
+from taskloom.core.units import count, duration, memory
 from taskloom.core.visible import one_line, visible
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import STATES, CellState, counted
-from taskloom.runs.driver.wording import format_reason
+from taskloom.runs.driver.wording import format_reason, format_scores
 from taskloom.runs.show.progress import can_redraw
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def watch_cells(
                 states = look()
                 if live:
                     live.update(_watched(states), refresh=True)
-                elif (found := _state_of_all(states)) != shown:
+                elif (found := [_essence(each) for each in states]) != shown:
                     shown = found
                     say(write(states) if plain else f"{_heading(states)}\n{write(states)}\n")
                 if any(each.state == "running" for each in states):
@@ -96,8 +96,8 @@ def watch_cells(
     if live:
         say(f"{write(states)}\n\n{counted(states)}")
     if not plain and not is_over(states):
-        idle = time.monotonic() - busy > IDLE
-        say("Cells are waiting, but no run is at work on them." if idle else "The run continues.")
+        running = any(each.state == "running" for each in states)
+        say("The run continues." if running else "Cells are waiting, but no run is at work on them.")
 
 
 def is_over(states: Sequence[CellState]) -> bool:
@@ -105,9 +105,9 @@ def is_over(states: Sequence[CellState]) -> bool:
     return not any(each.state in ("running", "planned") for each in states)
 
 
-def _state_of_all(states: Sequence[CellState]) -> object:
+def _essence(each: CellState) -> object:
     """What has to change before a listing is printed again; seconds always do."""
-    return [(each.cell.id, each.state, each.cell.epochs, each.cell.attempts, each.worker) for each in states]
+    return each.cell.id, each.state, each.cell.epochs, each.cell.attempts, each.worker
 
 
 def _heading(states: Sequence[CellState]) -> str:
@@ -153,7 +153,7 @@ def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
         ("encoder", _component(spec.get("encoder", ""))),
         *((f"task {name}", ", ".join(map(_component, task.values()))) for name, task in spec.get("tasks", {}).items()),
         *((f"stage {number}", _stage(stage)) for number, stage in enumerate(spec.get("stages", ()), start=1)),
-        ("scores", _figures(cell.scores)),
+        ("scores", format_scores(cell.scores)),
         ("took", "" if cell.seconds is None else duration(cell.seconds)),
         ("memory", "" if cell.peak_memory is None else f"{memory(cell.peak_memory)} at most"),
         ("device", cell.device),
@@ -212,8 +212,8 @@ def _epochs(ledger: Ledger, cell: str) -> str:
             "stage": each.stage + 1,
             "epoch": each.epoch,
             "after": None if each.seconds is None else duration(each.seconds),
-            "train loss": _figures(each.losses),
-            "dev score": _figures(each.scores),
+            "train loss": format_scores(each.losses),
+            "dev score": format_scores(each.scores),
         }
         for each in epochs[-EPOCHS:]
     )
@@ -240,11 +240,6 @@ def log_end(ledger: Ledger, cell: str) -> list[str]:
         return []
     lines = text.removesuffix("\n").split("\n") if text else []
     return [visible(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines[-LINES:]]
-
-
-def _figures(values: Mapping[str, float]) -> str:
-    """Figures with the overall score at the end, or nothing."""
-    return figures(dict(sorted(values.items(), key=lambda item: item[0] == "overall"))) if values else ""
 
 
 def _moment(text: str | None) -> str:

