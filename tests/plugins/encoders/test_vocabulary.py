@@ -59,7 +59,7 @@ def test_odd_text_as_transformers(minilm: Path, plain_folder: Path, reference) -
         assert all(ids.dtype == np.int32 for ids in found)
 
 
-def test_frame_is_that_of_transformers(minilm: Path, plain_folder: Path, reference) -> None:  # type: ignore[no-untyped-def]
+def test_special_tokens_are_those_of_transformers(minilm: Path, plain_folder: Path, reference) -> None:  # type: ignore[no-untyped-def]
     for folder in (minilm, plain_folder):
         vocabulary = word_pieces(folder)
         assert vocabulary.special_tokens == SpecialTokens((101,), (102,), (102,))
