@@ -143,6 +143,14 @@ def test_settings_of_the_wrong_type_are_named(plain_folder: Path, settings: obje
         word_pieces(plain_folder)
 
 
+def test_settings_that_are_null_are_as_if_left_out(plain_folder: Path) -> None:
+    (plain_folder / "tokenizer_config.json").write_text(
+        json.dumps({"cls_token": None, "do_lower_case": None, "strip_accents": None})
+    )
+    found = [ids.tolist() for ids in word_pieces(plain_folder).tokenize(ODD)]
+    assert found == [ids.tolist() for ids in _default(plain_folder).tokenize(ODD)]
+
+
 @given(st.lists(st.text(max_size=40), max_size=5), st.integers(6, 10_000))
 def test_hashed_words_stay_in_range_and_do_not_depend_on_the_batch(texts: list[str], size: int) -> None:
     found = HashedWords(size).tokenize(texts)
