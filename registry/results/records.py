@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+#: Where a recorded grid says what the command line laid over its file.
+OVERRIDES = "overrides"
+
 
 class Planned(Protocol):
     """What the ledger needs to know of a planned cell; its ``facts``, if it has any, are kept as well."""

@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from taskloom.core.units import count, out_of_memory
-from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
+from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.reported import Derived, derive_overall, printed_digits
-from taskloom.runs.grid.overrides import OVERRIDES
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory")

@@ -13,8 +13,7 @@ from tabulate import tabulate
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.core.visible import one_line, visible
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import GridRecord
-from taskloom.runs.grid.overrides import OVERRIDES
+from taskloom.registry.results.records import OVERRIDES, GridRecord
 from taskloom.runs.show.render import FORMATS
 
 if TYPE_CHECKING:

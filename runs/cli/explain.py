@@ -86,8 +86,8 @@ def _grid(ledger: Ledger | None, source: str) -> "Grid":
     """A grid by packaged name or path, or as it was last run under its name."""
     from taskloom.core.errors import RequestError
     from taskloom.core.specs import GridSpec
+    from taskloom.registry.results.records import OVERRIDES
     from taskloom.runs.grid.grid import Grid, load_grid
-    from taskloom.runs.grid.overrides import OVERRIDES
 
     try:
         return load_grid(source)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from taskloom.core.errors import DataError, Problem, RequestError, unknown
 from taskloom.core.specs import RunSpec, plain
+from taskloom.registry.results.records import OVERRIDES
 from taskloom.runs.grid.grid import Grid, Variant
 from taskloom.runs.grid.paths import PathError, assign, component_of, parts_of, values_at
 from taskloom.runs.grid.smoke import smoke_grid, smoke_run
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from taskloom.core.data import DataSet
     from taskloom.registry.installed.catalogue import Catalogue
 
-#: Where a recorded grid says what the command line laid over its file.
-OVERRIDES = "overrides"
 #: Where the first is asked for and only the second is there, the second has data of the same form.
 STAND_INS = {"snli": "sick"}
 

@@ -1,4 +1,4 @@
-"""One cell at work: what its stages share, what it reports, and how it hears that it should stop."""
+"""One cell in training: what its stages share, what it reports, and how it learns that it should stop."""
 
 import json
 import time
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 #: Seconds between two progress events.
 PULSE = 0.5
-#: The events whose facts stand in checkpoints, so that a cell that goes on can tell them again.
+#: The events that checkpoints keep, so that a resumed cell can report them again.
 REMEMBERED = frozenset({"epoch", "stage"})
 
-Told = list[tuple[str, dict[str, Any]]]
+History = list[tuple[str, dict[str, Any]]]  # events of these kinds with their facts, oldest first
 
 
-class Stopped(Exception):  # noqa: N818 - a wish of the user's, no error
+class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
     """Somebody asked the cell to stop."""
 
 
 class Pulse:
-    """A cell's signs of life while it works, and where it hears that it should stop."""
+    """Reports progress while a cell trains, and checks whether it should stop."""
 
     def __init__(self, job: Job, emit: Emit | Callable[[Event], None], stage: int = 0, epoch: int = 1) -> None:
         self._job, self._emit = job, emit
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self.facts: dict[str, Any] = {
             "stage": stage,
             "epoch": epoch,
@@ -53,18 +53,18 @@ class Pulse:
     @property
     def due(self) -> bool:
         """Whether it is time for the next progress event."""
-        return time.monotonic() - self._told > PULSE
+        return time.monotonic() - self._reported > PULSE
 
     def raise_if_stopped(self) -> None:
-        """Raise :class:`Stopped` if that was asked for."""
+        """Raise :class:`Stopped` if the driver asked the cell to stop."""
         if getattr(self._emit, "stop_asked", False):
             raise Stopped
 
     def __call__(self) -> None:
-        """Heed a wish to stop; report where the cell is, if it is time."""
+        """Raise if the cell should stop; report its progress if that is due."""
         self.raise_if_stopped()
         if self.due:
-            self._told = time.monotonic()
+            self._reported = time.monotonic()
             self._emit(Event("progress", self._job.cell, {**self.facts, "memory": peak_memory()}))
 
 
@@ -77,9 +77,9 @@ class Best:
     scores: dict[str, float] = field(default_factory=dict)
 
 
-def told_of(state: dict[str, Any]) -> Told:
-    """The epochs and stages that a checkpoint remembers, oldest first; one of an older version remembers none."""
-    return [(what, facts) for what, facts in json.loads(state.get("told", "[]"))]
+def history_of(state: dict[str, Any]) -> History:
+    """The epochs and stages that were reported before a checkpoint was written."""
+    return [(what, facts) for what, facts in json.loads(state["history"])]
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Run:
     folder: Path
     pulse: Pulse
     best: Best = field(default_factory=Best)
-    told: Told = field(default_factory=list)  # what a checkpoint has to remember: a driver may not have heard it
+    history: History = field(default_factory=list)  # kept in checkpoints: the driver may have missed it
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -109,7 +109,7 @@ class Run:
         catalogue: "Catalogue",
         resumed: dict[str, Any] | None = None,
     ) -> "Run":
-        """Make the components and read the data; ``resumed`` is the state of a checkpoint, whose place it takes."""
+        """Make the components and read the data; ``resumed`` is the state of a checkpoint to go on from."""
         began = time.monotonic()
         where = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
         pulse = Pulse(job, emit, **where)
@@ -132,12 +132,13 @@ class Run:
         if resumed is not None:
             run.began -= resumed["seconds"]
             run.best = Best(**(resumed["best"] or {}))
-            run.told = told_of(resumed)
+            run.history = history_of(resumed)
         return run
 
-    def tell(self, what: str, **facts: Any) -> None:
+    def report(self, what: str, **facts: Any) -> None:
+        """Send an event to the driver."""
         if what in REMEMBERED:
-            self.told.append((what, facts))
+            self.history.append((what, facts))
         self.emit(Event(what, self.job.cell, facts))
 
     def refuse_late(self) -> None:
@@ -164,7 +165,7 @@ class Run:
         ]
 
     def keep_best(self, epoch: int, scores: dict[str, float], predicted: dict[str, NDArray[np.float64]]) -> None:
-        """Keep weights and predictions if selection prefers this epoch; of equals, the first."""
+        """Keep weights and predictions if this epoch is the best so far; of equals, the first."""
         how = self.job.spec["selection"]
         score = float(epoch) if how == "last" or not scores else scores[how]
         if not score > self.best.score:

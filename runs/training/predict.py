@@ -1,4 +1,4 @@
-"""What a finished cell predicts for a split of its tasks, as files. The registry is only read."""
+"""Writes what a finished cell predicts for a split of its tasks. Only reads the registry."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Predictions:
     """The files that were written, why other tasks have none, and what a reader of the files should know."""
 
     files: list[File] = field(default_factory=list)
@@ -54,7 +54,7 @@ def predict_cell(
     only: Sequence[str] = (),
     data: Path | None = None,
     form: Form = "submission",
-) -> Outcome:
+) -> Predictions:
     """Write what a finished cell predicts for a split of its tasks into the folder ``out``.
 
     ``only`` names some of its tasks; ``data`` is a folder to look for the data in, instead of where the run had them.
@@ -69,7 +69,7 @@ def predict_cell(
     paths = {name: out / file_name(name, spec["tasks"][name]["data"], split, form) for name in chosen}
     _check_apart(paths)
 
-    outcome = Outcome(notes=_changed_versions(cell, catalogue))
+    outcome = Predictions(notes=_changed_versions(cell, catalogue))
     found: dict[str, Examples] = {}
     for name in chosen:
         try:
@@ -97,7 +97,7 @@ def _check_names(cell: "CellRecord", registry: Path) -> None:
     """What becomes part of a path: a registry may come from a stranger."""
     for name in (cell.id, *cell.spec["tasks"]):
         if not is_name(name):
-            raise RegistryError(f"cell {cell.id!r}: {name!r} can name no file; taskloom did not write that")
+            raise RegistryError(f"cell {cell.id!r}: {name!r} cannot name a file; taskloom did not write that")
     folder = registry / "cells" / cell.id / "best"
     if not folder.resolve().is_relative_to(registry.resolve()):
         raise RegistryError(f"{folder} is a link that leads out of the registry, to {folder.resolve()}; it is not read")
@@ -174,7 +174,7 @@ def _check_folders(out: Path, registry: Path, data: Path | None) -> None:
         if data is not None and not data.is_dir():
             raise TaskloomError(f"--data {data} is not a folder")
         if out.resolve().is_relative_to(registry.resolve()):
-            raise TaskloomError(f"--out {out} lies inside the registry {registry}; choose a folder outside")
+            raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")
         nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
     except OSError as error:
         raise TaskloomError(f"{error.filename} cannot be used: {error.strerror}; choose another folder") from error

@@ -27,8 +27,8 @@ class StageState:
     names: list[str]  # of the trained parameters
     generators: dict[str, torch.Generator]
     step: int = 0  # of the stage
-    place: int = 0  # steps of the present epoch that were made
-    through: bool = False  # the epoch's steps are made, and the sampler is at the beginning of the next
+    place: int = 0  # steps taken in the current epoch
+    through: bool = False  # all steps of the epoch are taken, and the sampler is at the start of the next
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class StageState:
 
     @property
     def losses(self) -> dict[str, float]:
-        """Each task's mean loss in the present epoch."""
+        """Each task's mean loss in the current epoch."""
         return {name: self.sums[name] / self.counts[name] for name in self.sums}
 
     def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
@@ -71,11 +71,11 @@ class StageState:
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def end_epoch(self) -> None:
-        """Begin to count anew."""
+        """Reset what is counted per epoch."""
         self.place, self.through, self.sums, self.counts = 0, False, {}, {}
 
     def save(self, run: "Run", index: int, epoch: int) -> None:
-        """Write a checkpoint: after ``epoch`` epochs and what was made of the next."""
+        """Write a checkpoint: after ``epoch`` whole epochs and the steps taken in the next."""
         tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
         tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
         state = {
@@ -89,7 +89,7 @@ class StageState:
             "sampler": self.sampler.state_dict(),
             "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
             "seconds": run.seconds,
-            "told": json.dumps(run.told, default=float),  # as text: a figure of a loss may be no number
+            "history": json.dumps(run.history, default=float),  # as a string: a metric of a loss may be NaN
         }
         run.refuse_late()
         saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)
@@ -100,5 +100,5 @@ class StageState:
         saved.load_optimizer_state(self.optimizer, self.names, tensors)
         saved.load_random_state(self.generators, tensors)
         self.sampler.load_state_dict(state["sampler"])
-        self.step, self.place, self.through = state["step"], state.get("place", 0), state.get("through", False)
-        self.sums, self.counts = dict(state.get("sums", {})), dict(state.get("counts", {}))
+        self.step, self.place, self.through = state["step"], state["place"], state["through"]
+        self.sums, self.counts = dict(state["sums"]), dict(state["counts"])

@@ -11,7 +11,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run as Run
-from taskloom.runs.training.cell import Stopped, told_of
+from taskloom.runs.training.cell import Stopped, history_of
 from taskloom.runs.training.evaluate import overall, predictions, score_of
 from taskloom.runs.training.machine import (
     keep_freed_memory,
@@ -52,7 +52,7 @@ def train(job: Job, emit: Emit | Callable[[Event], None]) -> None:
 
 
 def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
-    """Train every stage that is left; returns what is to be said at the end.
+    """Train every stage that is left; returns the facts of the ``finished`` event.
 
     The checkpoints stay until the driver has written that down; it removes them.
     """
@@ -68,15 +68,15 @@ def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
 def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoint | None:
     """The newest whole checkpoint; reports damaged ones, and whether the cell begins or goes on.
 
-    A cell that goes on tells again, with the fact ``retold``, what it had told before the checkpoint was written: its
-    driver may have been dead, asleep or unable to write. The ledger takes what it has missed.
+    A resumed cell reports again, with the fact ``retold``, what it had reported before the checkpoint was written: its
+    driver may have been dead or unable to write. The ledger keeps what it has missed.
     """
     found, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
     for message in damaged:
         emit(Event("log", job.cell, {"message": f"checkpoint passed over: {message}"}))
     facts = {"versions": machine_versions(), "device": str(device_for_this_process())}
     emit(Event("resumed" if found else "started", job.cell, facts))
-    for what, known in told_of(found[1]) if found else ():
+    for what, known in history_of(found[1]) if found else ():
         emit(Event(what, job.cell, {**known, "retold": True}))
     return found
 
@@ -87,7 +87,7 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
     began, key = time.monotonic(), "" if last else run.job.stage_keys[index]
     shared = run.artifacts.stage(key) / "result" if key else None
     if shared is not None and resumed is None and take_over(run, shared):
-        run.tell("stage", index=index, key=key, shared=True, seconds=0.0)
+        run.report("stage", index=index, key=key, shared=True, seconds=0.0)
         return
 
     run.model.freeze_encoder(stage["frozen"])
@@ -115,7 +115,7 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
         trained = {name for one in run.job.spec["stages"][: index + 1] for name in one["tasks"]}
         run.refuse_late()
         saved.save_folder(shared, saved.unique(run.model.trained_state(trained)), {"stage": index})
-    run.tell("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
+    run.report("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
 
 
 def take_over(run: Run, shared: Path) -> bool:
@@ -125,7 +125,7 @@ def take_over(run: Run, shared: Path) -> bool:
     try:
         tensors, _ = saved.load_folder(shared)
     except ValueError as error:
-        run.tell("log", message=f"shared stage trained again: {error}")
+        run.report("log", message=f"shared stage trained again: {error}")
         return False
     saved.load_module_state(run.model, tensors, "")
     return True
@@ -165,13 +165,13 @@ def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
 
 @contextmanager
 def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
-    """Say of what goes wrong where it went wrong."""
+    """Add where training stood to the message of an error."""
     try:
         yield
     except OutOfMemory:
         raise
     except TrainingError as error:
-        raise TrainingError(f"{error} (stage {stage}, epoch {epoch}, step {step})") from None
+        raise TrainingError(f"{error} (stage {stage + 1}, epoch {epoch}, step {step})") from None
 
 
 def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
@@ -188,7 +188,7 @@ def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
     figures = {name: run.model.loss(name).figures() for name in spec["stages"][index]["tasks"]}
     if index == len(spec["stages"]) - 1:
         run.keep_best(epoch, every, predicted)
-    run.tell(
+    run.report(
         "epoch",
         stage=index,
         epoch=epoch,

@@ -129,7 +129,7 @@ def test_scores_that_are_not_finite_fail_the_cell_although_a_class_could_be_chos
     _, outcome, events = run(tmp_path / "r", {"tasks": {"sst": one}, "stages": [stage]})
     assert outcome.failed == 1
     reason = of(events, "failed")[0].facts["reason"]
-    assert reason == "the scores of task 'sst' are not finite (head 'linear') (stage 0, epoch 1, step 1)"
+    assert reason == "the scores of task 'sst' are not finite (head 'linear') (stage 1, epoch 1, step 1)"
 
 
 class Cusp(Loss):
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_not_finite_names_task_and_parts(tmp_path: Path, froz
     state = StageState.build(whole, 0, spec["stages"][0], ("sst",))
     with pytest.raises(TrainingError) as caught:
         train_epoch(whole, state, 0, 1)
-    expected = "the gradient of task 'sst' is not finite (head 'linear', loss 'cusp') (stage 0, epoch 1, step 1)"
+    expected = "the gradient of task 'sst' is not finite (head 'linear', loss 'cusp') (stage 1, epoch 1, step 1)"
     assert str(caught.value) == expected
 
 
