@@ -73,7 +73,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_import_path_is_no_component(trap: Path, tmp_path: Path, place: str) -> None:
+def test_an_import_path_is_not_a_component(trap: Path, tmp_path: Path, place: str) -> None:
     for given in (*PATHS, {"name": PATHS[0]}):
         with pytest.raises(RequestError) as caught:
             plan_of(tmp_path, base=PLACES[place](given))
@@ -101,7 +101,7 @@ def test_no_option_reaches_what_python_is_made_of(trap: Path, tmp_path: Path, ke
         {"name": "torchjd", "aggregator": "UPGrad", "options": {"__class__": "trap:go"}},
     ],
 )
-def test_an_option_that_is_a_name_chooses_from_a_list(trap: Path, tmp_path: Path, given: Any) -> None:
+def test_an_option_that_is_a_name_is_one_of_a_list(trap: Path, tmp_path: Path, given: Any) -> None:
     with pytest.raises(RequestError):
         plan_of(tmp_path, base=PLACES["combiner"](given))
     assert not trap.exists()
@@ -164,7 +164,7 @@ def registry(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("prefix", ["%", "_", "*", "?", "../..", "/etc/passwd", "' OR 1=1 --", "x" * 5000, ""])
 @pytest.mark.parametrize("command", ["predict", "explain", "cells"])
-def test_what_is_given_for_a_cell_is_no_pattern_and_no_path(registry: Path, command: str, prefix: str) -> None:
+def test_what_is_given_for_a_cell_is_neither_a_pattern_nor_a_path(registry: Path, command: str, prefix: str) -> None:
     message = refused(taskloom(command, prefix, "--registry", registry))
     with Ledger.open(registry, create=False) as ledger:
         (cell,) = ledger.cells()
@@ -302,7 +302,7 @@ def test_a_hostile_state_is_damage(tmp_path: Path, state: str) -> None:
 
 @pytest.mark.parametrize("write", FILES)
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
-def test_weights_from_a_stranger_run_no_code(tmp_path: Path, name: str, write: Callable[..., None]) -> None:
+def test_weights_from_a_stranger_do_not_run_code(tmp_path: Path, name: str, write: Callable[..., None]) -> None:
     folder = tmp_path / "weights"
     folder.mkdir()
     sizes = {"vocab_size": 8, "num_hidden_layers": 1, "hidden_size": 4, "num_attention_heads": 1}

@@ -8,14 +8,14 @@ from taskloom.plugins.datasets.files import FolderDataSet, expand, fingerprint_o
 from taskloom.plugins.datasets.reading import Layout, read_examples
 
 CourseTask = Literal["sst", "cfimdb", "para", "sts"]
-STEMS: dict[CourseTask, str] = {"sst": "ids-sst", "cfimdb": "ids-cfimdb", "para": "quora", "sts": "sts"}
-LABELS = {
-    "sst": Labels.of_classes(5),
-    "cfimdb": Labels.of_classes(2),
-    "para": Labels.of_classes(2),
-    "sts": Labels.of_range(0, 5),
+PAIR = ("sentence1", "sentence2")
+#: How the files of a task begin, their columns of texts and labels, and what labels mean.
+TASKS: dict[CourseTask, tuple[str, tuple[str, ...], str, Labels]] = {
+    "sst": ("ids-sst", ("sentence",), "sentiment", Labels.of_classes(5)),
+    "cfimdb": ("ids-cfimdb", ("sentence",), "sentiment", Labels.of_classes(2)),
+    "para": ("quora", PAIR, "is_duplicate", Labels.of_classes(2)),
+    "sts": ("sts", PAIR, "similarity", Labels.of_range(0, 5)),
 }
-LABEL_COLUMNS = {"sst": "sentiment", "cfimdb": "sentiment", "para": "is_duplicate", "sts": "similarity"}
 
 
 class CS224N(FolderDataSet):
@@ -53,22 +53,14 @@ class CS224N(FolderDataSet):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        stem = STEMS[task]
+        stem, texts, label, self.labels = TASKS[task]
         self.files: dict[Split, str] = {
             "train": train or f"{stem}-train.csv",
             "dev": dev or f"{stem}-dev.csv",
             "test": test or f"{stem}-test-student.csv",
         }
-        self.labels = LABELS[task]
-        self.columns = 2 if task in ("para", "sts") else 1
-        self.layout = Layout(
-            texts=("sentence1", "sentence2") if self.columns == 2 else ("sentence",),
-            label=LABEL_COLUMNS[task],
-            id="id",
-            labels=self.labels,
-            format="tsv",
-            strict=self.strict,
-        )
+        self.columns = len(texts)
+        self.layout = Layout(texts, label, id="id", labels=self.labels, format="tsv", strict=self.strict)
 
     def path(self, split: Split) -> Path:
         return expand(self.dir) / self.files[split]

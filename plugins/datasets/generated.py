@@ -14,15 +14,14 @@ from taskloom.plugins.datasets.rules import agreement, entailment, in_words, par
 GeneratedTask = Literal["sentiment", "paraphrase", "similarity", "entailment"]
 #: How many drawings may repeat an earlier example of the split before a repetition is accepted.
 PATIENCE = 200
-#: The classes, or numbers of changes, that take turns so that a corpus of any size is balanced.
-TURNS: dict[GeneratedTask, int] = {"sentiment": 5, "paraphrase": 2, "similarity": 6, "entailment": 1}
-LABELS: dict[GeneratedTask, Labels | None] = {
-    "sentiment": Labels.of_classes(5),
-    "paraphrase": Labels.of_classes(2),
-    "similarity": Labels.of_range(0, 5),
-    "entailment": None,
+#: Of each task the texts of an example, what its labels mean, and how many classes, or numbers of changes, take turns
+#: so that a corpus of any size is balanced.
+TASKS: dict[GeneratedTask, tuple[int, Labels | None, int]] = {
+    "sentiment": (1, Labels.of_classes(5), 5),
+    "paraphrase": (2, Labels.of_classes(2), 2),
+    "similarity": (2, Labels.of_range(0, 5), 6),
+    "entailment": (3, None, 1),
 }
-COLUMNS: dict[GeneratedTask, int] = {"sentiment": 1, "paraphrase": 2, "similarity": 2, "entailment": 3}
 
 
 class Generated(DataSet):
@@ -68,8 +67,7 @@ class Generated(DataSet):
         self.sizes: dict[Split, int] = {"train": size, "dev": dev_size, "test": test_size}
         self.seed = seed
         self.noise = noise
-        self.columns = COLUMNS[task]
-        self.labels = LABELS[task]
+        self.columns, self.labels, _ = TASKS[task]
 
     def load(self, split: Split) -> Examples:
         return _generate(self.task, split, self.sizes[split], self.seed, self.noise if split == "train" else 0.0)
@@ -91,20 +89,21 @@ def _fingerprint(task: GeneratedTask, sizes: tuple[int, ...], seed: int, noise: 
 
 @lru_cache(maxsize=3)  # what is fingerprinted is loaded next
 def _generate(task: GeneratedTask, split: Split, size: int, seed: int, noise: float) -> Examples:
+    _, meaning, turns = TASKS[task]
     draw = Draw(seed, "generated", task, split)
     seen: set[tuple[str, ...]] = set()
     rows: list[tuple[str, ...]] = []
     labels: list[float] = []
     while len(rows) < size:
-        for turn in draw.shuffled(range(TURNS[task])):
+        for turn in draw.shuffled(range(turns)):
             texts, label = _fresh(task, split, turn, draw, seen)
             rows.append(texts)
             labels.append(label)
     columns = tuple(zip(*rows[:size], strict=True))
     ids = tuple(f"{task}-{split}-{row}" for row in range(size))
-    if task == "entailment":
+    if meaning is None:
         return Examples(columns, None, ids)
-    return Examples(columns, np.array(_with_noise(task, labels[:size], seed, noise)), ids)
+    return Examples(columns, np.array(_with_noise(task, meaning, labels[:size], seed, noise)), ids)
 
 
 def _fresh(
@@ -143,11 +142,10 @@ def _related(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[
             return in_words(frames, draw), label
 
 
-def _with_noise(task: GeneratedTask, labels: list[float], seed: int, noise: float) -> list[float]:
+def _with_noise(task: GeneratedTask, meaning: Labels, labels: list[float], seed: int, noise: float) -> list[float]:
     """Some labels drawn anew, from a stream of their own: the texts are those of a corpus without noise."""
     if not noise:
         return labels
-    draw, meaning = Draw(seed, "generated", task, "noise"), LABELS[task]
-    assert meaning is not None
+    draw = Draw(seed, "generated", task, "noise")
     values = [float(value) for value in range(meaning.classes)] or sorted(set(labels))
     return [draw.pick(values) if draw.chance(noise) else label for label in labels]

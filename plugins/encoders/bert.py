@@ -1,27 +1,33 @@
 """BERT's parts on packed rows: embeddings, layers and pooler (Devlin et al. 2019)."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, layer_norm, linear
 
 from taskloom.core import Dropout, Tokens, init_linear
 from taskloom.plugins.encoders.attention import Layout, attend, attend_first
 
+Share = Annotated[float, Field(ge=0, lt=1)]
 
-@dataclass(frozen=True)
-class Architecture:
-    """The sizes of a BERT."""
 
-    vocabulary: int
-    layers: int
-    width: int
-    heads: int
-    feed_forward: int
-    max_length: int
-    types: int = 2
-    eps: float = 1e-12
+class Architecture(BaseModel):
+    """The sizes of a BERT and its dropout, by our names or by those of ``config.json``."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    vocabulary: PositiveInt = Field(alias="vocab_size")
+    layers: PositiveInt = Field(alias="num_hidden_layers")
+    width: PositiveInt = Field(alias="hidden_size")
+    heads: PositiveInt = Field(alias="num_attention_heads")
+    feed_forward: PositiveInt = Field(alias="intermediate_size")
+    max_length: PositiveInt = Field(alias="max_position_embeddings")
+    types: PositiveInt = Field(2, alias="type_vocab_size")
+    eps: Share = Field(1e-12, alias="layer_norm_eps")
+    dropout: Share = Field(0.1, alias="hidden_dropout_prob")
+    attention_dropout: Share = Field(0.1, alias="attention_probs_dropout_prob")
 
 
 def table(rows: int, width: int) -> nn.Parameter:
@@ -50,13 +56,13 @@ class Norm(nn.Module):
 class Embeddings(nn.Module):
     """Word + position + segment → LayerNorm → dropout."""
 
-    def __init__(self, sizes: Architecture, dropout: float) -> None:
+    def __init__(self, sizes: Architecture) -> None:
         super().__init__()
         self.word = table(sizes.vocabulary, sizes.width)
         self.position = table(sizes.max_length, sizes.width)
         self.segment = table(sizes.types, sizes.width)
         self.norm = Norm(sizes.width, sizes.eps)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(sizes.dropout)
 
     def forward(self, tokens: Tokens) -> Tensor:
         # A batch touches few rows of the word table, so its gradient is those rows and not a table of zeros.
@@ -68,7 +74,7 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """Self-attention, add and norm, feed-forward, add and norm; one projection makes queries, keys and values."""
 
-    def __init__(self, sizes: Architecture, dropout: float, attention_dropout: float) -> None:
+    def __init__(self, sizes: Architecture) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.qkv = empty_linear(sizes.width, 3 * sizes.width)
@@ -77,8 +83,8 @@ class Layer(nn.Module):
         self.up = empty_linear(sizes.width, sizes.feed_forward)
         self.down = empty_linear(sizes.feed_forward, sizes.width)
         self.output_norm = Norm(sizes.width, sizes.eps)
-        self.dropout = Dropout(dropout)
-        self.attention_dropout = Dropout(attention_dropout)
+        self.dropout = Dropout(sizes.dropout)
+        self.attention_dropout = Dropout(sizes.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """States [N, d] in the layout's order → the next states, [N, d]."""

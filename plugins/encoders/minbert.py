@@ -108,9 +108,9 @@ class MinBert(Encoder):
 
     def build(self, *, generator: torch.Generator) -> None:
         self.check()
-        sizes, (dropout, attention_dropout) = self._sizes(), self._dropouts()
-        self.embeddings = Embeddings(sizes, dropout)
-        self.layers = nn.ModuleList(Layer(sizes, dropout, attention_dropout) for _ in range(sizes.layers))
+        sizes = self._sizes()
+        self.embeddings = Embeddings(sizes)
+        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
         self.pooler = Pooler(sizes) if self.pooling == "pooler" else None
         if self.weights is None:
             initialise(self, generator)
@@ -176,23 +176,16 @@ class MinBert(Encoder):
         return self._hashed
 
     def _sizes(self) -> Architecture:
-        """The weights' sizes, or the options' over the untrained ones."""
+        """The weights' sizes and dropout, or the options' over the untrained ones."""
+        dropout = {"dropout": self.dropout, "attention_dropout": self.attention_dropout}
+        chosen = {key: value for key, value in dropout.items() if value is not None}
         if self.weights is None:
             width = self.given.get("width", UNTRAINED.width)
-            return Architecture(**{**vars(UNTRAINED), "feed_forward": 4 * width, **self.given})
+            return UNTRAINED.model_copy(update={"feed_forward": 4 * width, **self.given, **chosen})
         folder = find_folder(self.weights)
-        sizes = read_config(folder).sizes
-        self._compare(sizes, folder)
-        return sizes
-
-    def _dropouts(self) -> tuple[float, float]:
-        """Dropout of hidden values and of attention: as given, else as the weights' config says, else 0.1."""
-        config = read_config(find_folder(self.weights)) if self.weights is not None else None
-        hidden, attention = (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if config else (0.1, 0.1)
-        return (
-            hidden if self.dropout is None else self.dropout,
-            attention if self.attention_dropout is None else self.attention_dropout,
-        )
+        config = read_config(folder)
+        self._compare(config, folder)
+        return config.model_copy(update=chosen)
 
     def _compare(self, sizes: Architecture, folder: Path) -> None:
         wrong = [

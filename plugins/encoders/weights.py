@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,39 +16,15 @@ from taskloom.plugins.encoders.folders import weight_file
 Shapes = dict[str, tuple[int, ...]]
 
 _ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever prefix the names have
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Config(BaseModel):
+class Config(Architecture):
     """What ``config.json`` says of a BERT; what this encoder cannot be is refused, other keys are not looked at."""
 
     model_type: Literal["bert"] | None = "bert"
     hidden_act: Literal["gelu"] | None = "gelu"
     position_embedding_type: Literal["absolute"] | None = "absolute"
     is_decoder: Literal[False] | None = False
-    vocab_size: PositiveInt
-    num_hidden_layers: PositiveInt
-    hidden_size: PositiveInt
-    num_attention_heads: PositiveInt
-    intermediate_size: PositiveInt
-    max_position_embeddings: PositiveInt
-    type_vocab_size: PositiveInt = 2
-    layer_norm_eps: Share = 1e-12
-    hidden_dropout_prob: Share = 0.1
-    attention_probs_dropout_prob: Share = 0.1
-
-    @property
-    def sizes(self) -> Architecture:
-        return Architecture(
-            vocabulary=self.vocab_size,
-            layers=self.num_hidden_layers,
-            width=self.hidden_size,
-            heads=self.num_attention_heads,
-            feed_forward=self.intermediate_size,
-            max_length=self.max_position_embeddings,
-            types=self.type_vocab_size,
-            eps=self.layer_norm_eps,
-        )
 
 
 def read_config(folder: Path) -> Config:

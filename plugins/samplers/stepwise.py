@@ -27,15 +27,13 @@ Iterations = (
 class StepwiseSampler(Sampler):
     """Counts the steps of an epoch; a sampler says how many there are and what group each one is.
 
-    A task that runs out begins a new pass over its data in a new order; one that is in the middle of a pass when the
-    epoch ends goes on from there in the next.
-
     Options:
         batch_size: rows of a task in one batch, or an object from task to number (8 where a task is not named)
         composition: how a task's rows are put into batches, one for all or an object from task to name ("shuffled"
             where a task is not named). "shuffled": every row once, in a new random order for every pass, the last
             batch being short where the rows do not divide evenly; "one_positive": one positive row and
-            batch_size − 1 negative ones; "no_duplicates": every row once, no text twice in a batch
+            batch_size − 1 negative ones; "no_duplicates": every row once, no text twice in a batch. A task that runs
+            out begins a new pass; one that is in the middle of a pass when an epoch ends goes on from there
         positive_from: for "one_positive": the label from which (≥) a row is positive, or an object from task to label
         run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or
             those are shuffled and used again until the others are through ("repeat")

@@ -33,7 +33,7 @@ def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedP
     )
 
 
-def test_output_that_goes_nowhere_is_no_failure(grid: Path) -> None:
+def test_output_that_goes_nowhere_is_not_a_failure(grid: Path) -> None:
     run = shell("taskloom run mine.json >&- 2>&-", grid.parent)
     assert run.returncode == 0
     table = shell("taskloom table mine.json >&-", grid.parent)
@@ -53,7 +53,7 @@ def test_a_grid_that_is_not_there(tmp_path: Path, command: str, source: str) -> 
     assert "Traceback" not in found.stderr
 
 
-def test_what_a_plugin_prints_is_no_part_of_the_answer(grid: Path) -> None:
+def test_what_a_plugin_prints_is_not_part_of_the_answer(grid: Path) -> None:
     site = grid.parent / "site"
     (site / "noisy-1.dist-info").mkdir(parents=True)
     (site / "noisy-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: noisy\nVersion: 1\n")

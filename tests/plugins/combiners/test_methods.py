@@ -242,13 +242,6 @@ def test_two_conflicting_gradients_by_hand() -> None:
     assert combined(Mean(), jacobian).tolist() == [0.0, 0.5]
 
 
-def test_pcgrad_passes_over_a_task_without_gradient() -> None:
-    jacobian = torch.tensor([[1.0, -2.0], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
-    assert combined(PCGrad(reduction="sum"), jacobian).isfinite().all()
-    underflow = torch.tensor([[1.0, -1e-300], [-1e-300, 0.0]], dtype=torch.float64)
-    assert PCGrad().weights(underflow).tolist() == [0.5, 0.5]
-
-
 @settings(max_examples=40)
 @given(count=st.integers(1, 5), seed=seeds, include_self=st.booleans(), reduction=st.sampled_from(["sum", "mean"]))
 def test_scope_all_projects_the_whole_model(count: int, seed: int, include_self: bool, reduction: Any) -> None:
@@ -464,6 +457,19 @@ def test_dwa_by_hand() -> None:
     assert combiner.factors(["b"]) == pytest.approx([2 - low])
 
 
+def test_dwa_weighs_gradients_and_sums_to_the_number_of_tasks() -> None:
+    combiner, jacobian = DWA(temperature=0.1), random_jacobian(3, 4, 0)
+    step = Linear(jacobian)
+    combiner.prepare(tasks=step.tasks)
+    for epoch, losses in ((1, [1.0, 1.0, 0.0]), (2, [0.5, 0.6, 0.0])):
+        combiner.epoch_ended(epoch=epoch, losses=dict(zip(step.tasks, losses, strict=True)))
+    combiner.update(step)
+    factors = torch.tensor(combiner.factors(step.tasks), dtype=torch.float64)
+    assert factors.sum().item() == pytest.approx(3)
+    assert factors[0] < factors[1] < factors[2]
+    torch.testing.assert_close(step.applied[0][0], factors @ jacobian)
+
+
 @pytest.mark.parametrize("rule", ["adam", "descent"])
 def test_famo_is_its_algorithm(rule: Any) -> None:
     """By hand: autograd through Σ z log L, and torch's own Adam or SGD with weight decay for ξ."""
@@ -487,6 +493,18 @@ def test_famo_is_its_algorithm(rule: Any) -> None:
     assert combiner.logits.abs().min() > 1e-3
     for one, other in zip(after.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_famo_weighs_by_the_inverse_of_the_loss() -> None:
+    """Losses 1 and 3 with equal z: w = (¾, ¼), for the heads too; a task without loss is left out."""
+    jacobian = random_jacobian(3, 4, 0)
+    step, combiner = Linear(jacobian, offsets=[1.0, 3.0, 0.0]), FAMO()
+    combiner.prepare(tasks=step.tasks)
+    combiner.update(step)
+    shared, *heads = step.applied[0]
+    expected = torch.tensor([0.75, 0.25, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(shared, expected @ jacobian)
+    torch.testing.assert_close(torch.stack(heads), expected[:, None] * jacobian)
 
 
 def test_famo_refuses_negative_losses() -> None:

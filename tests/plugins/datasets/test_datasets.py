@@ -174,6 +174,16 @@ def test_holding_out_parts_the_rows_and_never_equal_texts(tmp_path, numbers, sha
         assert part.labels.tolist() == [int(text.split()[1]) % 2 for text in part.columns[0]]
 
 
+def test_the_share_is_exact_where_texts_differ_and_does_not_depend_on_order(tmp_path):
+    lines = [f"text {n}\t0\n" for n in range(200)]
+    parts = []
+    for order in (lines, lines[::-1]):
+        dev = table(file(tmp_path, "text\tlabel\n" + "".join(order)), dev=None, dev_share=0.1).load("dev")
+        parts.append(set(dev.columns[0]))
+    assert parts[0] == parts[1]
+    assert len(parts[0]) == 20
+
+
 @in_folder
 @given(
     numbers=st.lists(st.integers(0, 3), min_size=1, max_size=8),
@@ -294,6 +304,30 @@ def test_folders_may_be_relative_or_hold_variables(tmp_path, monkeypatch):
 
 
 # The fingerprint: what it depends on and what not.
+
+
+def test_sick_is_read_as_a_table(sick_data):
+    options = {"text": ["sentence_A", "sentence_B"], "id": "pair_ID", "dev": None, "dev_share": 0.1}
+    relations = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
+    path = sick_data / "SICK.txt"
+    nli = table(path, label="entailment_label", classes=relations, **options)
+    train, dev = nli.load("train"), nli.load("dev")
+    assert len(train) + len(dev) == 9840
+    assert set(train.labels) == set(dev.labels) == {0.0, 1.0, 2.0}
+    related = table(path, label="relatedness_score", classes=None, range=(1, 5), **options)
+    assert related.load("dev").ids == dev.ids
+
+
+def test_other_file_names(tmp_path):
+    course_folder(tmp_path)
+    (tmp_path / "ids-sst-train.csv").rename(tmp_path / "mine.csv")
+    data = CS224N(task="sst", dir=str(tmp_path), train="mine.csv", test="ids-sst-dev.csv")
+    assert len(data.load("train")) == len(data.load("test").labels) == 60
+
+
+def test_making_a_data_set_reads_nothing(tmp_path):
+    CS224N(task="sst", dir=str(tmp_path / "nowhere"))
+    table(tmp_path / "nowhere.csv")
 
 
 def test_the_fingerprint_changes_with_bytes_and_options_and_not_with_place(tmp_path):
@@ -480,6 +514,14 @@ def test_an_open_quote_does_not_swallow_rows_up_to_the_next_quote(tmp_path, clos
     examples = table(path).load("train")
     assert examples.skipped == ("data.tsv, line 102: a quote opens and does not close",)
     assert len(examples) == 301
+
+
+def test_an_open_quote_does_not_swallow_rows_without_labels(tmp_path):
+    lines = ["id\ttext", *(f"{n}\tx" for n in range(200)), '7\t"open', *(f"{n}\ty" for n in range(9)), '8\tclose"']
+    path = file(tmp_path, "\n".join(lines))
+    examples = table(path, test=str(path)).load("test")
+    assert examples.skipped == ("data.tsv, line 202: a quote opens and does not close",)
+    assert len(examples) == 210
 
 
 @pytest.mark.parametrize(("bad", "good", "refused"), [(1, 99, False), (1, 98, True), (2, 198, False), (5, 100, True)])

@@ -59,7 +59,7 @@ def test_odd_text_as_transformers(minilm: Path, plain_folder: Path, reference) -
         assert all(ids.dtype == np.int32 for ids in found)
 
 
-def test_frame_is_that_of_transformers(minilm: Path, plain_folder: Path, reference) -> None:  # type: ignore[no-untyped-def]
+def test_special_tokens_are_those_of_transformers(minilm: Path, plain_folder: Path, reference) -> None:  # type: ignore[no-untyped-def]
     for folder in (minilm, plain_folder):
         vocabulary = word_pieces(folder)
         assert vocabulary.special_tokens == SpecialTokens((101,), (102,), (102,))
@@ -141,6 +141,14 @@ def test_settings_of_the_wrong_type_are_named(plain_folder: Path, settings: obje
     (plain_folder / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(WeightsError, match=rf"tokenizer_config\.json: {message}"):
         word_pieces(plain_folder)
+
+
+def test_settings_that_are_null_are_as_if_left_out(plain_folder: Path) -> None:
+    (plain_folder / "tokenizer_config.json").write_text(
+        json.dumps({"cls_token": None, "do_lower_case": None, "strip_accents": None})
+    )
+    found = [ids.tolist() for ids in word_pieces(plain_folder).tokenize(ODD)]
+    assert found == [ids.tolist() for ids in _default(plain_folder).tokenize(ODD)]
 
 
 @given(st.lists(st.text(max_size=40), max_size=5), st.integers(6, 10_000))

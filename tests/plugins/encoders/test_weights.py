@@ -243,7 +243,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "cannot be read as plain tensors: .* could run code .*; save the weights as model.safetensors$",
     ),
     "numbered": (lambda f: only_pickled(f, {1: torch.zeros(1)}), "embeddings.word_embeddings.weight is missing"),
-    "no names": (lambda f: only_pickled(f, [torch.zeros(1)]), "should hold named tensors. Found list"),
+    "no names": (lambda f: only_pickled(f, [torch.zeros(1)]), "should be named tensors. Found list"),
     "no archive": (
         lambda f: ((f / "model.safetensors").unlink(), (f / "pytorch_model.bin").write_bytes(b"junk")),
         "cannot be read as plain tensors",

@@ -54,6 +54,14 @@ def test_dynamic_margin_follows_algorithm_1_for_five_epochs(direction: Any, expe
     assert values == pytest.approx([0.9 - margin for margin in expected])
 
 
+def test_a_first_metric_below_zero_is_not_an_improvement() -> None:
+    loss = DynamicMargin(step=0.1)
+    loss.epoch_ended(epoch=1, score=-0.02)
+    assert loss.margin == pytest.approx(0.1)
+    loss.epoch_ended(epoch=2, score=-0.01)  # still below zero, but better than before
+    assert loss.margin == pytest.approx(0.05)
+
+
 def test_a_margin_per_pair_traced_by_hand() -> None:
     """Distances 1 − cos against the epoch before: larger lowers a pair's margin, not larger raises it."""
     loss = DynamicMargin(step=0.3, per_sample=True).train()
