@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from taskloom.core import Event
 from taskloom.core.specs import GridSpec
 from taskloom.core.testing import check
-from taskloom.core.testing.jobs import WORK as JOBS
+from taskloom.core.testing.engines import WORK as JOBS
 from taskloom.plugins.engines.on_ray import Ray
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
