@@ -160,7 +160,7 @@ def _require_follows(here: tuple[str, list[str]], subject: Subject, options: dic
 
 def _copied_files(options: Mapping[str, Any], to: Path, change: Change) -> dict[str, Any]:
     """The options that name files or folders, naming changed copies in ``to``; none if they are too large."""
-    named = {key: Path(value) for key, value in options.items() if isinstance(value, str | Path) and _exists(value)}
+    named = {key: Path(value) for key, value in options.items() if "/" in str(value) and Path(value).exists()}
     if sum(file.stat().st_size for path in named.values() for file in _files(path)) > MOST:
         return {}
     found: dict[str, Any] = {}
@@ -172,14 +172,6 @@ def _copied_files(options: Mapping[str, Any], to: Path, change: Change) -> dict[
             file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
         found[key] = type(options[key])(target)
     return found
-
-
-def _exists(value: str | Path) -> bool:
-    """Whether it is the path of something; a bare word may be anything else as well."""
-    try:
-        return len(Path(value).parts) > 1 and Path(value).exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _files(path: Path) -> list[Path]:

@@ -83,30 +83,40 @@ def _output(head: Head, vectors: Tensor) -> Tensor:
 
 
 @law("head", cases=_cases, at_edges=True)
-def it_gives_one_score_and_its_vectors_per_example(subject: Subject, case: Case) -> None:
-    """As ``reads`` and ``gives`` say; of a single example, too."""
+def it_gives_one_finite_score_and_its_vectors_per_example(subject: Subject, case: Case) -> None:
+    """As ``reads`` and ``gives`` say; of a single example and of extreme vectors, too, with finite gradients."""
     head, shared = _built(subject, case)
     require(head.reads in SEQUENCES, f"reads should be one of {', '.join(SEQUENCES)}. Found {head.reads!r}.")
     require(head.gives in GIVES, f"gives should be one of {', '.join(GIVES)}. Found {head.gives!r}.")
-    for rows, training in ((ROWS, False), (1, True)):
-        with given(f"{rows} example{'s' if rows > 1 else ''}"):
-            prediction = _in_mode(head, shared, training=training)(_vectors(head, rows))
+    for words, rows, factor in (
+        (f"{ROWS} examples", ROWS, 1.0),
+        ("1 example", 1, 1.0),
+        ("vectors times 1e4", ROWS, 1e4),
+        ("vectors of zero", ROWS, 0.0),
+    ):
+        with given(words):
+            x = (factor * _vectors(head, rows)).requires_grad_()
+            prediction = _in_mode(head, shared, training=True)(x)
             score, vectors = prediction.score, prediction.vectors
-            if head.gives != "vectors":
-                shape = [rows] if case.outputs == 1 else [rows, case.outputs]
-                require(list(score.shape) == shape, f"the score should be {shape}. Found {list(score.shape)}.")
-                require_finite(score, "the score")
+            shape = [rows] if case.outputs == 1 else [rows, case.outputs]
+            sound = head.gives == "vectors" or list(score.shape) == shape
+            require(sound, f"the score should be {shape}. Found {list(score.shape)}.")
             sound = vectors.dim() == 3 and vectors.shape[1] == rows
             require(sound, f"vectors should be [S, {rows}, d]. Found {list(vectors.shape)}.")
+            output = vectors if head.gives == "vectors" else score
+            require_finite(output, "the score")
+            if output.requires_grad:
+                require_finite(torch.autograd.grad(output.sum(), x, materialize_grads=True)[0], "the gradient")
 
 
 @law("head", cases=_cases)
 def each_example_is_scored_by_itself(subject: Subject, case: Case) -> None:
-    """Permuting a batch permutes its scores, and an example alone scores as it does in a batch."""
+    """Permuting a batch permutes its scores, an example alone scores as in a batch, and the vectors stay the same."""
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     head, _ = _built(subject, case)
     x = _vectors(head)
     score = head(x).score
+    require_same(x, _vectors(head), "the sentence vectors were written to")
     require_same(head(x[:, order]).score, score[order], "a permuted batch gives other scores", within=1e-5)
     require_same(head(x[:, :1]).score, score[:1], "an example alone gets another score", within=1e-5)
 
@@ -141,26 +151,6 @@ def its_gradients_are_those_of_finite_differences(subject: Subject, case: Case) 
     for name, gradient in zip(at, torch.autograd.grad(value(), list(at.values()), allow_unused=True), strict=True):
         require(gradient is not None, f"no gradient reaches {name}")
     require_gradient(value, {name: at[name] for name in (*list(at)[:3], *list(at)[-2:])})
-
-
-@law("head", cases=_cases)
-def extreme_vectors_give_finite_scores_and_gradients(subject: Subject, case: Case) -> None:
-    for words, factor in (("vectors times 1e4", 1e4), ("vectors of zero", 0.0)):
-        with given(words):
-            head, _ = _built(subject, case)
-            x = (factor * _vectors(head)).requires_grad_()
-            output = _output(head, x)
-            require_finite(output, "the score")
-            if output.requires_grad:
-                require_finite(torch.autograd.grad(output.sum(), x, materialize_grads=True)[0], "the gradient")
-
-
-@law("head", cases=_cases)
-def it_leaves_its_vectors_as_they_are(subject: Subject, case: Case) -> None:
-    head, _ = _built(subject, case)
-    x = _vectors(head)
-    head(x)
-    require_same(x, _vectors(head), "the sentence vectors were written to")
 
 
 @law("head", cases=_cases)

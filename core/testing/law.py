@@ -52,11 +52,10 @@ class Law:
 
     def breach(self, subject: Any) -> "Breach | None":
         """How a subject breaks the law, first as it was given, then at the edges of its options."""
-        with _one_thread():
-            found = self._tried(subject)
-            if found is None and self.at_edges:
-                edges = (self._tried(edge) for edge in subject.edges() if edge.can_be_made())
-                found = next((one for one in edges if one is not None), None)
+        found = self._tried(subject)
+        if found is None and self.at_edges:
+            edges = (self._tried(edge) for edge in subject.edges() if edge.can_be_made())
+            found = next((one for one in edges if one is not None), None)
         return found
 
     def _tried(self, subject: Any) -> "Breach | None":
@@ -164,17 +163,6 @@ def _name_of(subject: Any) -> str:
     if isinstance(subject, Subject):
         return str(subject)
     return f"plugin {getattr(subject, '__name__', type(subject).__name__)!r}"
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Tensors as small as the kit's are slower on many threads than on one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -116,41 +116,17 @@ Call = tuple[str, dict[str, Any]]
 CELLS = ("0123456789abcdef0123", "3210fedcba9876543210")
 
 
-def _stage(*tasks: str, epochs: int) -> dict[str, Any]:
-    return {
-        "tasks": list(tasks),
-        "sampler": {"name": "round_robin", "batch_size": 8, "iterations": "largest"},
-        "combiner": {"name": "sum"},
-        "optimizer": {"lr": 1e-05, "betas": [0.9, 0.999], "eps": 1e-06, "weight_decay": 0.0},
-        "schedule": {"name": "constant", "warmup": 0.0},
-        "epochs": epochs,
-        "frozen": False,
-        "clip": None,
-    }
-
-
-def _task(data: str, head: str, loss: str) -> dict[str, Any]:
-    return {
-        "data": {"name": "generated", "task": data, "size": 16, "dev_size": 8},
-        "head": {"name": head},
-        "loss": {"name": loss},
-        "metric": {"name": "accuracy"},
-    }
-
-
 def _spec(last: int) -> dict[str, Any]:
     """A specification: a stage of which nothing is scored, then ``last`` epochs of all tasks."""
-    return {
-        "encoder": {"name": "minbert", "layers": 1, "width": 8, "heads": 2, "trainable": True},
-        "tasks": {
-            "pairs": _task("paraphrase", "embedding", "dynamic_margin"),
-            "sst": _task("sentiment", "linear", "cross_entropy"),
-        },
-        "stages": [_stage("pairs", epochs=1), _stage("pairs", "sst", epochs=last)],
-        "overall": "mean",
-        "selection": "overall",
-        "seed": 0,
+    tasks = {
+        "pairs": {"data": {"name": "generated"}, "head": {"name": "embedding"}, "loss": {"name": "dynamic_margin"}},
+        "sst": {"data": {"name": "generated"}, "head": {"name": "linear"}, "loss": {"name": "cross_entropy"}},
     }
+    stages = [{"tasks": ["pairs"], "epochs": 1}, {"tasks": ["pairs", "sst"], "epochs": last}]
+    rates = [{**stage, "optimizer": {"lr": 1e-05}} for stage in stages]
+    spec = RunSpec.model_validate({"encoder": {"name": "minbert"}, "tasks": tasks, "stages": rates})
+    unset: Any = {"precision": True, "resources": True, "stages": {"__all__": {"micro_batch"}}}
+    return spec.model_dump(mode="json", exclude=unset)
 
 
 def _epoch_facts(stage: int, epoch: int, *, scored: bool) -> dict[str, Any]:

@@ -178,28 +178,11 @@ def test_global_draws_are_noticed(draw: Callable[[], Any], of: str) -> None:
             draw()
 
 
-def test_random_states_and_threads_are_afterwards_as_before() -> None:
-    seen: list[int] = []
+def test_random_states_are_afterwards_as_before() -> None:
+    def states() -> list[Any]:
+        return [torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()]
 
-    class Looks(Cosine):
-        """Looks at the number of threads, and draws."""
-
-        name = "looks"
-
-        def __call__(self, predicted: Any, expected: Any) -> float:
-            seen.append(torch.get_num_threads())
-            random.random()
-            return super().__call__(predicted, expected)
-
-    states = [torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with pytest.raises(ZeroDivisionError), untouched_randomness():
-            raise ZeroDivisionError(torch.rand(1), np.random.rand(), random.random())
-        assert states == [torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()]
-        assert broken_laws(Looks) == ["scoring twice gives one score"]
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(threads)
-    assert set(seen) == {1}
+    before = states()
+    with pytest.raises(ZeroDivisionError), untouched_randomness():
+        raise ZeroDivisionError(torch.rand(1), np.random.rand(), random.random())
+    assert states() == before

@@ -46,7 +46,7 @@ def test_a_mutant_breaks_exactly_one_law(mutant: Any, law: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("kind", LAWS)
 def test_every_law_has_a_mutant(kind: str) -> None:
-    assert list(MUTANTS[kind]) == [law.name for law in LAWS[kind]]
+    assert MUTANTS[kind].keys() == {law.name for law in LAWS[kind]}
 
 
 @pytest.mark.parametrize(("sound", "options"), SOUND)

@@ -1,7 +1,6 @@
 """Combiners that break a law."""
 
-from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from mutants.base import mutant
@@ -9,8 +8,6 @@ from torch import Tensor
 
 from taskloom.core import Step
 from taskloom.core.testing.subjects import Added
-
-_COUNT = count()
 
 
 def weighed(change: Any) -> Any:
@@ -26,25 +23,6 @@ class Chance(Added):
 
     def weights(self, gramian: Tensor) -> Tensor:
         return 1 + torch.rand(len(gramian), generator=self.generator, dtype=torch.float64)
-
-
-class Counted(Added):
-    """Is wrong at one choice of an option only.
-
-    Options:
-        way: how
-    """
-
-    name = "counted"
-
-    def __init__(self, *, way: Literal["right", "counted"] = "right") -> None:
-        super().__init__()
-        self.way, self.made = way, next(_COUNT)
-
-    def weights(self, gramian: Tensor) -> Tensor:
-        return super().weights(gramian) * (self.made if self.way == self.wrong else 1)
-
-    wrong = ""
 
 
 class Stateful(Added):
@@ -134,7 +112,7 @@ def short_of_a_loss(self: Any, step: Step) -> dict[str, Tensor]:
 
 PLACES = weighed(lambda self, weights, gramian: weights * torch.arange(1, len(weights) + 1))
 SOUND: list[tuple[type, dict[str, Any]]] = [
-    *((one, {}) for one in (Added, Chance, Counted, Stateful)),
+    *((one, {}) for one in (Added, Chance, Stateful)),
     (mutant(Added, "weighs by place, and says so", weights=PLACES, ordered=True), {}),
 ]
 MUTANTS = {
@@ -174,7 +152,6 @@ MUTANTS = {
     "it works in half precision": [mutant(Added, "goes through numpy", update=through_numpy)],
     "its randomness comes from its generator": [
         mutant(Added, "draws", weights=weighed(lambda self, weights, gramian: weights + 0 * torch.rand(1)[0])),
-        mutant(Counted, Counted.__doc__, wrong="counted"),
     ],
     "its state survives saving": [
         mutant(Stateful, "counts updates in a plain number", weights=weighed(counting)),

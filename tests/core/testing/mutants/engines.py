@@ -44,6 +44,11 @@ MUTANTS = {
             "says of a job that raised that it finished",
             poll=each(lambda e: Event("finished", e.cell, e.facts, e.fence) if e.what == "failed" else e),
         ),
+        mutant(
+            Inline,
+            "does not say why",
+            poll=each(lambda e: Event(e.what, e.cell, {} if e.what == "failed" else e.facts, e.fence)),
+        ),
     ],
     "events of a job come in order and whole": [
         mutant(
@@ -58,13 +63,6 @@ MUTANTS = {
             poll=polled(lambda self, events: events or [Event("log", "nobody")]),
         ),
     ],
-    "a job that raises says why": [
-        mutant(
-            Inline,
-            "does not say why",
-            poll=each(lambda e: Event(e.what, e.cell, {} if e.what == "failed" else e.facts, e.fence)),
-        ),
-    ],
     "events carry the fence of their job": [
         mutant(Inline, "loses the fence", poll=each(lambda e: Event(e.what, e.cell, e.facts))),
     ],
@@ -72,14 +70,12 @@ MUTANTS = {
         mutant(Inline, "is always free", free=property(lambda self: 1)),
         mutant(Inline, "has too much to say", describe=lambda self: "here\nand there"),
     ],
-    "a job that is asked to stop is interrupted": [
+    "a job that is stopped is interrupted or lost": [
         mutant(
             Inline,
             "ends a job at once",
             stop=lambda self, cell=None, at_once=False: Inline.stop(self, cell, at_once=True),
         ),
-    ],
-    "a job that is stopped at once is lost": [
         mutant(Inline, "asks a job to stop", stop=lambda self, cell=None, at_once=False: Inline.stop(self, cell)),
     ],
     "closing ends what still runs": [

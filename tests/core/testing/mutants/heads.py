@@ -1,7 +1,6 @@
 """Heads that break a law."""
 
-from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from mutants.base import mutant
@@ -9,8 +8,6 @@ from torch import Tensor
 
 from taskloom.core import Prediction
 from taskloom.core.testing.subjects import OneLayer
-
-_COUNT = count()
 
 
 def scored(change: Any, base: type[OneLayer] = OneLayer) -> Any:
@@ -36,27 +33,6 @@ def built(more: Any) -> Any:
         more(self, given["generator"])
 
     return build
-
-
-class AtAnEdge(OneLayer):
-    """Is wrong at one choice of an option only.
-
-    Options:
-        way: how
-    """
-
-    name = "at_an_edge"
-    wrong = ""
-
-    def __init__(self, *, way: Literal["right", "column", "half", "counted"] = "right") -> None:
-        super().__init__()
-        self.way, self.made = way, next(_COUNT)
-
-    def forward(self, vectors: Tensor) -> Prediction:
-        prediction = super().forward(vectors)
-        score = prediction.score
-        ways = {"column": score[..., None], "half": (score + score.detach()) / 2, "counted": score + self.made}
-        return Prediction(ways[self.way], vectors) if self.way == self.wrong else prediction
 
 
 class Centred(OneLayer):
@@ -89,22 +65,17 @@ def counting(self: Any, vectors: Tensor) -> Tensor:
     return vectors * (1 + 0.1 * self.steps)
 
 
-def warming_up(self: Any, vectors: Tensor) -> Tensor:
-    self.steps = getattr(self, "steps", 0) + self.training
-    return vectors / 2 if self.training and self.steps < 3 else vectors
-
-
 def numpy_has_no_bfloat16(self: Any, vectors: Tensor) -> Tensor:
     vectors.detach().numpy()
     return vectors
 
 
-SOUND: list[tuple[type, dict[str, Any]]] = [(OneLayer, {}), (AtAnEdge, {}), (Centred, {})]
+SOUND: list[tuple[type, dict[str, Any]]] = [(OneLayer, {}), (Centred, {})]
 MUTANTS = {
-    "it gives one score and its vectors per example": [
+    "it gives one finite score and its vectors per example": [
         mutant(OneLayer, "gives what nobody knows", gives="logits"),
+        mutant(OneLayer, "divides by a length", forward=shown(lambda self, x: x / x.norm(dim=-1, keepdim=True))),
         mutant(OneLayer, "leaves a column", forward=scored(lambda self, score: score.view(len(score), -1))),
-        mutant(AtAnEdge, AtAnEdge.__doc__, wrong="column"),
         mutant(
             OneLayer,
             "squeezes a batch of one",
@@ -113,6 +84,7 @@ MUTANTS = {
     ],
     "each example is scored by itself": [
         mutant(OneLayer, "centres the batch", forward=scored(lambda self, score: score - score.mean(0))),
+        mutant(OneLayer, "writes to its vectors", forward=shown(first_is_one)),
     ],
     "it decides in the units of the labels": [
         mutant(OneLayer, "decides for a value", decide=lambda self, score: score.view(len(score), -1)[:, 0]),
@@ -131,16 +103,10 @@ MUTANTS = {
             "has a parameter that it does not use",
             build=built(lambda self, _: self.register_parameter("more", torch.nn.Parameter(torch.ones(1)))),
         ),
-        mutant(AtAnEdge, AtAnEdge.__doc__, wrong="half"),
     ],
-    "extreme vectors give finite scores and gradients": [
-        mutant(OneLayer, "divides by a length", forward=shown(lambda self, x: x / x.norm(dim=-1, keepdim=True))),
-    ],
-    "it leaves its vectors as they are": [mutant(OneLayer, "writes to its vectors", forward=shown(first_is_one))],
     "it works in half precision": [mutant(OneLayer, "goes through numpy", forward=shown(numpy_has_no_bfloat16))],
     "its randomness comes from its generator": [
         mutant(OneLayer, "draws its weights", build=built(lambda self, _: self.layer.reset_parameters())),
-        mutant(AtAnEdge, AtAnEdge.__doc__, wrong="counted"),
     ],
     "its state survives saving": [
         mutant(
@@ -150,7 +116,6 @@ MUTANTS = {
             forward=scored(lambda self, score: score + self.more),
         ),
         mutant(OneLayer, "counts its steps in a plain number", forward=shown(counting)),
-        mutant(OneLayer, "counts its first steps in a plain number", forward=shown(warming_up)),
         mutant(Centred, "keeps the graph with the mean", seen=lambda self, vectors: vectors),
         mutant(
             OneLayer,
