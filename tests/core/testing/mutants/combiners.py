@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from mutants.base import mutant
+from mutants.base import PICKLED, mutant
 from torch import Tensor
 
 from taskloom.core import Step
@@ -158,12 +158,7 @@ MUTANTS = {
         mutant(Stateful, "keeps a list", epoch_ended=into_a_list, weights=weighed(by_history)),
         mutant(Stateful, "loses the sum of an epoch", epoch_ended=of_the_epoch, weights=weighed(adding_up)),
         mutant(Stateful, "keeps a graph in a buffer", weights=weighed(keeping_the_graph)),
-        mutant(
-            Added,
-            "saves an object",
-            get_extra_state=lambda self: {1, 2},
-            set_extra_state=lambda self, state: None,
-        ),
+        mutant(Added, "saves an object", **PICKLED),
     ],
     "a gradient that is not finite names its task": [mutant(Added, "does not look", update=unchecked)],
 }

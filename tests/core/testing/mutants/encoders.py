@@ -7,7 +7,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from mutants.base import mutant
+from mutants.base import PICKLED, mutant
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -177,11 +177,6 @@ MUTANTS = {
             pool=pooled(lambda self, vectors, _: vectors + self.shift),
         ),
         mutant(Words, "counts its steps in a plain number", pool=pooled(counting)),
-        mutant(
-            Words,
-            "saves an object",
-            get_extra_state=lambda self: {1, 2},
-            set_extra_state=lambda self, state: None,
-        ),
+        mutant(Words, "saves an object", **PICKLED),
     ],
 }

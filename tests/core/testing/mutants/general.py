@@ -1,6 +1,5 @@
 """Metrics that break a law of every component."""
 
-from collections import Counter
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,7 +14,6 @@ class Percent(Cosine):
 
     Options:
         share: how much
-        counts: how often
         mode: in which way
         device: where
     """
@@ -26,7 +24,6 @@ class Percent(Cosine):
         self,
         *,
         share: Annotated[float, Field(ge=0, le=100), AfterValidator(lambda one: one / 100)] = 0.0,
-        counts: Counter[str] = Counter(),  # noqa: B006
         mode: Literal["plain", "fast"] = "plain",
         device: Annotated[int, Field(ge=0)] | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from mutants.base import mutant
+from mutants.base import PICKLED, mutant
 from torch import Tensor
 
 from taskloom.core import Prediction
@@ -117,11 +117,6 @@ MUTANTS = {
         ),
         mutant(OneLayer, "counts its steps in a plain number", forward=shown(counting)),
         mutant(Centred, "keeps the graph with the mean", seen=lambda self, vectors: vectors),
-        mutant(
-            OneLayer,
-            "saves an object",
-            get_extra_state=lambda self: {1, 2},
-            set_extra_state=lambda self, state: None,
-        ),
+        mutant(OneLayer, "saves an object", **PICKLED),
     ],
 }
