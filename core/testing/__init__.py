@@ -9,63 +9,52 @@
 ``check`` of a plugin's module holds every component that its hooks name, its trackers and its grids to the laws of
 their kinds; ``check(Focal, gamma=1.0)`` holds one class to them, at the options given and at the edges of what each
 option allows. What breaks is one ``AssertionError`` that names the component, the law and the input; laws that break
-for one reason stand together. ``laws`` gives them one by one, for a test that is parametrized or leaves one out::
+for one reason are reported together. ``laws`` gives them one by one, for a test that is parametrized or leaves one
+out::
 
     @pytest.mark.parametrize("law", laws("loss"), ids=str)
     def test_focal(law: Law) -> None:
         law(Focal, gamma=1.0)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from inspect import isabstract
 from typing import Any
 
 from taskloom.core.component import Component
 from taskloom.core.errors import unknown
-from taskloom.core.testing import (
+from taskloom.core.testing import (  # noqa: F401 - each brings the laws of its kind
     combiners,
     data,
     encoders,
     engines,
     general,
-    grids,
     heads,
     losses,
     metrics,
     plugins,
     samplers,
-    trackers,
 )
-from taskloom.core.testing.law import RAISED, Law, Plugin, Subject, Target, untouched_randomness
-from taskloom.core.testing.running import Breach, breaches_of, report
-from taskloom.core.testing.samples import completed
+from taskloom.core.testing.law import LAWS, Breach, Law, Target, breaches_of, report, subject_of, untouched_randomness
+from taskloom.core.testing.subjects import RAISED
 
 __all__ = ["KINDS", "Law", "broken_laws", "check", "laws", "untouched_randomness"]
 
-_Laws = tuple[Callable[[Any], None], ...]
-_OF_CLASSES: dict[str, _Laws] = {
-    "combiner": combiners.LAWS,
-    "data": data.LAWS,
-    "encoder": encoders.LAWS,
-    "engine": engines.LAWS,
-    "head": heads.LAWS,
-    "loss": losses.LAWS,
-    "metric": metrics.LAWS,
-    "sampler": samplers.LAWS,
-}
-_OF_MODULES: dict[str, _Laws] = {"grid": grids.LAWS, "plugin": plugins.LAWS, "tracker": trackers.LAWS}
 #: The kinds that have laws of their own; any other component is held to the general ones.
-KINDS = (*_OF_CLASSES, *_OF_MODULES)
+KINDS = tuple(sorted(LAWS.keys() - {"component"}))
+#: The kinds whose laws take a module.
+_OF_MODULES = ("grid", "plugin", "tracker")
 
 
 def laws(kind: str) -> list[Law]:
     """The laws of a kind, those of every component first. Those of ``tracker``, ``grid`` and ``plugin`` take a module.
 
     >>> [law.name for law in laws("sampler")][-2:]
-    ['its state is json', 'any state goes on exactly']
+    ['it leaves the pools as they are', 'its state survives saving']
     """
     if kind not in KINDS:
         raise ValueError(unknown("kind", kind, KINDS))
-    return [Law(kind, holds) for holds in (_OF_MODULES.get(kind) or (*general.LAWS, *_OF_CLASSES[kind]))]
+    return LAWS[kind] if kind in _OF_MODULES else [*LAWS["component"], *LAWS[kind]]
 
 
 def check(target: Target, /, **options: Any) -> None:
@@ -75,7 +64,7 @@ def check(target: Target, /, **options: Any) -> None:
     set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. A
     component that is required and not given (``loss: Loss``) is replaced by a small one of the kit's.
     """
-    breaches = _breaches(target, options)
+    breaches = list(_breaches(target, options))
     if breaches:
         raise AssertionError(report(breaches)) from breaches[0].error
 
@@ -85,32 +74,33 @@ def broken_laws(target: Target, /, **options: Any) -> list[str]:
     return list(dict.fromkeys(breach.law.name for breach in _breaches(target, options)))
 
 
-def _breaches(target: Target, options: dict[str, Any]) -> list[Breach]:
+def _breaches(target: Target, options: dict[str, Any]) -> Iterator[Breach]:
     if isinstance(target, type) and issubclass(target, Component):
-        found = laws(target.kind) if target.kind in _OF_CLASSES else [Law(target.kind, holds) for holds in general.LAWS]
-        return breaches_of(found, Subject(target, completed(target, options)))
-    if isinstance(target, type | str | list | tuple):
+        found = laws(target.kind) if target.kind in KINDS else LAWS["component"]
+        yield from breaches_of(found, subject_of(target, options))
+    elif isinstance(target, type | str | list | tuple):
         raise TypeError(f"check takes a component class or a plugin's module. Found {target!r}.")
-    return list(_of_module(Plugin(target), options))
+    else:
+        yield from _of_module(target, options)
 
 
-def _of_module(plugin: Plugin, options: dict[str, Any]) -> Iterator[Breach]:
+def _of_module(module: Any, options: dict[str, Any]) -> Iterator[Breach]:
     """Breaches of the whole plugin; where its hooks are sound, also those of everything in it."""
-    broken = breaches_of(laws("plugin"), plugin)
-    yield from broken
+    yield from breaches_of(laws("plugin"), module)
     try:
-        classes = plugins.classes_of(plugin)
+        named = plugins.classes_of(module)
     except RAISED:
         return
-    classes = [one for one in classes if isinstance(one, type) and issubclass(one, Component)]
-    names = {one.name for one in classes}
+    named = [one for one in dict.fromkeys(named) if isinstance(one, type) and issubclass(one, Component)]
+    classes = [one for one in named if not isabstract(one)]
     for name in options:
-        if name not in names:
+        if name not in (names := {one.name for one in classes}):
             raise TypeError(unknown("component", name, names, where="in the plugin"))
-    for one in dict.fromkeys(classes):
-        for each in plugins.options_for(one, options):
-            yield from _breaches(one, each)
-    if trackers.tracks(plugin.module):
-        yield from breaches_of(laws("tracker"), plugin)
-    if hasattr(plugin.module, "taskloom_grids"):
-        yield from breaches_of(laws("grid"), plugin)
+    for one in classes:
+        given_options = options.get(one.name, {})
+        for each in [given_options] if isinstance(given_options, Mapping) else given_options:
+            yield from _breaches(one, dict(each))
+    if any(hasattr(module, hook) for hook in plugins.TRACKER_HOOKS):
+        yield from breaches_of(laws("tracker"), module)
+    if hasattr(module, "taskloom_grids"):
+        yield from breaches_of(laws("grid"), module)

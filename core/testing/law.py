@@ -1,142 +1,168 @@
-"""What a law is, and the words in which it says that it was broken."""
+"""What a law is, how a class is held to it, and how what broke is reported: each cause once."""
 
-import copy
+import inspect
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from taskloom.core.component import Component
-from taskloom.core.errors import TaskloomError
+from taskloom.core.testing.require import BrokenLaw, given, require, words_of
+from taskloom.core.testing.subjects import RAISED, Subject
 
-#: How a component says that it does not take what it was given.
-REFUSALS = (TaskloomError, ValueError)
-#: What breaks a law when it is raised: a plugin may not end the program either.
-RAISED = (Exception, SystemExit)
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A component class with the options under which it is tested.
-
-    ``quick`` marks one at the edge of an option's range, which is shown fewer inputs; there it may refuse them all.
-    """
-
-    component: type[Component]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    quick: bool = False
-
-    def make(self, /, **more: Any) -> Any:
-        """A new component; options that are components themselves are not shared between two of them."""
-        return self.component(**copy.deepcopy({**self.options, **more}))
-
-    def __str__(self) -> str:
-        options = ", ".join(f"{key}={value!r}" for key, value in self.options.items())
-        kind, name = self.component.kind, self.component.name or self.component.__name__
-        return f"{kind} {name!r} ({options})" if options else f"{kind} {name!r}"
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A plugin's module, or anything with hooks as attributes."""
-
-    module: Any
-
-    def __str__(self) -> str:
-        return f"plugin {getattr(self.module, '__name__', type(self.module).__name__)!r}"
-
-
+#: A component class, or a plugin's module (or anything with hooks as attributes).
 Target = type[Component] | ModuleType | Any
+Holds = Callable[[Any], None]
+#: The cases in which a law is tried on a subject, each with the words that name it.
+Cases = Callable[[Any], Iterable[tuple[str, Any]]]
+F = TypeVar("F", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
 class Law:
-    """One thing that every component of a kind must do. Call it with a class and options, or with a plugin's module."""
+    """One thing that every component of a kind must do. Call it with a class and options, or with a plugin's module.
+
+    ``at_edges``: it must do that at the edges of each option's range, too.
+    """
 
     kind: str
-    holds: Callable[[Any], None]
+    holds: Holds
+    at_edges: bool = False
 
     @property
     def name(self) -> str:
         return self.holds.__name__.replace("_", " ")
-
-    @property
-    def at_edges(self) -> bool:
-        """Whether it is also held at the edges of each option's range."""
-        return getattr(self.holds, "at_edges", False)
 
     def __str__(self) -> str:
         return self.name
 
     def __call__(self, target: Target, /, **options: Any) -> None:
         """Raise ``AssertionError`` if the class (or module) breaks this law."""
-        from taskloom.core.testing.running import breach_of, subject_of
-
-        breach = breach_of(self, subject_of(target, options))
+        breach = self.breach(subject_of(target, options))
         if breach is not None:
             raise AssertionError(str(breach)) from breach.error
 
+    def breach(self, subject: Any) -> "Breach | None":
+        """How a subject breaks the law, first as it was given, then at the edges of its options."""
+        found = self._tried(subject)
+        if found is None and self.at_edges:
+            edges = (self._tried(edge) for edge in subject.edges() if edge.can_be_made())
+            found = next((one for one in edges if one is not None), None)
+        return found
 
-def at_edges(holds: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Mark a law that is also held at the edges of each option's range."""
-    holds.at_edges = True  # type: ignore[attr-defined]
-    return holds
-
-
-def require(condition: bool, message: str) -> None:
-    """An assertion that ``python -O`` keeps."""
-    if not condition:
-        raise AssertionError(message)
-
-
-def require_close(found: Tensor, expected: Tensor, message: str, *, within: float = 1e-5, least: float = 1.0) -> None:
-    """Equal up to ``within``, relative to the largest expected value, and at least to ``least``."""
-    require(found.shape == expected.shape, f"{message}: shape {list(found.shape)}, not {list(expected.shape)}")
-    if not expected.numel():
-        return
-    one, other = found.detach().double(), expected.detach().double()
-    gaps = (one - other).abs()
-    gap, scale = gaps.max().item(), max(least, other.abs().max().item())
-    where = _where(gaps.isnan() if gap != gap else gaps == gap, one, other)
-    require(gap <= within * scale, f"{message}: {where}, a difference of {gap:.3g}")
+    def _tried(self, subject: Any) -> "Breach | None":
+        try:
+            self.holds(subject)
+        except RAISED as error:
+            return Breach(self, subject, error)
+        return None
 
 
-def require_equal(found: Tensor, expected: Tensor, message: str) -> None:
-    """Equal to the last bit; the message shows the first place where they are not, and both values there."""
-    require(found.shape == expected.shape, f"{message}: shape {list(found.shape)}, not {list(expected.shape)}")
-    one, other = found.detach(), expected.detach()
-    differ = ~((one == other) | (one.isnan() & other.isnan()))
-    if differ.any():
-        raise AssertionError(f"{message}: {_where(differ, one, other)}")
+#: The laws of each kind; those of "component" hold for all of them.
+LAWS: dict[str, list[Law]] = {}
 
 
-def _where(places: Tensor, one: Tensor, other: Tensor) -> str:
-    """The first of the places, and the values there."""
-    index = tuple(places.nonzero()[0].tolist())
-    values = f"{one[index].item():.9g} and not {other[index].item():.9g}"
-    return f"at {list(index)} it is {values}" if index else f"it is {values}"
+def law(kind: str, *, cases: Cases | None = None, at_edges: bool = False) -> Callable[[F], F]:
+    """Make a function a law of this kind: its name, in words, is the law's.
+
+    It is called with the subject, or for each of its ``cases`` with subject and case, so that a breach names the case.
+    """
+
+    def register(function: F) -> F:
+        holds: Holds = function
+        if cases is not None:
+
+            @wraps(function)
+            def holds(subject: Any) -> None:
+                for words, case in cases(subject):
+                    with given(words):
+                        function(subject, case)
+
+        LAWS.setdefault(kind, []).append(Law(kind, holds, at_edges))
+        return function
+
+    return register
 
 
-def require_finite(value: Tensor, what: str) -> None:
-    if not value.isfinite().all():
-        index = (~value.isfinite()).nonzero()[0].tolist()
-        raise AssertionError(f"{what} is not finite: {value[tuple(index)].item()}{f' at {index}' if index else ''}")
+@dataclass(frozen=True)
+class Breach:
+    """A law that was broken: by whom (a subject or a module), and what was raised."""
+
+    law: Law
+    subject: Any
+    error: BaseException
+
+    @property
+    def cause(self) -> BaseException:
+        """What was raised first, before anybody added the input to it."""
+        return self.error.cause if isinstance(self.error, BrokenLaw) else self.error
+
+    @property
+    def reason(self) -> tuple[Any, ...]:
+        """Equal for two breaches where, of one subject, the same line raised the same thing."""
+        frames = _frames(self.cause)
+        place = (frames[-1].filename, frames[-1].lineno) if frames else ()
+        return (_name_of(self.subject), type(self.cause), str(self.cause), *place)
+
+    @property
+    def input(self) -> str:
+        """The law and the input that broke it, without what was raised."""
+        inputs = f": with {', '.join(self.error.inputs)}" if isinstance(self.error, BrokenLaw) else ""
+        return f"{self.law.name!r}{inputs}"
+
+    def __str__(self) -> str:
+        return f"{_name_of(self.subject)} breaks the law {self.law.name!r}: {words_of(self.error)}"
 
 
-@contextmanager
-def given(text: str) -> Iterator[None]:
-    """Say with which input a law was broken."""
-    try:
-        yield
-    except RAISED as error:
-        raise AssertionError(f"with {text}: {words_of(error)}") from error
+def subject_of(target: Target, options: dict[str, Any]) -> Any:
+    """A class with options as a subject; a module as it is."""
+    if isinstance(target, type) and issubclass(target, Component):
+        return Subject(target, options).completed()
+    if options or isinstance(target, type | str | list | tuple):
+        raise TypeError(f"a law holds for a component class with options, or for a plugin's module. Found {target!r}.")
+    return target
+
+
+def breaches_of(laws: Iterable[Law], subject: Any) -> list[Breach]:
+    """Every breach of the laws given."""
+    return [breach for one in laws if (breach := one.breach(subject)) is not None]
+
+
+def report(breaches: Iterable[Breach]) -> str:
+    """All breaches in words, those that have one reason together."""
+    groups: dict[tuple[Any, ...], list[Breach]] = {}
+    for breach in breaches:
+        groups.setdefault(breach.reason, []).append(breach)
+    return "\n".join(_described(group) for group in groups.values())
+
+
+def _described(group: list[Breach]) -> str:
+    first = group[0]
+    if len(group) == 1:
+        return str(first)
+    frames = [frame for frame in _frames(first.cause) if "/torch/" not in frame.filename]
+    own = [frame for frame in frames if Path(frame.filename).parent != Path(__file__).parent]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    head = f"{_name_of(first.subject)}: {len(group)} laws break for one reason: {words_of(first.cause)}{place}"
+    return "\n  ".join([head, *(breach.input for breach in group)])
+
+
+def _frames(error: BaseException) -> list[inspect.FrameInfo]:
+    return inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+
+
+def _name_of(subject: Any) -> str:
+    if isinstance(subject, Subject):
+        return str(subject)
+    return f"plugin {getattr(subject, '__name__', type(subject).__name__)!r}"
 
 
 @contextmanager
@@ -169,15 +195,3 @@ def _global_states() -> dict[str, Any]:
         "numpy": (np.asarray(keys).tobytes(), *rest),
         "Python": random.getstate(),
     }
-
-
-def words_of(error: BaseException) -> str:
-    """What was raised, in a line; our own assertions as they are."""
-    if isinstance(error, AssertionError):
-        return str(error)
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) <= 400 else text[:399] + '…'}"
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

@@ -7,91 +7,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core.metric import Metric
-from taskloom.core.testing.law import REFUSALS, Subject, at_edges, given, require, untouched_randomness
+from taskloom.core.testing.law import law, untouched_randomness
+from taskloom.core.testing.require import given, require
+from taskloom.core.testing.subjects import REFUSALS, Subject
 
 ROWS = 40
+KINDS = ("classes", "values", "either")
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Draw:
+class Case:
     """Labels, and predictions from good to useless: the last is as wrong as can be."""
 
-    words: str
+    name: str
     expected: Values
-    predicted: tuple[tuple[str, Values], ...]
+    predicted: dict[str, Values]
 
 
-def _draws(metric: Metric) -> list[Draw]:
-    """Labels of every kind that the metric reads."""
-    classes, values = [_classes(5), _classes(2)], [_values(5.0), _values(1.0)]
-    return {"classes": classes, "values": values}.get(metric.reads, classes + values)
-
-
-def _classes(count: int) -> Draw:
+def _classes(count: int) -> Case:
     random = np.random.Generator(np.random.Philox(count))
     expected = random.permutation(np.arange(ROWS) % count).astype(np.float64)
-    others = (expected + 1) % count
-    noisy = [(f"{share:.0%} wrong", np.where(np.arange(ROWS) < share * ROWS, others, expected)) for share in (0.1, 0.5)]
+    wrong = (expected + 1) % count
+    some = {f"{share:.0%} wrong": np.where(np.arange(ROWS) < share * ROWS, wrong, expected) for share in (0.1, 0.5)}
     constant = np.full(ROWS, float(count // 2))
-    return Draw(f"labels of {count} classes", expected, (*noisy, ("constant", constant), ("all wrong", others)))
+    return Case(f"labels of {count} classes", expected, {**some, "constant": constant, "all wrong": wrong})
 
 
-def _values(high: float) -> Draw:
+def _values(high: float) -> Case:
     random = np.random.Generator(np.random.Philox(7))
     expected = high * random.random(ROWS)
-    noisy = [
-        (f"noise of {share:.0%}", np.clip(expected + share * high * random.standard_normal(ROWS), 0, high))
-        for share in (0.1, 0.5)
-    ]
-    constant = np.full(ROWS, high / 2)
-    opposite = high - expected
-    return Draw(f"labels from 0 to {high:g}", expected, (*noisy, ("constant", constant), ("opposite", opposite)))
+    noise = high * random.standard_normal(ROWS)
+    some = {f"noise of {share:.0%}": np.clip(expected + share * noise, 0, high) for share in (0.1, 0.5)}
+    others = {"constant": np.full(ROWS, high / 2), "opposite": high - expected}
+    return Case(f"labels from 0 to {high:g}", expected, {**some, **others})
 
 
-def _taken(subject: Subject) -> list[tuple[Metric, Draw]]:
+def _cases(subject: Subject) -> list[tuple[str, Case]]:
     """The labels that the metric takes; a message is a refusal, as long as it takes some."""
     metric: Metric = subject.make()
-    kinds = ("classes", "values", "either")
-    require(metric.reads in kinds, f"reads should be one of {', '.join(kinds)}. Found {metric.reads!r}.")
+    require(metric.reads in KINDS, f"reads should be one of {', '.join(KINDS)}. Found {metric.reads!r}.")
+    classes, values = [_classes(5), _classes(2)], [_values(5.0), _values(1.0)]
     taken, refused = [], []
-    for draw in _draws(metric):
-        with given(draw.words):
+    for case in {"classes": classes, "values": values}.get(metric.reads, classes + values):
+        with given(case.name):
             try:
-                metric(draw.expected.copy(), draw.expected.copy())
+                metric(case.expected.copy(), case.expected.copy())
             except REFUSALS as error:
-                refused.append(f"{draw.words} ({error})")
+                refused.append(f"{case.name} ({error})")
             else:
-                taken.append((metric, draw))
-    require(bool(taken) or subject.quick, f"it refuses every kind of labels: {'; '.join(refused)}")
-    return taken
+                taken.append(case)
+    require(bool(taken) or subject.edge, f"it refuses every kind of labels: {'; '.join(refused)}")
+    return [(case.name, case) for case in taken]
 
 
-@at_edges
-def a_score_is_a_finite_number(subject: Subject) -> None:
-    for metric, draw in _taken(subject):
-        for words, predicted in (("perfect", draw.expected), *draw.predicted):
-            with given(f"{draw.words}, predictions: {words}"):
-                _require_score(metric, predicted, draw.expected)
-
-
-def extreme_predictions_have_a_finite_score(subject: Subject) -> None:
-    """A value may be predicted far outside of the labels' range; a class may not."""
-    for metric, draw in _taken(subject):
-        if "classes" in draw.words:
-            continue
-        for factor in (1e4, -1e4):
-            with given(f"{draw.words}, predictions times {factor:g}"):
-                _require_score(metric, draw.predicted[0][1] * factor, draw.expected)
-
-
-def one_example_is_scored_or_refused(subject: Subject) -> None:
-    for metric, draw in _taken(subject):
-        with given(f"{draw.words}, 1 example"):
-            try:
-                _require_score(metric, draw.expected[:1], draw.expected[:1])
-            except REFUSALS as error:
-                require(bool(str(error)), f"{type(error).__name__} says nothing")
+@law("metric", cases=_cases, at_edges=True)
+def a_score_is_a_finite_number(subject: Subject, case: Case) -> None:
+    """Also of values far outside of the labels' range, and of one example, which it may refuse."""
+    metric: Metric = subject.make()
+    first = next(iter(case.predicted.values()))
+    far = {} if "classes" in case.name else {f"times {factor:g}": factor * first for factor in (1e4, -1e4)}
+    for words, predicted in {"perfect": case.expected, **case.predicted, **far}.items():
+        with given(f"predictions: {words}"):
+            _require_score(metric, predicted, case.expected)
+    with given("1 example"):
+        try:
+            _require_score(metric, case.expected[:1], case.expected[:1])
+        except REFUSALS as error:
+            require(bool(str(error)), f"{type(error).__name__} has no message")
 
 
 def _require_score(metric: Metric, predicted: Values, expected: Values) -> None:
@@ -102,59 +85,38 @@ def _require_score(metric: Metric, predicted: Values, expected: Values) -> None:
         require(-1 <= score <= 1, f"a correlation should be from −1 to 1. Found {score}.")
 
 
-def the_perfect_prediction_is_best(subject: Subject) -> None:
-    for metric, draw in _taken(subject):
-        best = metric(draw.expected, draw.expected)
-        for words, predicted in draw.predicted:
-            score = metric(predicted, draw.expected)
-            worse = score < best if words == draw.predicted[-1][0] else score <= best + 1e-12
-            given_words = f"{draw.words} {draw.expected[:4].tolist()}…, predictions: {words}"
-            require(worse, f"with {given_words}: they score {score}, the labels themselves {best}")
+@law("metric", cases=_cases)
+def the_perfect_prediction_is_best(subject: Subject, case: Case) -> None:
+    metric: Metric = subject.make()
+    best = metric(case.expected, case.expected)
+    *_, worst = case.predicted
+    for words, predicted in case.predicted.items():
+        with given(f"predictions: {words}"):
+            score = metric(predicted, case.expected)
+            worse = score < best if words == worst else score <= best + 1e-12
+            require(worse, f"they score {score}, the labels themselves {best}")
 
 
-def the_order_of_examples_does_not_matter(subject: Subject) -> None:
+@law("metric", cases=_cases)
+def the_order_of_examples_does_not_matter(subject: Subject, case: Case) -> None:
     order = np.random.Generator(np.random.Philox(1)).permutation(ROWS)
-    for metric, draw in _taken(subject):
-        for words, predicted in draw.predicted:
-            with given(f"{draw.words}, predictions: {words}"):
-                scores = metric(predicted[order], draw.expected[order]), metric(predicted, draw.expected)
-                require(abs(scores[0] - scores[1]) < 1e-9, f"permuted they score {scores[0]}, and not {scores[1]}")
+    metric: Metric = subject.make()
+    for words, predicted in case.predicted.items():
+        with given(f"predictions: {words}"):
+            scores = metric(predicted[order], case.expected[order]), metric(predicted, case.expected)
+            require(abs(scores[0] - scores[1]) < 1e-9, f"permuted they score {scores[0]}, not {scores[1]}")
 
 
-@at_edges
-def scoring_twice_gives_one_score(subject: Subject) -> None:
-    """A metric remembers nothing."""
-    for metric, draw in _taken(subject):
-        for words, predicted in draw.predicted:
-            with given(f"{draw.words}, predictions: {words}"):
-                first, fresh = metric(predicted, draw.expected), subject.make()
-                again = metric(predicted, draw.expected), fresh(predicted, draw.expected)
-                require(again == (first, first), f"the score is {first}, then {again[0]}, from a new metric {again[1]}")
-
-
-def it_touches_no_global_random_state(subject: Subject) -> None:
-    for metric, draw in _taken(subject):
-        with given(draw.words), untouched_randomness():
-            metric(draw.predicted[0][1], draw.expected)
-
-
-def it_leaves_predictions_and_labels_as_they_are(subject: Subject) -> None:
-    for metric, draw in _taken(subject):
-        for words, predicted in draw.predicted:
-            with given(f"{draw.words}, predictions: {words}"):
-                copies = predicted.copy(), draw.expected.copy()
-                metric(*copies)
-                same = np.array_equal(copies[0], predicted) and np.array_equal(copies[1], draw.expected)
-                require(same, "an array was written to")
-
-
-LAWS = (
-    a_score_is_a_finite_number,
-    extreme_predictions_have_a_finite_score,
-    one_example_is_scored_or_refused,
-    the_perfect_prediction_is_best,
-    the_order_of_examples_does_not_matter,
-    scoring_twice_gives_one_score,
-    it_touches_no_global_random_state,
-    it_leaves_predictions_and_labels_as_they_are,
-)
+@law("metric", cases=_cases, at_edges=True)
+def scoring_twice_gives_one_score(subject: Subject, case: Case) -> None:
+    """A metric remembers nothing, draws nothing, and writes to nothing."""
+    metric: Metric = subject.make()
+    for words, predicted in case.predicted.items():
+        with given(f"predictions: {words}"):
+            copies = predicted.copy(), case.expected.copy()
+            with untouched_randomness():
+                first = metric(*copies)
+            same = np.array_equal(copies[0], predicted) and np.array_equal(copies[1], case.expected)
+            require(same, "an array was written to")
+            again = metric(predicted, case.expected), subject.make()(predicted, case.expected)
+            require(again == (first, first), f"the score is {first}, then {again[0]}, from a new metric {again[1]}")

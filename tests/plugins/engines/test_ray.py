@@ -18,7 +18,7 @@ from ray_jobs import RAW, job, until
 
 from taskloom.core import Event
 from taskloom.core.testing import check
-from taskloom.core.testing.jobs import WORK as JOBS
+from taskloom.core.testing.engines import WORK as JOBS
 from taskloom.plugins.engines.on_ray import Ray
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver.signals import Stop

@@ -7,14 +7,13 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taskloom.core import hookimpl, hookspecs
-from taskloom.core.testing import broken_laws, check, trackers
-from taskloom.core.testing.tracked import run
+from taskloom.core import hookspecs
+from taskloom.core.testing import check, plugins
+from taskloom.core.testing.plugins import run_calls
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver.drive import run_plan
@@ -89,8 +88,8 @@ def test_the_kit_tells_what_real_runs_tell(install: Callable[..., None], tmp_pat
     with Ledger.open(tmp_path / "runs", create=True) as ledger:
         run_plan(plan, catalogue, ledger, attempts=1)
     told = sys.modules["taskloom_recorder"].TOLD
-    kit = {"good": run("0" * 20), "untrained": run("0" * 20, last=0), "bad": run("0" * 20, fails=True)}
-    assert {hook for calls in kit.values() for hook, _ in calls} == set(trackers.HOOKS)
+    kit = {"good": run_calls(), "untrained": run_calls(last=0), "bad": run_calls(fails=True)}
+    assert {hook for calls in kit.values() for hook, _ in calls} == set(plugins.TRACKER_HOOKS)
     for label, calls in kit.items():
         real = [(hook, arguments) for hook, arguments in told if arguments["label"] == label]
         if label == "bad":  # how far it gets is chance
@@ -108,44 +107,9 @@ def test_the_kit_tells_what_real_runs_tell(install: Callable[..., None], tmp_pat
             assert list(found) == list(inspect.signature(getattr(hookspecs, hook)).parameters)
 
 
-@pytest.mark.parametrize("hook", trackers.HOOKS)
+@pytest.mark.parametrize("hook", plugins.TRACKER_HOOKS)
 def test_the_documented_example_keeps_every_law(hook: str, install: Callable[..., None]) -> None:
     code = inspect.cleandoc(getattr(hookspecs, hook).__doc__).partition("Example::")[2]
     imports = "import sys\nfrom typing import Any\nfrom taskloom.core import hookimpl\n"
     install("example", f"{imports}{inspect.cleandoc(code)}\n")
     check(import_module("taskloom_example"))
-
-
-def reads(hook: str, look: Callable[[dict[str, Any]], Any]) -> SimpleNamespace:
-    """A tracker of one hook."""
-
-    def told(facts: dict[str, Any]) -> None:
-        look(facts)
-
-    return SimpleNamespace(**{hook: hookimpl(told)})
-
-
-EVERY = "it takes every event of a run"
-ODD = "it takes a run without epochs or scores"
-
-
-@pytest.mark.parametrize(
-    ("hook", "look", "law"),
-    [
-        ("taskloom_epoch_ended", lambda facts: facts["dev"]["sst"], EVERY),
-        ("taskloom_epoch_ended", lambda facts: facts["overall"], EVERY),
-        ("taskloom_epoch_ended", lambda facts: sum(facts["metrics"].values()), EVERY),
-        ("taskloom_epoch_ended", lambda facts: min(facts["losses"].values()), ODD),
-        ("taskloom_run_finished", lambda facts: facts["memory"], EVERY),
-        ("taskloom_run_finished", lambda facts: facts["scores"]["overall"], ODD),
-    ],
-)
-def test_a_tracker_of_facts_that_no_run_gives_is_caught(hook: str, look: Callable[..., Any], law: str) -> None:
-    wrong = reads(hook, look)
-    assert law in broken_laws(wrong)
-    with pytest.raises(AssertionError, match=rf"'{law}': .*{hook}\(cell='[0-9a-f]+', label='sum', facts=\{{\w+, "):
-        check(wrong)
-
-
-def test_a_tracker_of_documented_facts_passes() -> None:
-    check(reads("taskloom_epoch_ended", lambda facts: [facts[key] for key in documented("taskloom_epoch_ended")[:5]]))

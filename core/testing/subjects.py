@@ -1,0 +1,213 @@
+"""What laws are tried on: a component class with options, also at the edges of what each option allows."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import getitem
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import torch
+from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from taskloom.core.combiner import GradientCombiner
+from taskloom.core.component import Component
+from taskloom.core.data import Labels
+from taskloom.core.errors import TaskloomError
+from taskloom.core.head import Head, SharedModules
+from taskloom.core.loss import Loss
+from taskloom.core.metric import Metric
+from taskloom.core.options import Option, options_of
+from taskloom.core.prediction import Prediction
+from taskloom.core.random import new_linear
+
+#: How a component says that it does not take what it was given.
+REFUSALS = (TaskloomError, ValueError)
+#: What breaks a law when it is raised: a plugin may not end the program either.
+RAISED = (Exception, SystemExit)
+_NUDGE = 0.01  # how far inside a bound, as a share of the range (or of 1): a power near 0 is not like 0
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A component class with the options under which it is tested.
+
+    ``edge`` marks one at the edge of an option's range, which is shown fewer inputs; there it may refuse them all.
+    """
+
+    component: type[Component]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    edge: bool = False
+
+    @cached_property
+    def known(self) -> dict[str, Option]:
+        """Its options; none where the constructor breaks a rule, which is a law of its own."""
+        try:
+            return options_of(self.component)
+        except RAISED:
+            return {}
+
+    def completed(self) -> "Subject":
+        """With a value for every option that is required and not given, where the kit has one."""
+        missing = {
+            name: value
+            for name, option in self.known.items()
+            if option.required and name not in self.options
+            for value in _samples_of(option.annotation)[:1]
+        }
+        return Subject(self.component, {**missing, **self.options})
+
+    def make(self, /, **more: Any) -> Any:
+        """A new component; options that are components themselves are not shared between two of them."""
+        return self.component(**copy.deepcopy({**self.options, **more}))
+
+    def can_be_made(self) -> bool:
+        """Whether the constructor takes the options; a law of all components judges how it refuses them."""
+        try:
+            self.make()
+        except RAISED:
+            return False
+        return True
+
+    def edges(self) -> Iterator["Subject"]:
+        """The same with one option at a time at each edge of what it allows."""
+        for name, option in self.known.items():
+            for value in edge_values(option.annotation):
+                # Whoever gives a value where None would do chose it: a size that keeps things small, a limit.
+                chosen = name in self.options
+                now = self.options[name] if chosen else option.default
+                if not (chosen and value is None) and (repr(value) != repr(now) or option.required):
+                    yield Subject(self.component, {**self.options, name: value}, edge=True)
+
+    def other_values(self) -> Iterator[tuple[str, Any]]:
+        """Other values of options that were not given: edges of their range, and the next number."""
+        for name, option in self.known.items():
+            if name not in self.options and not option.required:
+                values = [value for value in edge_values(option.annotation) if value != option.default]
+                following = [option.default + 1] if type(option.default) is int else []
+                yield from ((name, value) for value in (*values, *following))
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{key}={value!r}" for key, value in self.options.items())
+        kind, name = self.component.kind, self.component.name or self.component.__name__
+        return f"{kind} {name!r} ({options})" if options else f"{kind} {name!r}"
+
+
+def edge_values(annotation: Any, metadata: Iterable[Any] = ()) -> list[Any]:
+    """The edges of what a type allows: its bounds and what is just inside, every choice, both truth values, None.
+
+    >>> from pydantic import Field
+    >>> edge_values(Annotated[float, Field(ge=0, lt=1)] | None)
+    [0.0, 0.01, 0.99, None]
+    >>> edge_values(Annotated[int, Field(gt=0)]), edge_values(bool), edge_values(Literal["sum", "mean"])
+    ([1], [False, True], ['sum', 'mean'])
+    """
+    info = FieldInfo.from_annotation(annotation)
+    annotation, metadata = info.annotation, [*metadata, *info.metadata]
+    if get_origin(annotation) in (Union, UnionType):
+        return [value for member in get_args(annotation) for value in edge_values(member, metadata)]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if annotation in (int, float):
+        return _bounds(annotation, metadata)
+    return [None] if annotation is NoneType else [False, True] if annotation is bool else []
+
+
+def _bounds(kind: Any, metadata: list[Any]) -> list[Any]:
+    """What the bounds of a number allow at and next to them; a validator of the plugin's own may refuse some."""
+    limits = {
+        key: limit
+        for one in metadata
+        for key in ("ge", "gt", "le", "lt")
+        if (limit := getattr(one, key, None)) is not None
+    }
+    if not limits:
+        return []
+    low, high = limits.get("ge", limits.get("gt")), limits.get("le", limits.get("lt"))
+    step = 1 if kind is int else _NUDGE * (high - low if low is not None and high is not None else 1)
+    annotated: Any = getitem(Annotated, (kind, *metadata))
+    adapter: TypeAdapter[Any] = TypeAdapter(annotated)
+    found: list[Any] = []
+    for limit, inside in ((low, step), (high, -step)):
+        allowed = []
+        for value in () if limit is None else (limit, limit + inside):
+            with suppress(ValueError):
+                allowed.append(adapter.validate_python(kind(value), strict=True))
+        found += allowed[:1] if kind is int else allowed
+    return found
+
+
+class SquaredError(Loss):
+    """The mean squared difference between score and label."""
+
+    name = "squared_error"
+    separable = True
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        score = prediction.score if prediction.score.dtype is torch.float64 else prediction.score.float()
+        return (score - target).square().mean()
+
+
+class OneLayer(Head):
+    """A linear layer on the vector of one text."""
+
+    name = "one_layer"
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
+    ) -> None:
+        self.labels = labels
+        self.layer = new_linear(width, outputs, generator)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        score: Tensor = self.layer(vectors[0])
+        return Prediction(score if score.shape[1] > 1 else score[:, 0], vectors)
+
+    def decide(self, score: Tensor) -> Tensor:
+        if score.dim() == 2:
+            return score.argmax(1)
+        return (score > 0.5).long() if self.labels.classes else score
+
+
+class Added(GradientCombiner):
+    """The sum of the tasks' gradients."""
+
+    name = "added"
+    scales = True
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        return torch.ones(len(gramian), dtype=gramian.dtype)
+
+
+class Cosine(Metric):
+    """The cosine of predictions and labels, both less their mean."""
+
+    name = "cosine"
+    correlation = True
+
+    def __call__(self, predicted: Any, expected: Any) -> float:
+        one, other = (torch.as_tensor(x, dtype=torch.float64) for x in (predicted, expected))
+        return float(cosine_similarity(one - one.mean(), other - other.mean(), dim=0).clamp(-1, 1))
+
+
+#: What takes the place of a component that an option requires and nobody gave: the smallest of its kind.
+SAMPLES: dict[str, type[Component]] = {"loss": SquaredError, "head": OneLayer, "combiner": Added, "metric": Cosine}
+
+
+def _samples_of(annotation: Any) -> list[Any]:
+    """Values for an option that is required, the simplest first."""
+    edges = [value for value in edge_values(annotation) if value is not None]
+    home = FieldInfo.from_annotation(annotation).annotation
+    if get_origin(home) in (Union, UnionType):
+        home = FieldInfo.from_annotation(get_args(home)[0]).annotation
+    origin, args = get_origin(home), get_args(home)
+    if origin in (list, tuple) and args:
+        return [origin([value]) for value in _samples_of(args[0])[:1]]
+    if isinstance(home, type) and issubclass(home, Component):
+        return [SAMPLES[home.kind]()] if home.kind in SAMPLES else []
+    return edges or ([home(1)] if home in (int, float) else [])

@@ -1,0 +1,182 @@
+"""Encoders that break a law."""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Annotated, Any
+from zlib import crc32
+
+import numpy as np
+import torch
+from mutants.base import PICKLED, mutant
+from pydantic import Field
+from torch import Tensor, nn
+
+from taskloom.core import Encoder, SpecialTokens, Tokens
+from taskloom.core.random import new_linear
+
+_COUNT = count()
+
+
+class Words(Encoder):
+    """The mean of a text's word vectors, after one layer.
+
+    Options:
+        vocabulary: how many words are told apart
+        lower: whether capitals are ignored
+        trainable: whether it learns
+    """
+
+    name = "words"
+
+    def __init__(
+        self, *, vocabulary: Annotated[int, Field(ge=10)] = 50, lower: bool = True, trainable: bool = True
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.lower, self.trainable = vocabulary, lower, trainable
+        self.steps = 0
+
+    def check(self) -> None: ...
+
+    def build(self, *, generator: torch.Generator) -> None:
+        self.width, self.max_length, self.special_tokens = 8, 30, SpecialTokens((0,), (1,), (1,))
+        self.words = nn.Parameter(torch.randn(self.vocabulary + 2, self.width, generator=generator))
+        self.layer = new_linear(self.width, self.width, generator)
+        self.requires_grad_(self.trainable)
+
+    def vocabulary_key(self) -> str:
+        return f"{self.vocabulary} words, lower {self.lower}"
+
+    def id_of(self, word: str) -> int:
+        return crc32((word.lower() if self.lower else word).encode())
+
+    def tokenize(self, texts: Sequence[str]) -> list[Any]:
+        return [np.array([2 + self.id_of(w) % self.vocabulary for w in text.split()], dtype=np.int64) for text in texts]
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        return self.words[tokens.ids]
+
+    def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        return embedded + self.layer(embedded).tanh()  # type: ignore[no-any-return]
+
+    def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
+        return torch.stack([part.mean(0) for part in torch.split(states, tokens.lengths.tolist())])
+
+
+class HashesWords(Words):
+    """Turns words into ids with ``hash``, which differs from process to process."""
+
+    name = "hashes_words"
+
+    def id_of(self, word: str) -> int:
+        return hash(word.lower() if self.lower else word)
+
+
+def built(more: Any) -> Any:
+    """A build that does something more."""
+
+    def build(self: Any, *, generator: torch.Generator) -> None:
+        Words.build(self, generator=generator)
+        more(self, generator)
+
+    return build
+
+
+def pooled(change: Any) -> Any:
+    """A pool whose vectors are changed."""
+    return lambda self, states, tokens: change(self, Words.pool(self, states, tokens), tokens)
+
+
+def counting(self: Any, vectors: Tensor, tokens: Tokens) -> Tensor:
+    self.steps += self.training
+    return vectors * (1 + 0.1 * self.steps)
+
+
+def in_place(self: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
+    if not embedded.requires_grad:
+        embedded[:, 0] = embedded[:, 0].round(decimals=1)
+    return Words.encode(self, embedded, tokens)
+
+
+SOUND: list[tuple[type, dict[str, Any]]] = [(Words, {}), (Words, {"trainable": False})]
+MUTANTS = {
+    "tokens become one vector per sequence": [
+        mutant(Words, "writes to the embeddings", encode=in_place),
+        mutant(
+            Words,
+            "has a short cut that leads elsewhere",
+            vectors=lambda self, embedded, tokens: 1.01 * Encoder.vectors(self, embedded, tokens),
+        ),
+    ],
+    "a sequence does not depend on its batch": [
+        mutant(Words, "centres the batch", pool=pooled(lambda self, vectors, _: vectors - vectors.mean(0))),
+        mutant(Words, "sorts by length", pool=pooled(lambda self, vectors, tokens: vectors[tokens.lengths.argsort()])),
+        mutant(Words, "averages over padding", pool=lambda self, states, tokens: tokens.pad(states).mean(1)),
+        mutant(
+            Words,
+            "adds the token before, whatever sequence that is of",
+            encode=lambda self, embedded, tokens: Words.encode(self, embedded + embedded.roll(2, 0), tokens),
+        ),
+        mutant(
+            Words,
+            "counts positions through the whole batch",
+            embed=lambda self, tokens: Words.embed(self, tokens) + torch.arange(len(tokens.ids)).sin()[:, None],
+        ),
+    ],
+    "a long text is truncated at max length only": [
+        mutant(Words, "truncates", tokenize=lambda self, texts: [ids[:510] for ids in Words.tokenize(self, texts)]),
+        mutant(
+            Words,
+            "has room for special tokens only",
+            build=built(lambda self, _: setattr(self, "max_length", 3)),
+            pool=pooled(lambda self, vectors, _: vectors + self.words[5]),
+        ),
+    ],
+    "tokenizing is repeatable": [mutant(Words, "has a key of its own", vocabulary_key=lambda self: str(next(_COUNT)))],
+    "the vocabulary key follows the ids": [
+        mutant(Words, "has one key for all vocabularies", vocabulary_key=lambda self: "words"),
+    ],
+    "its randomness comes from its generator": [
+        mutant(Words, "draws weights", build=built(lambda self, _: self.layer.reset_parameters())),
+        mutant(
+            Words,
+            "draws in a pass",
+            embed=lambda self, tokens: Words.embed(self, tokens) + 0 * torch.rand(1),
+        ),
+        mutant(
+            Words,
+            "counts how many were built",
+            build=built(lambda self, _: self.words.data.add_(1e-3 * next(_COUNT))),
+        ),
+    ],
+    "a new process gives the same encoder": [HashesWords],
+    "its gradients are those of finite differences": [
+        mutant(
+            Words,
+            "detaches its embeddings",
+            encode=lambda self, embedded, tokens: Words.encode(self, embedded.detach(), tokens),
+        ),
+        mutant(
+            Words,
+            "passes half of the gradient on",
+            encode=lambda self, embedded, tokens: Words.encode(self, (embedded + embedded.detach()) / 2, tokens),
+        ),
+        mutant(Words, "says it is not trainable", build=built(lambda self, _: setattr(self, "trainable", False))),
+    ],
+    "it works in half precision": [
+        mutant(
+            Words,
+            "is another one in half precision",
+            pool=pooled(lambda self, vectors, _: vectors * (2 if torch.is_autocast_enabled("cpu") else 1)),
+        ),
+    ],
+    "its state survives saving": [
+        mutant(
+            Words,
+            "keeps a tensor out of its state",
+            build=built(lambda self, generator: setattr(self, "shift", torch.randn(8, generator=generator))),
+            pool=pooled(lambda self, vectors, _: vectors + self.shift),
+        ),
+        mutant(Words, "counts its steps in a plain number", pool=pooled(counting)),
+        mutant(Words, "saves an object", **PICKLED),
+    ],
+}

@@ -1,0 +1,84 @@
+"""Engines that break a law."""
+
+from typing import Any
+
+from mutants.base import mutant
+
+from taskloom.core import Event
+from taskloom.plugins.engines.inline import Inline
+
+PLAIN = ("finished", "failed")
+
+
+def polled(change: Any) -> Any:
+    """A poll whose events are changed."""
+
+    def poll(self: Any, seconds: float) -> list[Event]:
+        return change(self, Inline.poll(self, seconds))  # type: ignore[no-any-return]
+
+    return poll
+
+
+def each(change: Any) -> Any:
+    """A poll of which each event is changed."""
+    return polled(lambda self, events: [change(event) for event in events])
+
+
+def close_when_idle(self: Any) -> None:
+    if self.free:
+        Inline.close(self)
+
+
+def last_first(self: Any, events: list[Event]) -> list[Event]:
+    logs = [event for event in events if event.what == "log"]
+    return [logs.pop() if event.what == "log" else event for event in events]
+
+
+MUTANTS = {
+    "every job ends with exactly one event": [
+        mutant(
+            Inline, "says every end twice", poll=polled(lambda self, e: [*e, *(one for one in e if one.what in PLAIN)])
+        ),
+        mutant(
+            Inline,
+            "says of a job that raised that it finished",
+            poll=each(lambda e: Event("finished", e.cell, e.facts, e.fence) if e.what == "failed" else e),
+        ),
+        mutant(
+            Inline,
+            "does not say why",
+            poll=each(lambda e: Event(e.what, e.cell, {} if e.what == "failed" else e.facts, e.fence)),
+        ),
+    ],
+    "events of a job come in order and whole": [
+        mutant(
+            Inline,
+            "drops every second log",
+            poll=polled(lambda self, e: [one for one in e if one.what != "log" or one.facts["step"] % 2]),
+        ),
+        mutant(Inline, "passes on the newest log first", poll=polled(last_first)),
+        mutant(
+            Inline,
+            "reports of a job that nobody submitted",
+            poll=polled(lambda self, events: events or [Event("log", "nobody")]),
+        ),
+    ],
+    "events carry the fence of their job": [
+        mutant(Inline, "loses the fence", poll=each(lambda e: Event(e.what, e.cell, e.facts))),
+    ],
+    "it says where it runs and how many jobs": [
+        mutant(Inline, "is always free", free=property(lambda self: 1)),
+        mutant(Inline, "has too much to say", describe=lambda self: "here\nand there"),
+    ],
+    "a job that is stopped is interrupted or lost": [
+        mutant(
+            Inline,
+            "ends a job at once",
+            stop=lambda self, cell=None, at_once=False: Inline.stop(self, cell, at_once=True),
+        ),
+        mutant(Inline, "asks a job to stop", stop=lambda self, cell=None, at_once=False: Inline.stop(self, cell)),
+    ],
+    "closing ends what still runs": [
+        mutant(Inline, "closes when there is nothing to end", close=close_when_idle),
+    ],
+}

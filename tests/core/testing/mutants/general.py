@@ -1,0 +1,79 @@
+"""Metrics that break a law of every component."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from mutants.base import mutant
+from pydantic import AfterValidator, Field
+
+from taskloom.core.testing.subjects import Cosine
+
+
+class Percent(Cosine):
+    """Has options of many types, all of them sound.
+
+    Options:
+        share: how much
+        mode: in which way
+        device: where
+    """
+
+    name = "percent"
+
+    def __init__(
+        self,
+        *,
+        share: Annotated[float, Field(ge=0, le=100), AfterValidator(lambda one: one / 100)] = 0.0,
+        mode: Literal["plain", "fast"] = "plain",
+        device: Annotated[int, Field(ge=0)] | None = None,
+    ) -> None:
+        if device == 0 and mode == "fast":
+            raise ValueError("device 0 is not fast")
+
+
+def positional(self: Any, share: float = 0.5) -> None: ...
+
+
+def unannotated(self: Any, *, share=0.5) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def anything(self: Any, *, share: Any = 0.5) -> None: ...
+
+
+def undocumented(self: Any, *, share: float = 0.5) -> None: ...
+
+
+def no_json(self: Any, *, share: float = float("nan")) -> None: ...
+
+
+def growing(self: Any, *, shares: list[float] = []) -> None:  # noqa: B006
+    shares.append(1.0)
+
+
+def drawing(self: Any) -> None:
+    self.layer = torch.nn.Linear(2, 2)
+
+
+def choosy(self: Any, *, way: Literal["one", "two"] = "one") -> None:
+    self.factor = {"one": 1}[way]
+
+
+SHARE = "Takes an option.\n\nOptions:\n    share: how much\n    shares: how much of each\n    way: how"
+SOUND: list[tuple[type, dict[str, Any]]] = [(Percent, {})]
+MUTANTS = {
+    "it has a name and a summary": [
+        mutant(Cosine, "has a name with capitals", name="Not A Name"),
+        mutant(Cosine, ""),
+    ],
+    "its options are annotated and documented": [
+        mutant(Cosine, SHARE, __init__=positional),
+        mutant(Cosine, SHARE, __init__=unannotated),
+        mutant(Cosine, SHARE, __init__=anything),
+        mutant(Cosine, "does not say what its option does", __init__=undocumented),
+        mutant(Cosine, SHARE, __init__=no_json),
+        mutant(Cosine, "has a location that is not an option", location_options=frozenset({"folder"})),
+    ],
+    "making one leaves its defaults as they are": [mutant(Cosine, SHARE, __init__=growing)],
+    "making one draws no random numbers": [mutant(Cosine, "makes a layer in its constructor", __init__=drawing)],
+    "it takes what its options allow or says why not": [mutant(Cosine, SHARE, __init__=choosy)],
+}
