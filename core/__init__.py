@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from taskloom.core.specs import TableSpec as TableSpec
     from taskloom.core.specs import TaskSpec as TaskSpec
     from taskloom.core.specs import plain as plain
-    from taskloom.core.task import Task as Task
     from taskloom.core.tokens import COLUMNS as COLUMNS
     from taskloom.core.tokens import SEQUENCES as SEQUENCES
     from taskloom.core.tokens import Ids as Ids

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taskloom.core import Component, GradientCombiner, Problem, Sampler, Task, TaskloomError, unknown
+from taskloom.core import Component, GradientCombiner, Problem, Sampler, TaskloomError, unknown
 from taskloom.core.guard import guard
 from taskloom.core.words import join, kind_word
+from taskloom.registry.installed.task import Task
 
 _TASK_PARTS = ("data", "head", "loss", "metric")
 _STAGE_PARTS = ("sampler", "combiner")

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from taskloom.core import Component, DataSet, Head, Loss, Metric, Task
+from taskloom.core import Component, DataSet, Head, Loss, Metric
+from taskloom.registry.installed.task import Task
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue

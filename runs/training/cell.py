@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import Emit, Encoder, Event, Job, Split, Task
+from taskloom.core import Emit, Encoder, Event, Job, Split
+from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts, write_text
 from taskloom.runs.grid.build import make, make_task
 from taskloom.runs.training import checkpoint as saved

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import OutOfMemory, Task, TrainingError
+from taskloom.core import OutOfMemory, TrainingError
 from taskloom.core.work import is_out_of_memory
+from taskloom.registry.installed.task import Task
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import release_memory
 from taskloom.runs.training.model import Model

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Task, Tokens, arrange
+from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Tokens, arrange
+from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import partial_prefix, sync
 from taskloom.runs.training.checkpoint import put_folder, sha256_of
 

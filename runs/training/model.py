@@ -6,8 +6,9 @@ from typing import cast
 import torch
 from torch import nn
 
-from taskloom.core import Encoder, Head, Loss, SharedModules, Task, Tokens, derive_generator
+from taskloom.core import Encoder, Head, Loss, SharedModules, Tokens, derive_generator
 from taskloom.core.prediction import Pass
+from taskloom.registry.installed.task import Task
 
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import DataError, DataSet, Encoder, Examples, Split, Task, TaskloomError, WeightsError, unknown
+from taskloom.core import DataError, DataSet, Encoder, Examples, Split, TaskloomError, WeightsError, unknown
 from taskloom.core.errors import RegistryError
+from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name, write_text
 from taskloom.runs.grid.build import make, make_task
 from taskloom.runs.grid.contents import check_examples

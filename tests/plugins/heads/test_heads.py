@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, linear
 
-from taskloom.core import SEQUENCES, Dropout, Head, Labels, SharedModules, Task, arrange, bind_generator, predict
+from taskloom.core import SEQUENCES, Dropout, Head, Labels, SharedModules, arrange, bind_generator, predict
 from taskloom.plugins.datasets import Generated
 from taskloom.plugins.encoders import MinBert
 from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, CosineSigmoid, Embedding, Linear, SharedLayer
 from taskloom.plugins.losses import MSE
 from taskloom.plugins.metrics import Pearson
 from taskloom.plugins.similarity import cosine_of
+from taskloom.registry.installed.task import Task
 
 CLASSES, BINARY, VALUES = Labels.of_classes(5), Labels.of_classes(2), Labels.of_range(0, 5)
 PH, DPH, DPHA = {}, {"difference": True}, {"difference": True, "activation": "tanh"}  # type: ignore[var-annotated]

@@ -9,13 +9,14 @@ import torch
 from small_runs import run_grid
 from torch import Tensor
 
-from taskloom.core import SEQUENCES, Head, Labels, RequestError, SharedModules, Task, TrainingError
+from taskloom.core import SEQUENCES, Head, Labels, RequestError, SharedModules, TrainingError
 from taskloom.plugins.datasets import Generated
 from taskloom.plugins.encoders import MinBert
 from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, Embedding, Linear, SharedLayer
 from taskloom.plugins.losses import MSE, BinaryCrossEntropy, CrossEntropy
 from taskloom.plugins.metrics import Accuracy, Pearson
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.installed.task import Task
 from taskloom.runs.training.checkpoint import load_folder, load_module_state, module_state, save_folder
 from taskloom.runs.training.model import Model
 
