@@ -34,9 +34,13 @@ def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = ""
 
 def _problems(path: str, items: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
     """The problems at one path, where every member of a union may have something to say."""
-    for item in items:
-        if INNER in item.get("ctx", {}):
-            return [Problem(join(path, inner.path), inner.message) for inner in item["ctx"][INNER]]
+    found = [
+        Problem(join(path, *_places_in_lists(item["loc"], model), inner.path), inner.message)
+        for item in items
+        for inner in item.get("ctx", {}).get(INNER, ())
+    ]
+    if found:
+        return found
     item = min(items, key=lambda item: (item["type"] not in _OWN, len(item["loc"])))
     steps, annotation, metadata = _follow(item["loc"], model)
     if item["type"] == "extra_forbidden" and _is_model(annotation):
@@ -50,6 +54,11 @@ def _problems(path: str, items: Sequence[ErrorDetails], model: type[BaseModel]) 
     if is_component:
         return [Problem(path, f"should be {words}. Found {show(item['input'])}.")]
     return [Problem(path, refusal(annotation, item["input"], metadata))]
+
+
+def _places_in_lists(loc: Location, model: type[BaseModel]) -> list[int]:
+    """What is left of a location below a union, without pydantic's names for the union's members."""
+    return [step for step in loc[len(_follow(loc, model)[0]) :] if isinstance(step, int)]
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> str:

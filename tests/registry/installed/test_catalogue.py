@@ -74,7 +74,7 @@ class Several(Loss):
         losses: list[Loss],
         named: dict[str, Loss] | None = None,
         first: Optional[Loss] = None,  # noqa: UP045 - people write it both ways
-        either: float | Loss = 1.0,
+        either: float | Loss | list[Loss] = 1.0,
     ) -> None:
         super().__init__()
         self.losses, self.named, self.first, self.either = torch.nn.ModuleList(losses), named, first, either
@@ -271,6 +271,8 @@ def test_problems_inside_carry_their_path(catalogue: Catalogue) -> None:
     _, problems = catalogue.resolve("loss", spec, "tasks.sst.loss")
     paths = ["losses.0", "losses.1.losses.0.scale", "losses.1.losses.0.stps", "first", "either"]
     assert [problem.path.removeprefix("tasks.sst.loss.") for problem in problems] == paths
+    problems = catalogue.resolve("loss", {"name": "several", "losses": [], "either": ["mse", "mes", "msee"]})[1]
+    assert [problem.path for problem in problems] == ["either.1", "either.2"]
     (problem,) = catalogue.resolve("loss", "several")[1]
     assert problem.path == "losses"
     assert "is missing" in problem.message
