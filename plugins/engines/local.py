@@ -166,7 +166,7 @@ class _Worker:
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "taskloom.plugins.engines.worker", *numbers, work],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing is ever written: it closes when this process ends
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **slot.environment},
@@ -190,7 +190,7 @@ class _Worker:
 
     def release(self) -> None:
         self.connection.close()
-        self.process.wait()
+        self.process.communicate()  # closes the pipe and waits
 
     def last_event(self, job: Job) -> Event:
         """What is reported of the cell that it had when it ended."""

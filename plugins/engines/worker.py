@@ -63,6 +63,7 @@ def main() -> None:
     for number in SIGNALS:  # the driver receives them too, and decides what they mean
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the programs a component starts would inherit
         signal.siginterrupt(number, False)
+    _end_with_driver()
     faulthandler.enable(2)  # a crash is described in the log of the cell
     os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
@@ -71,6 +72,24 @@ def main() -> None:
     function = logged_work(work, int(threads))
     while True:
         perform(function, driver.jobs.get(), driver)
+
+
+def _end_with_driver() -> None:
+    """Let the kernel kill this process group when the driver ends, and with it the other end of our standard input.
+
+    The thread that listens does so too, but not while a C library holds the interpreter's lock, as shown by
+    test_workers_end_with_their_driver. Linux only.
+    """
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        lifeline = os.dup(0)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # a component that reads its standard input finds nothing there
+    os.close(nothing)
 
 
 def _separate_copies(connection: Connection) -> None:

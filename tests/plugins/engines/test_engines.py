@@ -287,13 +287,28 @@ def test_a_worker_that_the_system_killed_because_memory_ran_out_ran_out_of_it(
     assert (end.what, end.fence, end.facts["reason"]) == ("lost", 7, "stopped at once")
 
 
-def test_workers_end_with_their_driver(tmp_path: Path) -> None:
+LOCKED = """
+import ctypes, faulty_work, os
+from taskloom.core import Event
+
+def work(job, emit):
+    if job.spec["do"] != "locked":
+        return faulty_work.work(job, emit)
+    emit(Event("started", job.cell, {"pid": os.getpid()}))
+    ctypes.PyDLL(None).sleep(300)  # in C, with the interpreter's lock
+"""
+
+
+def test_workers_end_with_their_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locked.py").write_text(LOCKED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
     script = (
         "import sys, time; from pathlib import Path\n"
         "from taskloom.core import Job; from taskloom.plugins.engines.local import Local\n"
-        "engine = Local(workers=3, devices='cpu'); folder = Path(sys.argv[1]); engine.check()\n"
-        "engine.open('faulty_work:work', folder)\n"
-        "for do in ('hang', 'deaf', 'fork and hang'): engine.submit(Job(do[:4], do, 0, {'do': do}, str(folder)))\n"
+        "engine = Local(workers=4, devices='cpu'); folder = Path(sys.argv[1]); engine.check()\n"
+        "engine.open('locked:work', folder)\n"
+        "for do in ('hang', 'deaf', 'fork and hang', 'locked'):\n"
+        "    engine.submit(Job(do[:4], do, 0, {'do': do}, str(folder)))\n"
         "while True:\n"
         "    for event in engine.poll(0.1):\n"
         "        if event.what == 'started': print(event.facts['pid'], flush=True)\n"
@@ -301,7 +316,7 @@ def test_workers_end_with_their_driver(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
-        pids = [int(driver.stdout.readline()) for _ in range(5)]  # of the workers, and what one of them started
+        pids = [int(driver.stdout.readline()) for _ in range(6)]  # of the workers, and what one of them started
         assert not any(map(gone, pids))
         driver.kill()
         wait_until(lambda: all(map(gone, pids)))
