@@ -25,6 +25,7 @@ MODULES = [
     module.name
     for package in (taskloom.core, taskloom.plugins, taskloom.registry, taskloom.runs)
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not module.name.endswith(".__main__")  # which runs the program
 ]
 
 
