@@ -174,8 +174,8 @@ def test_what_is_given_for_a_cell_is_neither_a_pattern_nor_a_path(registry: Path
 @pytest.mark.parametrize(
     "change",
     [
-        ("UPDATE cells SET spec = replace(spec, '\"sst\"', '\"../../evil\"')", "can name no file"),
-        ("UPDATE cells SET id = '../../evil'", "can name no file"),
+        ("UPDATE cells SET spec = replace(spec, '\"sst\"', '\"../../evil\"')", "cannot name a file"),
+        ("UPDATE cells SET id = '../../evil'", "cannot name a file"),
     ],
 )
 def test_a_strangers_ledger_leads_nowhere_else(registry: Path, tmp_path: Path, change: tuple[str, str]) -> None:
