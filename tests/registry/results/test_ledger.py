@@ -19,13 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.core import Event, RegistryError
-from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts, write_atomically, write_text
 from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.identity import digest
-from taskloom.runs.grid.plan import make_plan
 
 
 @dataclass(frozen=True)
@@ -345,32 +341,3 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_text(tmp_path / "log.txt", "one\r\ntwö\n")
     assert (tmp_path / "log.txt").read_bytes() == "one\r\ntwö\n".encode()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log.txt", "state.json"], "no part is left"
-
-
-# What a cell is called
-
-
-BASE = {
-    "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
-    "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", "size": 48, "dev_size": 32}}},
-    "stages": [{"epochs": 1, "optimizer": {"lr": 0.001}}, {"epochs": 1}],
-}
-
-
-def planned(folder: Path, **rest: Any) -> Any:
-    path = folder / "grid.json"
-    path.write_text(json.dumps({"base": {**BASE, **rest}}))
-    (cell,) = make_plan(load_grid(str(path)), load_catalogue(), None).cells
-    return cell
-
-
-def test_a_cell_is_named_by_what_determines_its_result(tmp_path: Path) -> None:
-    cell = planned(tmp_path)
-    assert cell.id == digest(cell.facts)
-    assert sorted(cell.facts) == ["content", "plugins", "spec", "trainer"]
-    assert cell.facts["plugins"] == cell.versions
-    assert planned(tmp_path, resources={"cpus": 2}).id == cell.id, "what a run needs is not what it is"
-    assert planned(tmp_path, selection="last").id != cell.id
-    with Ledger.open(tmp_path / "registry", create=True) as ledger:
-        ledger.record_grid("grid", {}, [cell])
-        assert digest(ledger.cell(cell.id).facts) == cell.id

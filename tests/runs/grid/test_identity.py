@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.identity import digest
 from taskloom.runs.grid.plan import PlannedCell, make_plan
@@ -54,3 +55,16 @@ def test_precision_and_micro_batches_count_where_they_are_given() -> None:
 
     assert name() == name(precision="float32", resources={}) == name({"micro_batch": None})
     assert len({name(), name(precision="bfloat16"), name({"micro_batch": 4})}) == 3
+
+
+def test_a_cell_is_named_by_what_determines_its_result(tmp_path: Path) -> None:
+    run = {"tasks": {"sst": SST}}
+    (cell,) = planned(tmp_path, run)
+    assert cell.id == digest(cell.facts)
+    assert sorted(cell.facts) == ["content", "plugins", "spec", "trainer"]
+    assert cell.facts["plugins"] == cell.versions
+    assert planned(tmp_path, {**run, "resources": {"cpus": 2}})[0].id == cell.id, "what a run needs is not what it is"
+    assert planned(tmp_path, {**run, "selection": "last"})[0].id != cell.id
+    with Ledger.open(tmp_path / "registry", create=True) as ledger:
+        ledger.record_grid("grid", {}, [cell])
+        assert digest(ledger.cell(cell.id).facts) == cell.id
