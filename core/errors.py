@@ -90,3 +90,13 @@ def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "a
     near = get_close_matches(str(given), names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"no {kind} {given!r}{hint} ({where}: {', '.join(names) or 'none'})"
+
+
+def count(number: int, thing: str) -> str:
+    """How many there are of something.
+
+    >>> count(1, "example"), count(0, "epoch"), count(2, "process")
+    ('1 example', '0 epochs', '2 processes')
+    """
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"

@@ -17,7 +17,6 @@ from pydantic_core import PydanticCustomError, to_json
 
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
-from taskloom.core.words import describe, refusal
 
 #: What becomes of a component inside an option, given its kind and what was written.
 Place = Callable[[str, Any], Any]
@@ -34,11 +33,6 @@ class Option:
     required: bool
     default: Any
     text: str
-
-    @property
-    def allowed(self) -> str:
-        """What its value should be, in words."""
-        return describe(self.annotation)
 
 
 class Options(BaseModel):
@@ -87,28 +81,15 @@ def model_of(cls: type[Component]) -> type[Options]:
 def _new_model(cls: type[Component]) -> type[Options]:
     declared = _declared(cls)
     fields: dict[str, Any] = {"name": (Literal[cls.name], ...)}
-    fields |= {
-        f"{_PREFIX}{name}": (
-            option.annotation,
-            Field(... if option.required else option.default, alias=name, description=option.text or option.allowed),
-        )
-        for name, option in declared.items()
-    }
-    try:
-        return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
-    except Exception:  # pydantic has several, and a type of the plugin's own may raise any
-        for option in declared.values():
-            _check_type(option)
-        raise
-
-
-def _check_type(option: Option) -> None:
-    try:
-        TypeAdapter(option.annotation)
-    except Exception as error:
-        why = " ".join(str(error).partition("\n")[0].split())
-        text = f"option {option.name!r} should be of a type that JSON can hold. Found {option.annotation}"
-        raise PluginError(f"{text}: {why}") from None
+    for name, option in declared.items():
+        default = ... if option.required else option.default
+        fields[f"{_PREFIX}{name}"] = (option.annotation, Field(default, alias=name, description=option.text or None))
+        try:
+            TypeAdapter(option.annotation)
+        except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any
+            why = f"{option.annotation}: {' '.join(str(error).partition(chr(10))[0].split())}"
+            raise PluginError(f"option {name!r} should be of a type that JSON can hold. Found {why}") from None
+    return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
 
 
 def _declared(cls: type[Component]) -> dict[str, Option]:
@@ -156,12 +137,13 @@ def _check_parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> 
 def _defaults(cls: type[Component], declared: Mapping[str, Option]) -> dict[str, Any]:
     """The defaults as JSON values; ``PluginError`` for one that a grid could not give."""
 
-    def refused(name: str, why: str = "") -> PluginError:
-        one = declared[name]
-        return PluginError(f"the default of option {name!r} {why or refusal(one.annotation, one.default)}")
+    def refused(name: str, why: str) -> PluginError:
+        return PluginError(
+            f"the default of option {name!r} cannot be written in a grid. Found {declared[name].default!r}: {why}"
+        )
 
     def refuse_component(kind: str, given: Any) -> None:
-        raise PydanticCustomError("default", "should be None, or left out: the option takes a component")
+        raise PydanticCustomError("default", "it should be None, or left out: the option takes a component")
 
     defaults: dict[str, Any] = {}
     model = model_of(cls)
@@ -169,14 +151,14 @@ def _defaults(cls: type[Component], declared: Mapping[str, Option]) -> dict[str,
     for name in [name for name, option in declared.items() if not option.required]:
         try:
             defaults |= blank.model_dump(mode="json", include={f"{_PREFIX}{name}"}, by_alias=True, warnings=False)
-        except Exception:
-            raise refused(name) from None
+        except Exception as error:
+            raise refused(name, str(error).partition("\n")[0]) from None
     try:
         model.read({"name": cls.name, **defaults}, refuse_component)
     except ValidationError as error:
         for item in error.errors():
             if item["type"] != "missing" or len(item["loc"]) > 1:
-                raise refused(str(item["loc"][0]), item["msg"] if item["type"] == "default" else "") from None
+                raise refused(str(item["loc"][0]), item["msg"]) from None
     return defaults
 
 

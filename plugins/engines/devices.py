@@ -5,8 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from taskloom.core.errors import Problem, RequestError
-from taskloom.core.units import count
+from taskloom.core.errors import Problem, RequestError, count
 
 #: CPU workers by default: more seldom pay.
 CPU_WORKERS = 8

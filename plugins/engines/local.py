@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job, Problem, RequestError
-from taskloom.core.units import count
+from taskloom.core.errors import count
 from taskloom.plugins.engines.devices import Slot, inventory, place
 
 #: Where the system and the container count the processes that they killed because memory ran out.

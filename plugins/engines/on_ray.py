@@ -15,7 +15,7 @@ from queue import Empty
 from typing import Any
 
 from taskloom.core import ENDS, Engine, EngineError, Event, Job, TaskloomError
-from taskloom.core.units import count
+from taskloom.core.errors import count
 from taskloom.plugins.engines.ray_tasks import RayThread, Sent, stop_file
 
 #: Seconds that a cluster's address has to answer, that opening waits for the cluster, and that closing does.

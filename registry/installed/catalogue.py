@@ -25,7 +25,6 @@ from taskloom.core import (
 )
 from taskloom.core.guard import guard
 from taskloom.core.options import Place, model_of
-from taskloom.core.words import component_words, join, kind_word, show
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
 from taskloom.registry.installed.failures import Failure, Plugin, conflict, hidden_note, taken
 from taskloom.registry.installed.manager import Plugins, load_plugins
@@ -38,6 +37,7 @@ from taskloom.registry.installed.resolution import (
     name_problems,
     slots_of,
 )
+from taskloom.registry.installed.words import component_words, join, kind_word, show
 
 Resolved = tuple[dict[str, Any], list[Problem]]
 

@@ -23,8 +23,8 @@ from taskloom.core import (
 )
 from taskloom.core.guard import guard, shorten
 from taskloom.core.options import Option, options_of
-from taskloom.core.words import kind_word
 from taskloom.registry.installed.failures import BUILTIN, Plugin
+from taskloom.registry.installed.words import describe, kind_word
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
@@ -116,7 +116,13 @@ class Entry:
     def as_dict(self) -> dict[str, Any]:
         """The entry for a listing, as JSON values."""
         options = [
-            {"name": one.name, "takes": one.allowed, "required": one.required, "default": one.default, "text": one.text}
+            {
+                "name": one.name,
+                "takes": describe(one.annotation),
+                "required": one.required,
+                "default": one.default,
+                "text": one.text,
+            }
             for one in self.options.values()
         ]
         origin = {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}

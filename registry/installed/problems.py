@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from taskloom.core.errors import Problem, unknown
 from taskloom.core.options import Options
 from taskloom.core.specs import ComponentSpec
-from taskloom.core.words import bare, component_words, describe, join, keys_of, kind_word, refusal, show
+from taskloom.registry.installed.words import bare, component_words, describe, join, keys_of, kind_word, refusal, show
 
 #: Where the error of a component inside an option keeps that component's own problems.
 INNER = "problems"

@@ -5,8 +5,8 @@ from typing import Any
 
 from taskloom.core import Component, GradientCombiner, Problem, Sampler, TaskloomError, unknown
 from taskloom.core.guard import guard
-from taskloom.core.words import join, kind_word
 from taskloom.registry.installed.task import Task
+from taskloom.registry.installed.words import join, kind_word
 
 _TASK_PARTS = ("data", "head", "loss", "metric")
 _STAGE_PARTS = ("sampler", "combiner")

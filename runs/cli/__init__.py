@@ -19,7 +19,6 @@ try:
     import click
 
     from taskloom.core.errors import TaskloomError, unknown
-    from taskloom.core.visible import visible
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.common import take_stdout
     from taskloom.runs.cli.explain import explain
@@ -32,6 +31,7 @@ try:
     from taskloom.runs.cli.schema import schema
     from taskloom.runs.cli.table import table
     from taskloom.runs.cli.validate import validate
+    from taskloom.runs.show.visible import visible
 except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything could handle it
     print("Interrupted.", file=sys.stderr)
     raise SystemExit(INTERRUPTED) from None

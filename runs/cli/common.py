@@ -12,10 +12,10 @@ import click
 from tabulate import tabulate
 
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
-from taskloom.core.visible import one_line, visible
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, GridRecord
 from taskloom.runs.show.render import FORMATS
+from taskloom.runs.show.visible import one_line, visible
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskloom.core.errors import RegistryError, RequestError
-from taskloom.core.visible import one_line
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import (
     json_option,
@@ -24,6 +23,7 @@ from taskloom.runs.cli.common import (
 )
 from taskloom.runs.cli.lookup import unknown_row
 from taskloom.runs.cli.overriding import override_options
+from taskloom.runs.show.visible import one_line
 
 if TYPE_CHECKING:
     from taskloom.registry.results.records import CellRecord, PastRow

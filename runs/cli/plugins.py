@@ -137,8 +137,8 @@ def _find(
 
 def _unknown(catalogue: "Catalogue", name: str, kind: str | None) -> Exception:
     from taskloom.core.errors import Problem, RequestError, unknown
-    from taskloom.core.words import kind_word
     from taskloom.registry.installed.failures import hidden_note
+    from taskloom.registry.installed.words import kind_word
 
     names = {entry.name for entry in catalogue.entries if kind in (None, entry.kind)}
     if kind is None:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import EngineError
-from taskloom.core.units import count
-from taskloom.core.visible import visible
+from taskloom.core.errors import EngineError, count
 from taskloom.registry.results.errors import HeldUpError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.tables import table_of
@@ -32,6 +30,7 @@ from taskloom.runs.cli.engine_options import checked_engine, engine_options
 from taskloom.runs.cli.overriding import override_options
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
 from taskloom.runs.show.render import failures_summary, render
+from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.runs.driver.loop import Outcome

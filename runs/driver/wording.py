@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from taskloom.core.errors import count
 from taskloom.core.events import Event
-from taskloom.core.units import count, duration, figures, memory, out_of_memory
 
 
 def log_line(event: Event, spec: Mapping[str, Any], moment: datetime | None = None) -> str | None:
@@ -110,3 +110,49 @@ def format_reason(status: str, reason: str | None) -> str:
     """The reason for a state on one line; of a cell that ran out of memory it says so."""
     text = " ".join((reason or "").split())
     return out_of_memory(text) if status == "oom" else text
+
+
+def figures(values: Mapping[str, float]) -> str:
+    """Names with their figures.
+
+    >>> figures({"sst": 0.41249, "overall": 0.5})
+    'sst 0.412 overall 0.500'
+    """
+    return " ".join(f"{name} {value:.3f}" for name, value in values.items()) or "nothing"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> duration(8.31), duration(75), duration(3 * 3600 + 120), duration(50 * 3600)
+    ('8.3 s', '1 min 15 s', '3 h 2 min', '2 d 2 h')
+    """
+    if round(seconds, 1) < 60:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def memory(size: float) -> str:
+    """Bytes as a person says them.
+
+    >>> memory(5 * 2**10), memory(412.4 * 2**20), memory(1.5 * 2**30)
+    ('5 KiB', '412 MiB', '1.5 GiB')
+    """
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
+    return f"{size / 2**20:.0f} MiB" if size < 1000 * 2**20 else f"{size / 2**30:.1f} GiB"
+
+
+def out_of_memory(reason: str) -> str:
+    """The reason of a cell that ran out of memory, which says so once.
+
+    >>> out_of_memory("out of memory with 1 example of task 'sst' at a time"), out_of_memory("MemoryError")
+    ("out of memory with 1 example of task 'sst' at a time", 'out of memory: MemoryError')
+    """
+    if "out of memory" in reason.lower():
+        return reason
+    return f"out of memory: {reason}" if reason else "out of memory"

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
 from taskloom.core.guard import guard
-from taskloom.core.words import kind_word, show
+from taskloom.registry.installed.words import kind_word, show
 from taskloom.runs.grid.build import make
 from taskloom.runs.grid.overrides import Overrides
 

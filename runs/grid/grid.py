@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
-from taskloom.core.words import show
 from taskloom.registry.installed.manager import packaged_grids
 from taskloom.registry.installed.problems import problems_of
+from taskloom.registry.installed.words import show
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]

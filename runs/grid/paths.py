@@ -3,7 +3,7 @@
 from typing import Any
 
 from taskloom.core.errors import unknown
-from taskloom.core.words import show
+from taskloom.registry.installed.words import show
 
 
 class PathError(ValueError):

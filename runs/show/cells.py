@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tabulate import tabulate
 
-from taskloom.core.units import count, duration, memory
-from taskloom.core.visible import one_line, visible
+from taskloom.core.errors import count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import STATES, CellState, counted
-from taskloom.runs.driver.wording import format_reason, format_scores
+from taskloom.runs.driver.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.show.progress import can_redraw
+from taskloom.runs.show.visible import one_line, visible
 
 if TYPE_CHECKING:
     from rich.table import Table

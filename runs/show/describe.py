@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from taskloom.core.words import kind_word
+from taskloom.registry.installed.words import describe, kind_word
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -28,7 +28,7 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
     example = entry.docstring.example
     if isinstance(example, dict) and example.get("name") != entry.name:
         return {"base": example}
-    required = {option.name: f"<{option.allowed}>" for option in entry.options.values() if option.required}
+    required = {option.name: f"<{describe(option.annotation)}>" for option in entry.options.values() if option.required}
     component = example or ({"name": entry.name, **required} if required else entry.name)
     if entry.kind == "encoder":
         return {"base": {"encoder": component}}
@@ -58,7 +58,7 @@ def describe_component(catalogue: "Catalogue", entry: "Entry") -> str:
     options = [
         (
             option.name,
-            option.allowed,
+            describe(option.annotation),
             "(required)" if option.required else json.dumps(option.default, ensure_ascii=False),
             option.text,
         )

@@ -12,9 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from taskloom.core.events import ENDS, Event
-from taskloom.core.units import duration
-from taskloom.core.visible import one_line, visible
-from taskloom.runs.driver.wording import format_event, format_progress
+from taskloom.runs.driver.wording import duration, format_event, format_progress
+from taskloom.runs.show.visible import one_line, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -20,12 +20,11 @@ from typing import Any
 
 from tabulate import tabulate
 
-from taskloom.core.errors import unknown
-from taskloom.core.units import count
-from taskloom.core.visible import one_line, visible
+from taskloom.core.errors import count, unknown
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.analysis.tables import Table, TableRow
 from taskloom.runs.driver.wording import format_state
+from taskloom.runs.show.visible import one_line, visible
 
 FORMATS = ("plain", "github", "latex", "html", "csv", "json")
 #: More reasons than this are counted; ``taskloom cells`` and the json format have them all.
