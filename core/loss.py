@@ -54,6 +54,6 @@ class Loss(nn.Module, Component, ABC):
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         """Called after each epoch (counted from 1) with the task's dev metric."""
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Those parts of its state that are worth a curve, by name; recorded after each epoch."""
         return {}

@@ -155,7 +155,7 @@ class Trial:
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """What the loss reports after an epoch of training."""
         self.loss.epoch_ended(epoch=epoch, score=0.7 / epoch + 0.1 * (epoch % 2))
-        return self.loss.figures()
+        return self.loss.metrics()
 
     def _taken(self, every: Tensor, index: Tensor) -> Tensor:
         return every.view(self.case.sequences, ROWS, WIDTH)[:, index].flatten(0, 1)
@@ -360,6 +360,6 @@ def its_state_survives_saving(_: Subject, trial: Trial) -> None:
                 found, expected = second.train(epoch), first.train(epoch)
                 require_same(found, expected, f"in epoch {epoch} a restored loss gives another value")
                 figures = first.end_epoch(epoch)
-                require(second.end_epoch(epoch) == figures, f"in epoch {epoch} a restored loss gives other figures")
+                require(second.end_epoch(epoch) == figures, f"in epoch {epoch} a restored loss gives other metrics")
                 sound = all(isinstance(value, int | float) and math.isfinite(value) for value in figures.values())
-                require(sound, f"figures() should map names to finite numbers. Found {figures}.")
+                require(sound, f"metrics() should map names to finite numbers. Found {figures}.")

@@ -90,7 +90,7 @@ class DynamicMargin(PairLoss):
             self.current[rows] = 1 - cosine.detach().double()
         return self.margins[rows]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {"margin": self.margin}
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:

@@ -94,8 +94,8 @@ class Smart(Loss):
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         self.loss.epoch_ended(epoch=epoch, score=score)
 
-    def figures(self) -> dict[str, float]:
-        return self.loss.figures()
+    def metrics(self) -> dict[str, float]:
+        return self.loss.metrics()
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         total: Tensor = self.loss(prediction, target)

@@ -69,8 +69,8 @@ class Total(Loss):
         total: Tensor = sum(terms[1:], terms[0])
         return total
 
-    def figures(self) -> dict[str, float]:
-        return {f"{loss.name}.{name}": value for loss in self.parts for name, value in loss.figures().items()}
+    def metrics(self) -> dict[str, float]:
+        return {f"{loss.name}.{name}": value for loss in self.parts for name, value in loss.metrics().items()}
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         for loss in self.parts:

@@ -186,7 +186,7 @@ def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
             run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
         state.combiner.epoch_ended(epoch=epoch, losses=losses)
     every = {**scores, "overall": overall(scores, run.tasks, spec["overall"])} if scores else {}
-    figures = {name: run.model.loss(name).figures() for name in spec["stages"][index]["tasks"]}
+    metrics = {name: run.model.loss(name).metrics() for name in spec["stages"][index]["tasks"]}
     if index == len(spec["stages"]) - 1:
         run.keep_best(epoch, every, predicted)
     run.report(
@@ -196,7 +196,7 @@ def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
         step=state.step,
         losses=losses,
         scores=every,
-        metrics={name: values for name, values in figures.items() if values},
+        metrics={name: values for name, values in metrics.items() if values},
         seconds=run.seconds,
         memory=peak_memory(),
     )
