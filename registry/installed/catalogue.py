@@ -24,10 +24,10 @@ from taskloom.core import (
     unknown,
 )
 from taskloom.core.guard import guard
-from taskloom.core.options import Place, model_of
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
 from taskloom.registry.installed.failures import Failure, Plugin, conflict, hidden_note, taken
 from taskloom.registry.installed.manager import Plugins, load_plugins
+from taskloom.registry.installed.options import Place, model_of
 from taskloom.registry.installed.problems import INNER, problems_of
 from taskloom.registry.installed.resolution import (
     fill_gaps,

@@ -22,8 +22,9 @@ from taskloom.core import (
     unknown,
 )
 from taskloom.core.guard import guard, shorten
-from taskloom.core.options import Option, options_of
+from taskloom.core.options import Option
 from taskloom.registry.installed.failures import BUILTIN, Plugin
+from taskloom.registry.installed.options import options_with_json_defaults
 from taskloom.registry.installed.words import describe, kind_word
 
 #: Kind → its interface, in the order of listings.
@@ -152,7 +153,7 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
         allowed = "what users type: letters, digits and any of _ . : -"
         raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
     with guard(f"{kind_word(kind)} {name!r}"):
-        options = options_of(cls)
+        options = options_with_json_defaults(cls)
         _check_attributes(interface, cls, options)
     return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from taskloom.core.errors import Problem, unknown
-from taskloom.core.options import Options
 from taskloom.core.specs import ComponentSpec
+from taskloom.registry.installed.options import Options
 from taskloom.registry.installed.words import bare, component_words, describe, join, keys_of, kind_word, refusal, show
 
 #: Where the error of a component inside an option keeps that component's own problems.

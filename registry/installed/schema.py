@@ -11,10 +11,10 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from taskloom.core.component import KIND_REF
-from taskloom.core.options import model_of
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.entries import INTERFACES, Entry
+from taskloom.registry.installed.options import model_of
 from taskloom.registry.installed.words import kind_word
 
 Schema = dict[str, Any]

@@ -16,9 +16,10 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from taskloom.core import Component, Loss, Metric, PluginError, Problem, RequestError, RunSpec, hookimpl
-from taskloom.core.options import option_texts, options_of
+from taskloom.core.options import option_texts
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
+from taskloom.registry.installed.options import options_with_json_defaults
 
 
 class Mean(Loss):
@@ -317,7 +318,7 @@ def constructor(body: str) -> type[Component]:
 )
 def test_a_constructor_that_breaks_a_rule_is_the_plugins_failure(arguments: str, message: str) -> None:
     with pytest.raises(PluginError) as caught:
-        options_of(constructor(arguments))
+        options_with_json_defaults(constructor(arguments))
     assert message in str(caught.value)
     built = catalogue_of(Mean, constructor(arguments))
     (failure,) = built.failed

@@ -1,0 +1,110 @@
+"""One pydantic model per component, made from its options: it validates them, writes them down and describes them.
+
+Values are read strictly as JSON has them: ``"3"`` is not a number and ``true`` is not 1, but 1 will do for 1.0 and 1.0
+for 1. An argument annotated with an interface (``loss: Loss``) takes a component.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_serializer
+from pydantic_core import PydanticCustomError, to_json
+
+from taskloom.core.component import Component
+from taskloom.core.errors import PluginError
+from taskloom.core.options import Option, options_of
+
+#: What becomes of a component inside an option, given its kind and what was written.
+Place = Callable[[str, Any], Any]
+_MODELS: "WeakKeyDictionary[type[Component], type[Options]]" = WeakKeyDictionary()
+_PREFIX = "option_"  # before the names of fields: a model has attributes of its own, such as "copy"
+
+
+class Options(BaseModel):
+    """A component's name and options, checked; each component has a subclass of its own (:func:`model_of`)."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], place: Place | None = None) -> "Options":
+        """The options that JSON values state; ``place`` says what becomes of the components among them."""
+        return cls.model_validate_json(_as_json(given), strict=True, context=place)
+
+    def written(self) -> dict[str, Any]:
+        """The same as JSON values, always in the same form."""
+        return self.model_dump(mode="json", by_alias=True, warnings=False)
+
+    def arguments(self) -> dict[str, Any]:
+        """The options as the constructor takes them."""
+        return {field.removeprefix(_PREFIX): value for field, value in self if field.startswith(_PREFIX)}
+
+    @field_serializer("*", mode="wrap", check_fields=False)
+    def _in_order(self, value: Any, write: Any) -> Any:
+        # A set has no order of its own, and a result's identity needs one.
+        return sorted(write(value), key=json.dumps) if isinstance(value, set | frozenset) else write(value)
+
+
+def model_of(cls: type[Component]) -> type[Options]:
+    """The model of a component's name and options, made once; ``PluginError`` if its constructor breaks a rule."""
+    if cls not in _MODELS:
+        _MODELS[cls] = _new_model(cls)
+    return _MODELS[cls]
+
+
+def _new_model(cls: type[Component]) -> type[Options]:
+    declared = options_of(cls)
+    fields: dict[str, Any] = {"name": (Literal[cls.name], ...)}
+    for name, option in declared.items():
+        default = ... if option.required else option.default
+        fields[f"{_PREFIX}{name}"] = (option.annotation, Field(default, alias=name, description=option.text or None))
+        try:
+            TypeAdapter(option.annotation)
+        except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any
+            why = f"{option.annotation}: {' '.join(str(error).partition(chr(10))[0].split())}"
+            raise PluginError(f"option {name!r} should be of a type that JSON can hold. Found {why}") from None
+    return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
+
+
+def options_with_json_defaults(cls: type[Component]) -> dict[str, Option]:
+    """The options with their defaults as JSON values; ``PluginError`` for one that a grid could not give."""
+    declared = options_of(cls)
+
+    def refused(name: str, why: str) -> PluginError:
+        return PluginError(
+            f"the default of option {name!r} cannot be written in a grid. Found {declared[name].default!r}: {why}"
+        )
+
+    def refuse_component(kind: str, given: Any) -> None:
+        raise PydanticCustomError("default", "it should be None, or left out: the option takes a component")
+
+    defaults: dict[str, Any] = {}
+    model = model_of(cls)
+    blank = model.model_construct()
+    for name in [name for name, option in declared.items() if not option.required]:
+        try:
+            defaults |= blank.model_dump(mode="json", include={f"{_PREFIX}{name}"}, by_alias=True, warnings=False)
+        except Exception as error:
+            raise refused(name, str(error).partition("\n")[0]) from None
+    try:
+        model.read({"name": cls.name, **defaults}, refuse_component)
+    except ValidationError as error:
+        for item in error.errors():
+            if item["type"] != "missing" or len(item["loc"]) > 1:
+                raise refused(str(item["loc"][0]), item["msg"]) from None
+    return {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
+
+
+def _as_json(value: Any) -> bytes:
+    return to_json(_with_integers(value), inf_nan_mode="constants")
+
+
+def _with_integers(value: Any) -> Any:
+    """A JSON value with every 1.0 written as 1, which JSON does not tell apart."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_with_integers(item) for item in value]
+    return {key: _with_integers(item) for key, item in value.items()} if isinstance(value, dict) else value
