@@ -95,7 +95,7 @@ def test_degenerate_gradients_give_a_small_update(
 @pytest.mark.parametrize(
     ("wrong", "path"),
     [
-        ({"name": "weighted", "weights": {"sst": -1.0}}, "weights"),
+        ({"name": "weighted", "weights": {"sst": -1.0}}, "weights.sst"),
         ({"name": "pcgrad", "scope": "heads"}, "scope"),
         ({"name": "gse", "second": "old"}, "second"),
         ({"name": "gradvac", "beta": 1.5}, "beta"),
