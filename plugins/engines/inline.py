@@ -64,7 +64,7 @@ class Inline(Engine):
         if at_once:  # a thread cannot be ended from outside: it is left alone until its next event
             thread.abandoned = True
             self._thread = None
-            self._events.append(Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.fence))
+            self._events.append(Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.attempt))
 
     def close(self) -> None:
         thread = self._thread

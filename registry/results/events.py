@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from taskloom.core.engine import ENDS, Event
 from taskloom.core.errors import unknown
-from taskloom.core.events import ENDS, Event
 
 #: Events that the ledger does not keep: logs are files, and progress is for who looks.
 PASSING = frozenset({"log", "progress"})

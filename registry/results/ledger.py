@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from taskloom.core.engine import Event
 from taskloom.core.errors import RegistryError, unknown
-from taskloom.core.events import Event
 from taskloom.registry.results.errors import damaged, explained
 from taskloom.registry.results.events import PASSING, is_known, now, write_event
 from taskloom.registry.results.file import FILE, TIMEOUT, MissingRegistryError, connect

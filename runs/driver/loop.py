@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from taskloom.core import ENDS, Engine, Event, Job, RegistryError, cell_log
+from taskloom.core import ENDS, Engine, Event, Job, RegistryError
+from taskloom.core.work import append_log
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import Claims, holder
 from taskloom.runs.driver.schedule import Durations, Order
@@ -123,7 +124,6 @@ class Loop:
             if job is None:
                 return
             if self._claim(job):
-                job = replace(job, fence=job.attempt)
                 self.running[job.cell] = Submitted(job, time.monotonic())
                 self.engine.submit(job)
             else:
@@ -150,7 +150,7 @@ class Loop:
 
     def _handle(self, event: Event) -> None:
         run = self.running.get(event.cell)
-        if run is None or event.fence != run.job.fence:
+        if run is None or event.attempt != run.job.attempt:
             return  # of an attempt that was given up
         run.heard, run.begun = time.monotonic(), True
         if event.what in ENDS:
@@ -167,7 +167,7 @@ class Loop:
         if not self.ledger.write(event):
             return
         if line := log_line(event, job.spec):
-            cell_log.append(self.artifacts.cell(job.cell), line)
+            append_log(self.artifacts.cell(job.cell), line)
         for problem in notify_trackers(self.plugins, event, job):
             self.listen(Event("log", event.cell, {"message": problem}))
         self.listen(event)
@@ -176,7 +176,7 @@ class Loop:
         """An attempt has ended: write down how, and do what follows."""
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
-            cell_log.append(self.artifacts.cell(job.cell), facts.pop("traceback"))
+            append_log(self.artifacts.cell(job.cell), facts.pop("traceback"))
         if run.silenced and event.what == "lost":
             facts["reason"] = run.silenced
         if event.what != "finished" and facts.get("micro_batch") is None:
@@ -209,7 +209,7 @@ class Loop:
                 self.outcome.finished += 1
                 self.durations.learn(job.spec, facts.get("seconds"))
             case "failed" | "oom":
-                self.report(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
+                self.report(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.attempt))
                 self.outcome.fail(cell, verdict.reason)
         del self.running[cell]
         self.order.learn()

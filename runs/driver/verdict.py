@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from taskloom.core.events import Event
+from taskloom.core.engine import Event
 
 #: How often a cell is tried whose worker is lost.
 ATTEMPTS = 3

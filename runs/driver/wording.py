@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from taskloom.core.events import Event
+from taskloom.core.engine import Event
 from taskloom.core.units import count, duration, figures, memory, out_of_memory
 
 
