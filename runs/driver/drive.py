@@ -10,7 +10,7 @@ from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.loop import Listen, Loop
 from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
-from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, go_on_with
+from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
 from taskloom.runs.grid.build import make
 from taskloom.runs.grid.plan import Plan, PlannedCell
 from taskloom.runs.training.checkpoint import check_folder, drop_checkpoints
@@ -112,7 +112,7 @@ def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[tupl
 
 def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:
     """A cell as a job; one that ran out of memory before goes on with the micro-batch that fitted."""
-    past = [] if new else [Attempt(str(one.how), "", one.micro_batch) for one in ledger.attempts(cell.id)]
+    past = [] if new else ledger.attempts(cell.id)
     return Job(
         cell.id,
         cell.label,
@@ -121,5 +121,5 @@ def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:
         str(ledger.folder.absolute()),  # a plugin may leave the current folder
         cell.stage_keys,
         cell.versions,
-        micro_batch=go_on_with(past, cell.spec),
+        micro_batch=next_micro_batch(past[-1].how, past[-1].micro_batch, cell.spec) if past else None,
     )

@@ -18,6 +18,7 @@ from taskloom.core import Engine, Event, Job
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results import file
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
@@ -239,7 +240,7 @@ def test_a_ledger_that_is_held_is_no_wrong_request(
     faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, registry = write_grid(tmp_path), tmp_path / "registry"
-    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "timeout", 0.3)  # type: ignore[attr-defined]
+    monkeypatch.setattr(file, "TIMEOUT", 0.3)
     Ledger.open(registry, create=True).close()
     with closing(sqlite3.connect(registry / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
