@@ -69,9 +69,9 @@ class Submitted:
     """A job that the engine has: when it last reported, and why this loop stopped it, if it did."""
 
     job: Job
-    heard: float
+    last_event: float
     begun: bool = False  # it has reported something
-    silenced: str = ""
+    stop_reason: str = ""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Loop:
                 self._submit()
                 for event in self.engine.poll(PULSE):
                     self._handle(event)
-                self._end_silent()
+                self._stop_silent()
                 self._retry_waiting()
         except RegistryError:
             self._wind_down()
@@ -163,7 +163,7 @@ class Loop:
         run = self.running.get(event.cell)
         if run is None or event.attempt != run.job.attempt:
             return  # of an attempt that was given up
-        run.heard, run.begun = time.monotonic(), True
+        run.last_event, run.begun = time.monotonic(), True
         if event.what in ENDS:
             self._end(run, event)
             return
@@ -188,8 +188,8 @@ class Loop:
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
             append_log(self.artifacts.cell(job.cell), facts.pop("traceback"))
-        if run.silenced and event.what == "lost":
-            facts["reason"] = run.silenced
+        if run.stop_reason and event.what == "lost":
+            facts["reason"] = run.stop_reason
         if event.what != "finished" and facts.get("micro_batch") is None:
             facts["micro_batch"] = job.micro_batch
         event = replace(event, facts=facts)
@@ -241,17 +241,17 @@ class Loop:
                 self.stop.say(texts[asked - 1])
             self.engine.stop(at_once=asked > 1)
 
-    def _end_silent(self) -> None:
+    def _stop_silent(self) -> None:
         """Stop the cells that have reported nothing for too long."""
         if self.timeout is None:
             return
         now = time.monotonic()
         for cell, run in self.running.items():
             if not run.begun and self.engine.queued(cell):
-                run.heard = now
+                run.last_event = now
             limit = self.timeout if run.begun else max(self.timeout, START)
-            if now - run.heard > limit and not run.silenced:
-                run.silenced = f"said nothing for {limit:g} s (--timeout)"
+            if now - run.last_event > limit and not run.stop_reason:
+                run.stop_reason = f"said nothing for {limit:g} s (--timeout)"
                 self.engine.stop(cell, at_once=True)
 
     def _retry_waiting(self) -> None:

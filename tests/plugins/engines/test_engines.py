@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from taskloom.core import ENDS, Engine, Event, Job, RequestError
+from taskloom.plugins.engines import inline as inline_engine
 from taskloom.plugins.engines import local as local_engine
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
@@ -328,7 +329,22 @@ def test_a_system_without_process_groups_is_referred_to_the_other_engine(monkeyp
         Local().check()
 
 
-def test_an_abandoned_thread_is_not_heard(inline: Watched) -> None:
+def test_a_cell_that_hangs_in_this_process_fails_soon_when_it_is_tried_again(
+    inline: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hung thread still has the cell: whoever trains it next would wait for its lock."""
+    monkeypatch.setattr(inline_engine, "GRACE", 0.1)
+    inline.submit("hang", attempt=1)
+    inline.until("started", "hang")
+    inline.engine.stop("hang", at_once=True)
+    assert inline.end("hang").what == "lost"
+    inline.events.clear()
+    inline.submit("hang", attempt=2)
+    assert (inline.end("hang").what, inline.end("hang").attempt) == ("failed", 2)
+    assert "`--engine local`" in inline.end("hang").facts["reason"]
+
+
+def test_events_of_an_abandoned_thread_are_dropped(inline: Watched) -> None:
     inline.submit("deaf", attempt=3)
     inline.until("progress", "deaf")
     inline.engine.stop(at_once=True)

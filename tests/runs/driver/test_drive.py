@@ -168,7 +168,8 @@ def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how:
 
 
 def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
-    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), attempts=3, timeout=1.0)
+    local = Local(workers=1, devices="cpu", threads=1)
+    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), local, attempts=3, timeout=1.0)
     outcome = run()
     assert (outcome.finished, outcome.failed) == (1, 1)
     assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 1 s (--timeout)"
