@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from taskloom.core.data import Labels as Labels
     from taskloom.core.data import Split as Split
     from taskloom.core.encoder import Encoder as Encoder
+    from taskloom.core.engine import ENDS as ENDS
     from taskloom.core.engine import Emit as Emit
     from taskloom.core.engine import Engine as Engine
+    from taskloom.core.engine import Event as Event
+    from taskloom.core.engine import Job as Job
     from taskloom.core.engine import Work as Work
     from taskloom.core.errors import DataError as DataError
     from taskloom.core.errors import EngineError as EngineError
@@ -32,9 +35,6 @@ if TYPE_CHECKING:
     from taskloom.core.errors import TrainingError as TrainingError
     from taskloom.core.errors import WeightsError as WeightsError
     from taskloom.core.errors import unknown as unknown
-    from taskloom.core.events import ENDS as ENDS
-    from taskloom.core.events import Event as Event
-    from taskloom.core.events import Job as Job
     from taskloom.core.gradients import Gradients as Gradients
     from taskloom.core.gradients import combine_gradients as combine_gradients
     from taskloom.core.gradients import densify_gradients as densify_gradients

@@ -1,16 +1,64 @@
-"""Engines: where the cells of a plan are executed."""
+"""Engines: where the cells of a plan are executed, and what travels there and back: jobs one way, events the other."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from taskloom.core.component import Component
-from taskloom.core.events import Event, Job
+
+#: The events that end a job: every submitted job gives exactly one of them, as its last.
+ENDS = frozenset({"finished", "failed", "interrupted", "oom", "lost"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell to be run: its identity, its resolved specification, and the registry's folder.
+
+    ``stage_keys`` are the identities of what its stages hand on, the last one excepted; ``versions`` those of
+    the distributions whose components it uses. ``micro_batch`` is the most examples of one task at a time, after the
+    cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1; events carry it, so that those of an
+    attempt that was given up are not mistaken for its successor's.
+    """
+
+    cell: str
+    label: str
+    seed: int
+    spec: dict[str, Any]
+    folder: str
+    stage_keys: Sequence[str] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    micro_batch: int | None = None
+    attempt: int = 1
+
+    def cell_folder(self) -> Path:
+        """The folder of the cell's files; made if it is not there."""
+        folder = Path(self.folder, "cells", self.cell)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a cell. Workers emit events and only the driver writes them down.
+
+    ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch`` or ``stage``, and at the end one of
+    ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
+    stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, reason) or ``lost`` (reason: the
+    worker died, hung or was stopped; only engines say that). ``facts`` hold the figures as JSON values. ``attempt``
+    is the job's. A resumed cell reports its earlier epochs and stages again, with the fact ``retold``; only what the
+    ledger had missed is passed on.
+    """
+
+    what: str
+    cell: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 0
 
 
 class Emit(Protocol):
-    """How a cell reports, and hears that it should stop."""
+    """How a cell reports, and learns that it should stop."""
 
     def __call__(self, event: Event) -> None:
         """Pass an event on to the driver."""
@@ -30,7 +78,8 @@ class Engine(Component, ABC):
     The driver, one thread, calls ``check``, ``open``, then ``submit`` while something is ``free`` and ``poll`` for
     events, and ``close`` at the end. Every submitted job ends with exactly one event of ``ENDS``: a failure of the
     work, or the death of what ran it, never stops the other jobs and is never an exception here. Jobs and events
-    travel as JSON; ``taskloom.core.perform`` does the worker's part.
+    are plain data: ``vars(job)`` as JSON is a job again by ``Job(**value)``. ``taskloom.core.perform`` does the
+    worker's part.
     """
 
     kind: ClassVar[str] = "engine"

@@ -1,21 +1,25 @@
-"""The worker's part of an engine: find the work, do it, and end with exactly one ending event."""
+"""The worker's part of an engine: find the work, do it, end with exactly one ending event; and the cell's log.
+
+A cell's ``log.txt`` has what its worker and plugins print, its story, and why it failed. Its size is bounded.
+"""
 
 import errno
+import os
 import signal
-import sys
 import threading
 import traceback
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from taskloom.core import cell_log
-from taskloom.core.engine import Emit, Work
+from taskloom.core.engine import ENDS, Emit, Event, Job, Work
 from taskloom.core.errors import OutOfMemory, TaskloomError
-from taskloom.core.events import ENDS, Event, Job
 
+#: Bytes at which a log is moved to ``log-old.txt``, replacing what was there.
+LOG_LIMIT = 4 << 20
+LOG, OLD_LOG = "log.txt", "log-old.txt"
 #: How the names of threads begin that run a cell in this process.
 CELL_THREAD = "cell "
 
@@ -27,32 +31,13 @@ def find_work(name: str) -> Work:
     'find_work'
     """
     module, _, function = name.partition(":")
-    if not module or not function:
-        raise ValueError(f'work should be "module:function". Found {name!r}.')
-    found = getattr(import_module(module), function)
-    assert callable(found)
-    return found  # type: ignore[no-any-return]
-
-
-def logged_work(name: str, threads: int) -> Work:
-    """The work of that name for a worker process: torch has so many threads, and prints go to the cell's log."""
-
-    def work(job: Job, emit: Emit) -> None:
-        with cell_log.redirected(job.cell_folder()):
-            function = find_work(name)  # here, so that an error in its import is the cell's
-            if "torch" in sys.modules:
-                import torch
-
-                torch.set_num_threads(threads)
-            function(job, emit)
-
-    return work
+    return cast(Work, getattr(import_module(module), function))
 
 
 def perform(work: Work, job: Job, emit: Emit) -> None:
     """Run ``work(job, emit)``; whatever it raises becomes the one event that ends the job.
 
-    Every event gets the job's fence, and the cell's log is kept within its bound. Nothing is passed on after the end.
+    Every event gets the job's attempt, and the cell's log is kept within its bound. Nothing is passed on after the end.
     An exception becomes ``oom`` if memory ran out and ``failed`` otherwise, with the reason and the traceback;
     ``disk_full`` says that the disk is full. ``SystemExit`` is a failure like any other. A component that changes the
     current folder does so for its own job. Raises only what ``emit`` itself raises, and Ctrl-C.
@@ -71,7 +56,7 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
 
 
 class _Reports:
-    """An ``Emit`` that adds the fence, and knows whether the job has ended."""
+    """An ``Emit`` that adds the attempt, and knows whether the job has ended."""
 
     def __init__(self, job: Job, emit: Emit) -> None:
         self.ended = False
@@ -79,8 +64,8 @@ class _Reports:
 
     def __call__(self, event: Event) -> None:
         if not self.ended:
-            cell_log.rotate(Path(self._job.folder, "cells", self._job.cell))
-            self._emit(replace(event, fence=self._job.fence))
+            rotate_log(Path(self._job.folder, "cells", self._job.cell))
+            self._emit(replace(event, attempt=self._job.attempt))
             self.ended = event.what in ENDS
 
     @property
@@ -144,3 +129,23 @@ def is_ctrl_c(error: BaseException) -> bool:
         and threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
+
+
+def append_log(folder: Path, text: str) -> None:
+    """Add text to a cell's log, or nothing if the disk is full: that must not hide what went wrong."""
+    with suppress(OSError), (folder / LOG).open("a", encoding="utf-8", errors="replace") as log:
+        log.write(text if text.endswith("\n") else text + "\n")
+
+
+def rotate_log(folder: Path, limit: int = LOG_LIMIT) -> None:
+    """Move the end of a log that is larger than the limit to ``log-old.txt``; called at every event of a cell.
+
+    The file is emptied, never renamed: every process that has it open continues in the same log.
+    """
+    with suppress(OSError):
+        if (folder / LOG).stat().st_size > limit:
+            with (folder / LOG).open("r+b") as log:
+                log.seek(-limit, os.SEEK_END)
+                end = log.read()
+                log.truncate(0)
+            (folder / OLD_LOG).write_bytes(end)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from taskloom.core.engine import Emit, Engine
-from taskloom.core.events import ENDS, Event, Job
+from taskloom.core.engine import ENDS, Emit, Engine, Event, Job
 from taskloom.core.testing.law import law
 from taskloom.core.testing.require import given, require
 from taskloom.core.testing.subjects import RAISED, Subject
@@ -105,7 +104,7 @@ def _opened(subject: Subject, session: Session) -> Iterator[Engine]:
 
 
 def _submit(engine: Engine, session: Session, cell: str, do: str) -> None:
-    job = Job(cell, f"row {cell}", 0, {"do": do}, session.folder, fence=11 + len(session.jobs))
+    job = Job(cell, f"row {cell}", 0, {"do": do}, session.folder, attempt=11 + len(session.jobs))
     session.jobs[cell] = job
     engine.submit(job)
 
@@ -230,12 +229,12 @@ def events_of_a_job_come_in_order_and_whole(subject: Subject, cell: str) -> None
 
 
 @law("engine")
-def events_carry_the_fence_of_their_job(subject: Subject) -> None:
+def events_carry_the_attempt_of_their_job(subject: Subject) -> None:
     for session in (_sound(_mixed(subject)), _sound(_stopped(subject))):
         for event in session.events:
-            fence = session.jobs[event.cell].fence if event.cell in session.jobs else event.fence
-            with given(f"a job of fence {fence}"):
-                require(event.fence == fence, f"its event {event.what!r} has {event.fence}")
+            attempt = session.jobs[event.cell].attempt if event.cell in session.jobs else event.attempt
+            with given(f"a job of attempt {attempt}"):
+                require(event.attempt == attempt, f"its event {event.what!r} has {event.attempt}")
 
 
 @law("engine")

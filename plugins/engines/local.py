@@ -82,10 +82,10 @@ class Local(Engine):
         except OSError as error:  # no file descriptors, processes or memory left: the present workers go on
             self._max_workers = max(1, len(self._workers))
             reason = f"no worker process could be started: {error.strerror or error}"
-            self._events.append(Event("lost", job.cell, {"reason": reason}, job.fence))
+            self._events.append(Event("lost", job.cell, {"reason": reason}, job.attempt))
             return
         worker.job = job
-        worker.send(job.as_json())
+        worker.send(vars(job))
 
     def poll(self, seconds: float) -> list[Event]:
         ready = wait([worker.connection for worker in self._workers], 0 if self._events else seconds)
@@ -127,7 +127,7 @@ class Local(Engine):
             try:
                 if not worker.connection.poll():
                     break
-                event = Event.of_json(json.loads(worker.connection.recv_bytes()))
+                event = Event(**json.loads(worker.connection.recv_bytes()))
             except (EOFError, OSError):
                 self._remove(worker)
                 return
@@ -198,8 +198,8 @@ class _Worker:
         reason = self.reason or describe_death(code, self.process.pid)
         if not self.reason and code == -signal.SIGKILL and kernel_kills() > self.kernel_kills:
             facts = {"reason": f"{reason}: the system ran out of memory", "micro_batch": job.micro_batch, "task": None}
-            return Event("oom", job.cell, facts, job.fence)
-        return Event("lost", job.cell, {"reason": reason}, job.fence)
+            return Event("oom", job.cell, facts, job.attempt)
+        return Event("lost", job.cell, {"reason": reason}, job.attempt)
 
 
 def kernel_kills() -> int:

@@ -87,7 +87,7 @@ class Ray(Engine):
         wants = self._wants(job.spec)
         if not any(all(node.get(what, 0) >= amount for what, amount in wants.items()) for node in self._thread.nodes):
             reason = f"asks for {_in_words(wants)} in its resources; no node of the Ray cluster has that much"
-            self._events.append(Event("failed", job.cell, {"reason": reason}, job.fence))
+            self._events.append(Event("failed", job.cell, {"reason": reason}, job.attempt))
             return
         self._smallest = {what: min(amount, self._smallest.get(what, amount)) for what, amount in wants.items()}
         stop_file(job).unlink(missing_ok=True)
@@ -121,7 +121,7 @@ class Ray(Engine):
             sent.cancelled = True
             del self._cells[job.cell]
             how, facts = ("lost", {"reason": "stopped at once"}) if at_once else ("interrupted", {})
-            self._events.append(Event(how, job.cell, facts, job.fence))
+            self._events.append(Event(how, job.cell, facts, job.attempt))
 
     def close(self) -> None:
         if self._thread is not None:

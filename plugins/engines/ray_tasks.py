@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import ENDS, Event, Job
-from taskloom.core.work import CELL_THREAD, logged_work
+from taskloom.core import ENDS, Event, Job, reason_of
+from taskloom.core.guard import shorten
+from taskloom.core.work import CELL_THREAD
 from taskloom.plugins.engines.inline import CellThread
+from taskloom.plugins.engines.worker import logged_work
 
 #: Seconds between two looks for the file that asks a cell to stop, if it reports nothing.
 LOOK = 0.5
@@ -26,7 +28,7 @@ BEGUN: dict[str, Any] = {}
 
 def stop_file(job: Job) -> Path:
     """The file that asks an attempt to write a checkpoint and end."""
-    return job.cell_folder() / f"stop-{job.fence}"
+    return job.cell_folder() / f"stop-{job.attempt}"
 
 
 def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str, Any]]:
@@ -35,7 +37,7 @@ def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str,
     import ray
 
     worker = {"worker": f"ray:{ray.get_runtime_context().get_node_id()[:8]}", "pid": os.getpid()}
-    thread = CellThread(logged_work(work, threads), Job.of_json(job))
+    thread = CellThread(logged_work(work, threads), Job(**job))
     thread.start()
     event = None
     while event is None or event.what not in ENDS:
@@ -44,7 +46,7 @@ def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str,
             event = thread.events.get(timeout=LOOK)
             if event.what in ("started", "resumed"):
                 event.facts.update(worker)
-            yield event.as_json()
+            yield vars(event)
 
 
 @dataclass(eq=False)
@@ -99,7 +101,7 @@ class RayThread(threading.Thread):
             self._look()
             self.has_gpus = any(node.get("GPU") for node in self.nodes)
         except (Exception, SystemExit) as error:  # Ray gives up in many ways
-            self.trouble = _in_a_line(error)
+            self.trouble = shorten(reason_of(error))
             return
         finally:
             self.answered = time.monotonic()
@@ -110,7 +112,7 @@ class RayThread(threading.Thread):
                 self._exchange()
                 self.answered = time.monotonic()
             except Exception as error:  # perhaps it answers the next time
-                self.trouble = _in_a_line(error)
+                self.trouble = shorten(reason_of(error))
                 time.sleep(PULSE)
         for stream in self._streams:
             ray.cancel(stream, force=True)
@@ -157,9 +159,9 @@ class RayThread(threading.Thread):
             name=f"taskloom {job.cell[:12]}",
         )
         try:
-            stream = task.remote(self._work_name, job.as_json(), max(1, int(cpus)))
+            stream = task.remote(self._work_name, vars(job), max(1, int(cpus)))
         except Exception as error:  # 1.5 GPUs, say
-            self.events.put((sent, Event("failed", job.cell, {"reason": _in_a_line(error)}, job.fence)))
+            self.events.put((sent, Event("failed", job.cell, {"reason": shorten(reason_of(error))}, job.attempt)))
         else:
             self._streams[stream] = sent
 
@@ -171,17 +173,12 @@ def next_event(stream: Any, job: Job) -> Event | None:
     known = {"NodeDiedError": "its Ray node died", "WorkerCrashedError": "its Ray worker died"}
     try:
         found = ray.get(next(stream))
-        return None if found == BEGUN else Event.of_json(found)
+        return None if found == BEGUN else Event(**found)
     except StopIteration:
         reason = "its task ended without saying how"
     except ray.exceptions.OutOfMemoryError:
         reason = "Ray ended its worker because memory ran out"
-        return Event("oom", job.cell, {"reason": reason, "micro_batch": job.micro_batch, "task": None}, job.fence)
+        return Event("oom", job.cell, {"reason": reason, "micro_batch": job.micro_batch, "task": None}, job.attempt)
     except ray.exceptions.RayError as error:
-        kind = type(error).__name__
-        reason = known.get(kind, f"{kind}: {_in_a_line(error)}")
-    return Event("lost", job.cell, {"reason": reason}, job.fence)
-
-
-def _in_a_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__
+        reason = known.get(type(error).__name__) or shorten(reason_of(error))
+    return Event("lost", job.cell, {"reason": reason}, job.attempt)

@@ -14,11 +14,13 @@ import queue
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from taskloom.core import Event, Job, perform
-from taskloom.core.work import logged_work
+from taskloom.core import Emit, Event, Job, Work, find_work, perform
+from taskloom.core.work import LOG
 
 #: Exit code of a forked copy of a worker that tried to continue the cell.
 COPY = 4
@@ -42,7 +44,7 @@ class Driver:
 
     def __call__(self, event: Event) -> None:
         self._refuse_copies()
-        self._connection.send_bytes(json.dumps(event.as_json()).encode())
+        self._connection.send_bytes(json.dumps(vars(event)).encode())
 
     def _refuse_copies(self) -> None:
         if self._connection.closed:  # by `_separate_copies`: this is a copy that came back into the training
@@ -54,7 +56,7 @@ class Driver:
                 message = json.loads(self._connection.recv_bytes())
                 self._stop_asked = message == "stop"
                 if not self._stop_asked:
-                    self.jobs.put(Job.of_json(message))
+                    self.jobs.put(Job(**message))
         os.killpg(0, signal.SIGKILL)  # this process too
 
 
@@ -72,6 +74,47 @@ def main() -> None:
     function = logged_work(work, int(threads))
     while True:
         perform(function, driver.jobs.get(), driver)
+
+
+def logged_work(name: str, threads: int) -> Work:
+    """The work of that name for a worker process: torch has so many threads, and prints go to the cell's log."""
+
+    def work(job: Job, emit: Emit) -> None:
+        with redirect_output(job.cell_folder()):
+            function = find_work(name)  # here, so that an error in its import is the cell's
+            if "torch" in sys.modules:
+                import torch
+
+                torch.set_num_threads(threads)
+            function(job, emit)
+
+    return work
+
+
+@contextmanager
+def redirect_output(folder: Path) -> Iterator[None]:
+    """Send what this process prints to a cell's log, what C libraries print and how a crash is described included.
+
+    Python's streams are new ones, so that a component that closes them harms nobody else.
+    """
+    try:
+        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError:  # a full disk: then what is printed is lost, not the cell
+        log = os.open(os.devnull, os.O_WRONLY)
+    before = [os.dup(1), os.dup(2)]
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    out, error = (os.fdopen(number, "w", 1, "utf-8", "replace", closefd=False) for number in (1, 2))
+    try:
+        with redirect_stdout(out), redirect_stderr(error):
+            yield
+    finally:
+        for number, stream, saved in zip((1, 2), (out, error), before, strict=True):
+            with suppress(OSError, ValueError):  # a full disk; the component has closed it
+                stream.flush()
+            os.dup2(saved, number)
+            os.close(saved)
 
 
 def _end_with_driver() -> None:

@@ -16,16 +16,16 @@ _ROOM = 2**16  # bytes that SQLite needs beside a ledger before anybody can writ
 class HeldUpError(RegistryError):
     """The registry cannot be written at present, through no fault of the request: the same one may succeed later."""
 
-    @classmethod
-    def full(cls, what: str) -> "HeldUpError":
-        """The error for what cannot be done because the disk is full."""
-        return cls(f"{what}: the disk is full. Make room and run again; what was written so far is kept.")
+
+def full_disk(what: str) -> HeldUpError:
+    """The error for what cannot be done because the disk is full."""
+    return HeldUpError(f"{what}: the disk is full. Make room and run again; what was written so far is kept.")
 
 
 def refusal(what: str, error: OSError, advice: str) -> RegistryError:
     """What the system refused and why, with advice; a full disk has its own."""
     if lacks_room(error):
-        return HeldUpError.full(f"{what} ({error.strerror})")
+        return full_disk(f"{what} ({error.strerror})")
     return RegistryError(f"{what}: {error.strerror}. {advice}")
 
 
@@ -59,38 +59,27 @@ def primary_code(error: sqlite3.Error) -> int | None:
 
 
 def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
-    match primary_code(error):
-        case None:
-            return damaged(path, "it has bytes that are not UTF-8")
-        case sqlite3.SQLITE_CORRUPT:
-            return damaged(path, error)
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return HeldUpError(
-                f"{path} is locked: another process holds it, and did not release it in time. Try again when that "
-                "process is done. If there is none, the disk may not support locks: choose a folder on another disk "
-                "with --registry."
-            )
-        case sqlite3.SQLITE_READONLY if not _may_write(path):
-            return RegistryError(
-                f"{path} can be read but not written: you lack the permission, or its disk is read-only. "
-                "Choose a folder that you may write to with --registry."
-            )
-        case sqlite3.SQLITE_CANTOPEN:
-            return RegistryError(
-                f"{path} cannot be opened. It should be a file that you may read; if {path.name}-wal is beside it, you "
-                "need permission to write to the folder as well. Copy the whole folder, or choose another --registry."
-            )
-        # Read-only although one may write: it was opened only to be read, as the disk was full.
-        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_READONLY as code:
-            if code == sqlite3.SQLITE_FULL or disk_usage(path.parent).free < _ROOM:
-                return HeldUpError.full(f"{path} cannot be written")
-            return HeldUpError(
-                f"{path} cannot be used at present: {error}. Check its disk and your quota, then run again; what was "
-                "written so far is kept."
-            )
+    code = primary_code(error)
+    may_write = access(path, W_OK) and access(path.parent, W_OK)
+    if code in (None, sqlite3.SQLITE_CORRUPT):
+        return damaged(path, error if code else "it has bytes that are not UTF-8")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return HeldUpError(
+            f"{path} is locked: another process holds it, and did not release it in time. Try again when that process "
+            "is done. If there is none, the disk may lack locks: choose a folder on another disk with --registry."
+        )
+    if code == sqlite3.SQLITE_CANTOPEN or (code == sqlite3.SQLITE_READONLY and not may_write):
+        what = "opened. It should be a file that you may read" if code == sqlite3.SQLITE_CANTOPEN else "written"
+        return RegistryError(
+            f"{path} cannot be {what}: you need permission to write to it and its folder, on a disk that is not "
+            "read-only. Copy the whole folder, or choose one that you may write to with --registry."
+        )
+    # Read-only although one may write: it was opened only to be read, as the disk was full.
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
+        if code == sqlite3.SQLITE_FULL or disk_usage(path.parent).free < _ROOM:
+            return full_disk(f"{path} cannot be written")
+        return HeldUpError(
+            f"{path} cannot be used at present: {error}. Check its disk and your quota, then run again; what was "
+            "written so far is kept."
+        )
     return RegistryError(f"{path} cannot be used as a ledger: {error}. Move it away, or choose another --registry.")
-
-
-def _may_write(path: Path) -> bool:
-    """Whether one has the permission to write a ledger, and the files beside it."""
-    return access(path, W_OK) and access(path.parent, W_OK)

@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from taskloom.core.engine import ENDS, Event
 from taskloom.core.errors import unknown
-from taskloom.core.events import ENDS, Event
-
-#: Events that the ledger does not keep: logs are files, and progress is for who looks.
-PASSING = frozenset({"log", "progress"})
 
 
 def now() -> str:
@@ -19,9 +16,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def write_event(db: sqlite3.Connection, event: Event) -> None:
-    """Write down what happened to a cell."""
+def write_event(db: sqlite3.Connection, event: Event) -> bool:
+    """Write down what happened to a cell; false if it only repeats (``retold``) an epoch or a stage that is here."""
     cell, facts = event.cell, event.facts
+    insert = f"INSERT OR {'IGNORE' if facts.get('retold') else 'REPLACE'} INTO"
     match event.what:
         case "started":  # from the beginning: what an earlier attempt reported no longer counts
             for table in ("epochs", "stages", "scores"):
@@ -33,27 +31,15 @@ def write_event(db: sqlite3.Connection, event: Event) -> None:
         case "epoch":
             figures = [json.dumps(facts.get(name, {}), default=float) for name in ("losses", "scores", "metrics")]
             values = [cell, facts["stage"], facts["epoch"], facts.get("step"), facts.get("seconds"), *figures]
-            db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            return db.execute(f"{insert} epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values).rowcount > 0
         case "stage":
             values = [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")]
-            db.execute("INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)", values)
+            return db.execute(f"{insert} stages VALUES (?, ?, ?, ?, ?)", values).rowcount > 0
         case what if what in ENDS:
             _end(db, cell, what, facts)
         case what:
-            raise ValueError(unknown("event", what, ["started", "resumed", "epoch", "stage", *ENDS, *PASSING]))
-
-
-def is_known(db: sqlite3.Connection, event: Event) -> bool:
-    """Whether an event only repeats (``retold``) an epoch or a stage that the ledger has."""
-    cell, facts = event.cell, event.facts
-    match event.what:
-        case "epoch" if facts.get("retold"):
-            found = "SELECT 1 FROM epochs WHERE cell = ? AND stage = ? AND epoch = ?"
-            return db.execute(found, [cell, facts["stage"], facts["epoch"]]).fetchone() is not None
-        case "stage" if facts.get("retold"):
-            found = "SELECT 1 FROM stages WHERE cell = ? AND stage = ?"
-            return db.execute(found, [cell, facts["index"]]).fetchone() is not None
-    return False
+            raise ValueError(unknown("event", what, ["started", "resumed", "epoch", "stage", *ENDS]))
+    return True
 
 
 def _begin(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ class MissingRegistryError(RegistryError):
         )
 
 
-def connect(folder: Path, *, create: bool, timeout: float) -> sqlite3.Connection:
+def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     """Open the ledger of a registry, or make it; every reason why that is impossible is a ``RegistryError``."""
     path = folder / FILE
     if folder.is_file():
@@ -99,35 +99,29 @@ def connect(folder: Path, *, create: bool, timeout: float) -> sqlite3.Connection
         raise refusal(what, error, "Choose a folder that you may write to with --registry.") from error
     with explained(path):
         try:
-            return _checked(_open(path, "mode=rwc" if create else "mode=rw", timeout), path, create=create)
+            return _open(path, "mode=rwc" if create else "mode=rw", create=create)
         except sqlite3.OperationalError as error:
             log = path.with_name(f"{path.name}-wal")
             if create or primary_code(error) not in _HINDERED or (log.exists() and log.stat().st_size):
                 raise
         # It cannot be written, and nobody else writes to it: then it can be read without the files beside it.
-        return _checked(_open(path, "immutable=1", timeout), path, create=False)
+        return _open(path, "immutable=1", create=False)
 
 
-def _checked(database: sqlite3.Connection, path: Path, *, create: bool) -> sqlite3.Connection:
-    """The connection, once its ledger is known to be one of this version, or is made; closed after an error."""
+def _open(path: Path, how: str, *, create: bool) -> sqlite3.Connection:
+    """A connection to a ledger that is known to be one of this version, or is made."""
+    uri = f"file:{quote(str(path.resolve()))}?{how}"
+    database = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA foreign_keys = ON")
         database.execute("PRAGMA synchronous = FULL")  # what is written outlives a power cut
-        if not _is_empty(database):
-            _check_version(database, path)
-        elif create:
+        if create and _is_empty(database):
             _make(database, path)
-        else:
-            raise MissingRegistryError(path.parent)
+        _check(database, path)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _open(path: Path, how: str, timeout: float) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path.resolve()))}?{how}"
-    return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
 
 
 def _is_empty(database: sqlite3.Connection) -> bool:
@@ -147,15 +141,14 @@ def _make(database: sqlite3.Connection, path: Path) -> None:
         lock.close()
 
 
-def _check_version(database: sqlite3.Connection, path: Path) -> None:
+def _check(database: sqlite3.Connection, path: Path) -> None:
+    if _is_empty(database):
+        raise MissingRegistryError(path.parent)
     if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
         raise RegistryError(f"{path} is a database, but not a taskloom ledger. Choose another folder with --registry.")
     found = database.execute("PRAGMA user_version").fetchone()[0]
     if found != SCHEMA:
-        from importlib.metadata import version  # slow to import, and rarely asked for
-
         raise RegistryError(
-            f"registry {path.parent} has ledger version {found}; this is taskloom {version('taskloom')}, which reads "
-            f"and writes ledger version {SCHEMA}. Use the taskloom that made it, or choose another folder with "
-            "--registry and run the grid again."
+            f"registry {path.parent} has ledger version {found}; this taskloom reads and writes ledger version "
+            f"{SCHEMA}. Use the taskloom that made it, or choose another folder with --registry and run the grid again."
         )

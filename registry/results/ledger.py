@@ -10,15 +10,15 @@ leaves whole events or none. Anything may read meanwhile. The tables (``file.py`
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from taskloom.core.engine import Event
 from taskloom.core.errors import RegistryError, unknown
-from taskloom.core.events import Event
 from taskloom.registry.results.errors import damaged, explained
-from taskloom.registry.results.events import PASSING, is_known, now, write_event
-from taskloom.registry.results.file import FILE, TIMEOUT, MissingRegistryError, connect
+from taskloom.registry.results.events import now, write_event
+from taskloom.registry.results.file import FILE, MissingRegistryError, connect
 from taskloom.registry.results.records import (
     AttemptRecord,
     CellRecord,
@@ -34,8 +34,6 @@ _CELLS = (
     "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs, "
     "(SELECT count(*) FROM attempts WHERE attempts.cell = cells.id) AS attempts FROM cells"
 )
-_ATTEMPT = "number, driver, began, ended, how, reason, micro_batch, worker, versions"
-_EPOCH = "stage, epoch, step, seconds, losses, scores, metrics"
 
 
 class Ledger:
@@ -53,12 +51,9 @@ class Ledger:
         self._database.row_factory = sqlite3.Row
 
     @classmethod
-    def open(cls, folder: str | Path, *, create: bool, timeout: float = TIMEOUT) -> "Ledger":
-        """Open the ledger in a folder; ``create`` makes folder and file where there are none.
-
-        A writer waits ``timeout`` seconds for others.
-        """
-        return cls(Path(folder), connect(Path(folder), create=create, timeout=timeout))
+    def open(cls, folder: str | Path, *, create: bool) -> "Ledger":
+        """Open the ledger in a folder; ``create`` makes folder and file where there are none."""
+        return cls(Path(folder), connect(Path(folder), create=create))
 
     @classmethod
     def find(cls, folder: str | Path) -> "Ledger | None":
@@ -80,28 +75,21 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """For writing: all of it or nothing."""
-        with explained(self.folder / FILE):
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                _roll_back(self._database)
-                raise
+        with explained(self.folder / FILE), self._database as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
         """For reading: several questions, and one state of the ledger that answers them."""
-        with explained(self.folder / FILE):
-            self._database.execute("BEGIN")
+        with explained(self.folder / FILE), self._database as db:
+            db.execute("BEGIN")
             try:
-                yield self._database
+                yield db
             except UnicodeEncodeError:  # of a question
                 raise
             except (ValueError, TypeError, LookupError) as error:  # what nobody wrote: no JSON, no number, no such cell
                 raise damaged(self.folder / FILE, f"{type(error).__name__}: {error}") from error
-            finally:
-                _roll_back(self._database)
 
     # Writing
 
@@ -137,15 +125,10 @@ class Ledger:
 
         Returns whether it is news: not so an epoch or a stage that is ``retold`` and is here already.
         """
-        if event.what in PASSING:
+        if event.what in ("log", "progress"):
             return True
         with self.transaction() as db:
-            if db.execute("SELECT 1 FROM cells WHERE id = ?", [event.cell]).fetchone() is None:
-                raise ValueError(f"event {event.what!r} is about cell {event.cell!r}, which no recorded grid has")
-            if is_known(db, event):
-                return False
-            write_event(db, event)
-        return True
+            return write_event(db, event)
 
     # Reading
 
@@ -204,13 +187,13 @@ class Ledger:
     def attempts(self, cell: str) -> tuple[AttemptRecord, ...]:
         """Every attempt at a cell, with how and why it ended."""
         with self.snapshot() as db:
-            rows = db.execute(f"SELECT {_ATTEMPT} FROM attempts WHERE cell = ? ORDER BY number", [cell])
+            rows = db.execute("SELECT * FROM attempts WHERE cell = ? ORDER BY number", [cell])
             return tuple(AttemptRecord(**_decoded(row, "versions")) for row in rows)
 
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""
         with self.snapshot() as db:
-            rows = db.execute(f"SELECT {_EPOCH} FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell])
+            rows = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell])
             return tuple(EpochRecord(**_decoded(row, "losses", "scores", "metrics")) for row in rows)
 
     def stages(self, cell: str) -> tuple[StageRecord, ...]:
@@ -245,13 +228,6 @@ class Ledger:
         return rows
 
 
-def _roll_back(database: sqlite3.Connection) -> None:
-    """Undo what was not committed. After some errors SQLite has done so already, and the first error counts."""
-    if database.in_transaction:
-        with suppress(sqlite3.Error):
-            database.execute("ROLLBACK")
-
-
 def _names(db: sqlite3.Connection) -> list[str]:
     return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
 
@@ -265,8 +241,10 @@ def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRe
 
 
 def _decoded(row: sqlite3.Row, *names: str) -> dict[str, Any]:
-    """A row as a dictionary, with what its JSON columns stand for."""
-    return {**dict(row), **{name: json.loads(row[name]) for name in names}}
+    """A row as a dictionary, with what its JSON columns stand for, and without the cell that it belongs to."""
+    values = {**dict(row), **{name: json.loads(row[name]) for name in names}}
+    values.pop("cell", None)
+    return values
 
 
 def _number(value: float | None) -> float:

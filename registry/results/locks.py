@@ -40,14 +40,10 @@ class Lock:
         _locks.add(self)
 
     def take(self, *, shared: bool = False, wait: bool = False) -> bool:
-        """Lock it, alone or ``shared``; false if others have it, unless one is to ``wait`` for them.
-
-        Who has it alone writes down which process that is.
-        """
+        """Lock it, alone or ``shared``, and write down who has; false if others have it, unless one is to ``wait``."""
         try:
             _lock(self._file, shared=shared, wait=wait)
-            if not shared:
-                os.lseek(self._file, 0, os.SEEK_SET)
+            os.lseek(self._file, 0, os.SEEK_SET)
             os.write(self._file, f"{os.getpid():<10}\n".encode())  # always as long: nobody reads half of it
         except BlockingIOError:
             return False

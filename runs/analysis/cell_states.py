@@ -9,7 +9,7 @@ from typing import Any
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import holder
-from taskloom.registry.results.records import AttemptRecord, CellRecord, GridRecord
+from taskloom.registry.results.records import CellRecord, GridRecord
 
 #: Every state that a cell can be in, the most urgent first.
 STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
@@ -93,7 +93,12 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
         return CellState(grid, label, seed, cell, "planned", cell.reason)
     attempts, epochs = ledger.attempts(cell.id), ledger.epochs(cell.id)
     last = attempts[-1] if attempts else None
-    state, reason = _judged(cell, driver, last)
+    if driver is not None:
+        state, reason = "running", None
+    elif cell.status == "running":
+        state, reason = "interrupted", GONE
+    else:
+        state, reason = cell.status, cell.reason or (last.reason if last else None)
     score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
     seconds = epochs[-1].seconds if epochs else None
     if state == "running" and last is not None and last.ended is None:
@@ -118,15 +123,6 @@ def _shared(ledger: Ledger, cell: CellRecord) -> int:
     stages = cell.spec.get("stages", ())
     done = ledger.stages(cell.id) if len(stages) > 1 else ()
     return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
-
-
-def _judged(cell: CellRecord, driver: int | None, last: AttemptRecord | None) -> tuple[str, str | None]:
-    """A cell's state and why it is in it."""
-    if driver is not None:
-        return "running", None
-    if cell.status == "running":
-        return "interrupted", GONE
-    return cell.status, cell.reason or (last.reason if last else None)
 
 
 def counted(states: Sequence[CellState]) -> str:

@@ -106,7 +106,7 @@ def note_left_out(failures: "Sequence[Failure]") -> None:
 
 def strict_end(catalogue: "Catalogue") -> int:
     """The minimum exit code of a completed run: 1 with ``--strict-plugins`` if a tracker raised, else 0."""
-    from taskloom.runs.driver.track import broken_trackers
+    from taskloom.runs.driver.loop import broken_trackers
 
     failures = broken_trackers(catalogue.plugins) if strict() else []
     for failure in failures:

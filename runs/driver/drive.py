@@ -10,9 +10,9 @@ from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.loop import Listen, Loop
 from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
-from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, go_on_with
+from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
 from taskloom.runs.grid.build import make
-from taskloom.runs.grid.plan import Plan, PlannedCell
+from taskloom.runs.grid.plan import Plan
 from taskloom.runs.training.checkpoint import check_folder, drop_checkpoints
 
 if TYPE_CHECKING:
@@ -49,18 +49,7 @@ def run_plan(
     if not jobs:
         return outcome
     with Claims(ledger.folder) as claims:
-        loop = Loop(
-            jobs,
-            runner,
-            ledger,
-            catalogue.plugins,
-            claims,
-            outcome,
-            listen,
-            attempts=attempts,
-            timeout=timeout,
-            stop=stop,
-        )
+        loop = Loop(jobs, runner, ledger, catalogue.plugins, claims, outcome, listen, attempts, timeout, stop)
         if claims.alone:  # else somebody may be writing what looks left over or damaged
             sweep(ledger.folder)
             for job, event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
@@ -92,7 +81,12 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
         elif state in ("failed", "oom") and not retry_failed:
             outcome.fail(cell.id, str(ledger.cell(cell.id).reason))
         elif cell.id not in jobs:
-            jobs[cell.id] = _job(cell, ledger, new=state is None)
+            # One that ran out of memory before goes on with the micro-batch that fitted.
+            past = ledger.attempts(cell.id) if state else ()
+            micro_batch = next_micro_batch(past[-1].how, past[-1].micro_batch, cell.spec) if past else None
+            folder = str(ledger.folder.absolute())  # a plugin may leave the current folder
+            keys, versions = cell.stage_keys, cell.versions
+            jobs[cell.id] = Job(cell.id, cell.label, cell.seed, cell.spec, folder, keys, versions, micro_batch)
     return list(jobs.values())
 
 
@@ -108,18 +102,3 @@ def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[tupl
         except ValueError as error:
             shutil.rmtree(result, ignore_errors=True)
             yield job, Event("log", job.cell, {"message": f"shared stage trained again: {error}"})
-
-
-def _job(cell: PlannedCell, ledger: "Ledger", *, new: bool) -> Job:
-    """A cell as a job; one that ran out of memory before goes on with the micro-batch that fitted."""
-    past = [] if new else [Attempt(str(one.how), "", one.micro_batch) for one in ledger.attempts(cell.id)]
-    return Job(
-        cell.id,
-        cell.label,
-        cell.seed,
-        cell.spec,
-        str(ledger.folder.absolute()),  # a plugin may leave the current folder
-        cell.stage_keys,
-        cell.versions,
-        micro_batch=go_on_with(past, cell.spec),
-    )

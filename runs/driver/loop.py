@@ -1,25 +1,25 @@
 """The drive loop: hand cells to the engine, write down what they report, decide what follows. The only writer."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from taskloom.core import ENDS, Engine, Event, Job, RegistryError, cell_log
+from taskloom.core import ENDS, Engine, Event, Job, RegistryError
+from taskloom.core.work import append_log
 from taskloom.registry.results.artifacts import Artifacts
-from taskloom.registry.results.locks import Claims, holder
+from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
-from taskloom.runs.driver.track import notify_trackers
-from taskloom.runs.driver.verdict import ATTEMPTS, Attempt, Verdict, judge
+from taskloom.runs.driver.verdict import ATTEMPTS, Verdict, judge
 from taskloom.runs.driver.wording import log_line
 from taskloom.runs.training.checkpoint import drop_checkpoints
 
 if TYPE_CHECKING:
+    from taskloom.registry.installed.failures import Failure
     from taskloom.registry.installed.manager import Plugins
     from taskloom.registry.results.ledger import Ledger
-    from taskloom.registry.results.records import CellRecord
 
 #: Seconds that the loop waits for events before it looks around.
 PULSE = 0.2
@@ -29,6 +29,15 @@ LOOK = 1.0
 GRACE = 20.0
 #: Seconds that a cell is given for its first event whatever --timeout says: its process may have to start.
 START = 120.0
+
+#: Which hook of trackers is called for which event.
+HOOKS = {
+    "started": "taskloom_run_started",
+    "resumed": "taskloom_run_started",
+    "epoch": "taskloom_epoch_ended",
+    "finished": "taskloom_run_finished",
+    "failed": "taskloom_run_failed",
+}
 
 Listen = Callable[[Event], None]
 
@@ -60,9 +69,9 @@ class Submitted:
     """A job that the engine has: when it last reported, and why this loop stopped it, if it did."""
 
     job: Job
-    heard: float
+    last_event: float
     begun: bool = False  # it has reported something
-    silenced: str = ""
+    stop_reason: str = ""
 
 
 @dataclass
@@ -87,7 +96,7 @@ class Loop:
     def __post_init__(self, jobs: Iterable[Job]) -> None:
         self.running: dict[str, Submitted] = {}
         self.waiting: dict[str, Job] = {}  # another driver runs it, or computes the first stage that it lacks
-        self.past: dict[str, list[Attempt]] = {}
+        self.past: dict[str, list[Event]] = {}  # how earlier attempts ended
         self.artifacts = Artifacts(self.ledger.folder)
         self.durations = Durations()
         self.order = Order(jobs, self.durations)
@@ -107,8 +116,8 @@ class Loop:
                 self._submit()
                 for event in self.engine.poll(PULSE):
                     self._handle(event)
-                self._end_silent()
-                self._look_elsewhere()
+                self._stop_silent()
+                self._retry_waiting()
         except RegistryError:
             self._wind_down()
             raise
@@ -122,26 +131,28 @@ class Loop:
             job = self.order.take(busy, self._is_done)
             if job is None:
                 return
-            if self._claim(job):
-                job = replace(job, fence=job.attempt)
+            if not self.claims.claim(job.cell, [key for key in job.stage_keys if not self._is_done(key)]):
+                self.waiting[job.cell] = job
+            elif self._ended_elsewhere(job):
+                self.claims.release(job.cell)
+            else:
                 self.running[job.cell] = Submitted(job, time.monotonic())
                 self.engine.submit(job)
-            else:
-                self.waiting[job.cell] = job
 
-    def _claim(self, job: Job) -> bool:
-        """Take a cell; false if another driver has it, or computes the first stage that it lacks, or has ended it."""
-        if not self.claims.claim(job.cell, [key for key in job.stage_keys if not self._is_done(key)]):
-            return False
-        if not self._ended_elsewhere(self.ledger.cell(job.cell)):
-            return True
-        self.claims.release(job.cell)
-        return False
-
-    def _ended_elsewhere(self, record: "CellRecord") -> bool:
+    def _ended_elsewhere(self, job: Job) -> bool:
         """Whether another driver finished a cell or failed with it; a failure of before this run is tried again."""
-        failed = record.status in ("failed", "oom") and (record.status, record.attempts) != self._before[record.id]
-        return failed or record.status == "finished"
+        record = self.ledger.cell(job.cell)
+        if record.status == "finished":
+            self.outcome.elsewhere += 1
+            self.durations.learn(job.spec, record.seconds)
+            facts = {name: getattr(record, name) for name in ("scores", "seconds", "best_epoch", "peak_memory")}
+        elif record.status in ("failed", "oom") and (record.status, record.attempts) != self._before[job.cell]:
+            self.outcome.fail(job.cell, str(record.reason))
+            facts = {"reason": record.reason}
+        else:
+            return False
+        self.listen(Event(record.status, job.cell, facts))
+        return True
 
     def _is_done(self, key: str) -> bool:
         return (self.artifacts.folder / "stages" / key / "result").is_dir()
@@ -150,9 +161,9 @@ class Loop:
 
     def _handle(self, event: Event) -> None:
         run = self.running.get(event.cell)
-        if run is None or event.fence != run.job.fence:
+        if run is None or event.attempt != run.job.attempt:
             return  # of an attempt that was given up
-        run.heard, run.begun = time.monotonic(), True
+        run.last_event, run.begun = time.monotonic(), True
         if event.what in ENDS:
             self._end(run, event)
             return
@@ -167,54 +178,53 @@ class Loop:
         if not self.ledger.write(event):
             return
         if line := log_line(event, job.spec):
-            cell_log.append(self.artifacts.cell(job.cell), line)
-        for problem in notify_trackers(self.plugins, event, job):
-            self.listen(Event("log", event.cell, {"message": problem}))
+            append_log(self.artifacts.cell(job.cell), line)
+        for message in notify_trackers(self.plugins, event, job):
+            self.listen(Event("log", event.cell, {"message": message}))
         self.listen(event)
 
     def _end(self, run: Submitted, event: Event) -> None:
         """An attempt has ended: write down how, and do what follows."""
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
-            cell_log.append(self.artifacts.cell(job.cell), facts.pop("traceback"))
-        if run.silenced and event.what == "lost":
-            facts["reason"] = run.silenced
+            append_log(self.artifacts.cell(job.cell), facts.pop("traceback"))
+        if run.stop_reason and event.what == "lost":
+            facts["reason"] = run.stop_reason
         if event.what != "finished" and facts.get("micro_batch") is None:
             facts["micro_batch"] = job.micro_batch
         event = replace(event, facts=facts)
         past = self.past.setdefault(job.cell, [])
         verdict = judge(event, past, job.spec, attempts=self.attempts)
         self._follow(job, event, verdict)
-        past.append(Attempt(event.what, str(facts.get("reason", "")), facts.get("micro_batch")))
+        past.append(event)
+        del self.running[job.cell]
+        self.order.learn()
+        if job.cell not in self.order.pending:
+            self.claims.release(job.cell)
         if verdict.halt and not self._stopping:
             self.outcome.halted = verdict.reason
             self.stop()
 
     def _follow(self, job: Job, event: Event, verdict: Verdict) -> None:
         """Carry a verdict out. What is written comes first: if that fails, nothing else has happened."""
-        cell, facts = job.cell, event.facts
+        facts, again = event.facts, {"again": True, "next_micro_batch": verdict.micro_batch}
         match verdict.how:
             case "again" if not self._stopping:
-                follows = {"attempt": job.attempt + 1, "again": True, "next_micro_batch": verdict.micro_batch}
-                follows |= {"attempts": self.attempts} if event.what == "lost" else {}
-                self.report(job, replace(event, facts={**facts, **follows}))
+                again |= {"attempt": job.attempt + 1}
+                again |= {"attempts": self.attempts} if event.what == "lost" else {}
+                self.report(job, replace(event, facts={**facts, **again}))
                 self.order.add(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch))
             case "again" | "interrupted":
-                again = {"again": True, "next_micro_batch": verdict.micro_batch} if event.what == "oom" else {}
-                self.report(job, replace(event, facts={**facts, **again}))
+                self.report(job, replace(event, facts={**facts, **again}) if event.what == "oom" else event)
                 self.outcome.interrupted += 1
             case "finished":
                 self.report(job, event)
-                drop_checkpoints(self.artifacts.cell(cell))
+                drop_checkpoints(self.artifacts.cell(job.cell))
                 self.outcome.finished += 1
                 self.durations.learn(job.spec, facts.get("seconds"))
             case "failed" | "oom":
-                self.report(job, Event(verdict.how, cell, {**facts, "reason": verdict.reason}, event.fence))
-                self.outcome.fail(cell, verdict.reason)
-        del self.running[cell]
-        self.order.learn()
-        if cell not in self.order.pending:
-            self.claims.release(cell)
+                self.report(job, replace(event, what=verdict.how, facts={**facts, "reason": verdict.reason}))
+                self.outcome.fail(job.cell, verdict.reason)
 
     # What comes from outside
 
@@ -231,43 +241,27 @@ class Loop:
                 self.stop.say(texts[asked - 1])
             self.engine.stop(at_once=asked > 1)
 
-    def _end_silent(self) -> None:
+    def _stop_silent(self) -> None:
         """Stop the cells that have reported nothing for too long."""
         if self.timeout is None:
             return
         now = time.monotonic()
         for cell, run in self.running.items():
             if not run.begun and self.engine.queued(cell):
-                run.heard = now
+                run.last_event = now
             limit = self.timeout if run.begun else max(self.timeout, START)
-            if now - run.heard > limit and not run.silenced:
-                run.silenced = f"said nothing for {limit:g} s (--timeout)"
+            if now - run.last_event > limit and not run.stop_reason:
+                run.stop_reason = f"said nothing for {limit:g} s (--timeout)"
                 self.engine.stop(cell, at_once=True)
 
-    def _look_elsewhere(self) -> None:
-        """Take over what other drivers ended, and take up what they left."""
-        if time.monotonic() - self._looked < LOOK:
-            return
-        self._looked = time.monotonic()
-        for cell, job in list(self.waiting.items()):
-            record = self.ledger.cell(cell)
-            if self._ended_elsewhere(record):
-                self._count_elsewhere(job, record)
-            elif holder(self.artifacts.folder, cell) is None:
-                self.order.add(job)
-            else:
-                continue
-            del self.waiting[cell]
-
-    def _count_elsewhere(self, job: Job, record: "CellRecord") -> None:
-        if record.status == "finished":
-            self.outcome.elsewhere += 1
-            self.durations.learn(job.spec, record.seconds)
-            facts = {name: getattr(record, name) for name in ("scores", "seconds", "best_epoch", "peak_memory")}
-        else:
-            self.outcome.fail(job.cell, str(record.reason))
-            facts = {"reason": record.reason}
-        self.listen(Event(record.status, job.cell, facts))
+    def _retry_waiting(self) -> None:
+        """Count what other drivers ended; what they left is pending again."""
+        if time.monotonic() - self._looked >= LOOK:
+            self._looked = time.monotonic()
+            for job in self.waiting.values():
+                if not self._ended_elsewhere(job):
+                    self.order.add(job)
+            self.waiting.clear()
 
     def _wind_down(self) -> None:
         """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""
@@ -278,3 +272,27 @@ class Loop:
                 for event in self.engine.poll(PULSE):
                     if event.what in ENDS:
                         self.running.pop(event.cell, None)
+
+
+def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
+    """Call the trackers' hooks for an event, each with copies of its own.
+
+    Yields a message for each one that raises, once for each hook; the run goes on.
+    """
+    if event.what not in HOOKS:
+        return
+    offered: dict[str, Any] = {
+        "cell": event.cell,
+        "label": job.label,
+        "spec": job.spec,
+        "facts": {name: fact for name, fact in event.facts.items() if name != "retold"},  # late, and else the same
+        "reason": event.facts.get("reason", ""),
+    }
+    known = len(plugins.failed)
+    plugins.results(HOOKS[event.what], **offered)
+    yield from (f"{failure} (said once; the run goes on)" for failure in plugins.failed[known:])
+
+
+def broken_trackers(plugins: "Plugins") -> "list[Failure]":
+    """The first error of each plugin in each tracker hook so far: with ``--strict-plugins`` a run then ends with 1."""
+    return plugins.raised(tuple(dict.fromkeys(HOOKS.values())))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from taskloom.core.events import Job
+from taskloom.core.engine import Job
 from taskloom.runs.grid.identity import digest
 
 

@@ -5,21 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from taskloom.core.events import Event
+from taskloom.core.engine import Event
 
 #: How often a cell is tried whose worker is lost.
 ATTEMPTS = 3
 #: The batch of a task that a sampler's ``batch_size`` does not name.
 UNNAMED = 8
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """How an earlier attempt of this run ended: ``how`` is an event of ``ENDS``."""
-
-    how: str
-    reason: str = ""
-    micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,15 +26,15 @@ class Verdict:
     halt: bool = False
 
 
-def judge(event: Event, past: Sequence[Attempt], spec: Mapping[str, Any], *, attempts: int = ATTEMPTS) -> Verdict:
+def judge(event: Event, past: Sequence[Event], spec: Mapping[str, Any], *, attempts: int = ATTEMPTS) -> Verdict:
     """What follows from the event that ended an attempt.
 
-    ``past`` are the attempts of this run that ended before, oldest first. A lost worker is replaced until there were
-    ``attempts``; a cell that ran out of memory is tried with half the micro-batch until that is 1; what fails by
-    itself would fail again.
+    ``past`` are the events that ended earlier attempts of this run, oldest first. A lost worker is replaced until
+    there were ``attempts``; a cell that ran out of memory is tried with half the micro-batch until that is 1; what
+    fails by itself would fail again.
     """
-    reason = str(event.facts.get("reason") or "no reason given")
-    micro_batch = event.facts.get("micro_batch", past[-1].micro_batch if past else None)
+    reason = _reason(event)
+    micro_batch = event.facts.get("micro_batch", past[-1].facts.get("micro_batch") if past else None)
     match event.what:
         case "finished":
             return Verdict("finished")
@@ -52,18 +43,20 @@ def judge(event: Event, past: Sequence[Attempt], spec: Mapping[str, Any], *, att
         case "oom":
             smaller = half(micro_batch or largest_batch(spec))
             if smaller is None:
-                who = reason.removeprefix("out of memory with 1 example of ").replace(
-                    " at a time", "", 1
-                )  # said already
-                return Verdict("oom", f"out of memory even with one example at a time: {who}")
+                where = reason.removeprefix("out of memory with 1 example of ").replace(" at a time", "", 1)
+                return Verdict("oom", f"out of memory even with one example at a time: {where}")
             return Verdict("again", reason, smaller)
         case "lost":
-            lost = [attempt.reason for attempt in past if attempt.how == "lost"] + [reason]
+            lost = [_reason(end) for end in (*past, event) if end.what == "lost"]
             if len(lost) < attempts:
                 return Verdict("again", reason, micro_batch)
             times = f"{len(lost)} times" if len(lost) > 1 else "once"
             return Verdict("failed", f"lost its worker {times}: {'; '.join(dict.fromkeys(map(_cause, lost)))}")
     return Verdict("failed", reason, halt=bool(event.facts.get("disk_full")))
+
+
+def _reason(event: Event) -> str:
+    return str(event.facts.get("reason") or "no reason given")
 
 
 def _cause(reason: str) -> str:
@@ -84,17 +77,12 @@ def half(micro_batch: int) -> int | None:
     return micro_batch // 2 if micro_batch > 1 else None
 
 
-def go_on_with(past: Sequence[Attempt], spec: Mapping[str, Any]) -> int | None:
-    """The micro-batch of a cell that earlier drivers tried: as small as memory was found to allow.
+def next_micro_batch(how: str | None, micro_batch: int | None, spec: Mapping[str, Any]) -> int | None:
+    """The micro-batch of a cell whose last attempt by another driver had one and ended so: as small as has to be.
 
     A cell that did not fit at all begins anew: somebody who tries it again has made room.
     """
-    if not past:
-        return None
-    last = past[-1]
-    if last.how == "oom":
-        return half(last.micro_batch or largest_batch(spec))
-    return last.micro_batch
+    return half(micro_batch or largest_batch(spec)) if how == "oom" else micro_batch
 
 
 def largest_batch(spec: Mapping[str, Any]) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from taskloom.core.engine import Event
 from taskloom.core.errors import count
-from taskloom.core.events import Event
 
 
 def log_line(event: Event, spec: Mapping[str, Any], moment: datetime | None = None) -> str | None:

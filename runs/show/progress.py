@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from taskloom.core.events import ENDS, Event
+from taskloom.core.engine import ENDS, Event
 from taskloom.runs.driver.wording import duration, format_event, format_progress
 from taskloom.runs.show.visible import one_line, visible
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from taskloom.core import Event, Job, cell_log, perform
+from taskloom.core import Event, Job, perform
+from taskloom.core.work import append_log, rotate_log
+from taskloom.plugins.engines.worker import redirect_output
 
 
 def test_a_log_is_bounded_and_its_end_kept_whoever_writes_to_it(
@@ -17,15 +19,15 @@ def test_a_log_is_bounded_and_its_end_kept_whoever_writes_to_it(
     limit, line = 5_000, 0
     (tmp_path / "log.txt").touch()
     given_up = os.open(tmp_path / "log.txt", os.O_WRONLY | os.O_APPEND)
-    with cell_log.redirected(tmp_path):
+    with redirect_output(tmp_path):
         for event in range(30):
             for _ in range(event % 4):
                 os.write(1, b"%05d by C\n" % line)
                 print(f"{line + 1:05d} by Python", "x" * 300)
-                cell_log.append(tmp_path, f"{line + 2:05d} by the driver")
+                append_log(tmp_path, f"{line + 2:05d} by the driver")
                 os.write(given_up, b"%05d by another process\n" % (line + 3))
                 line += 4
-            cell_log.rotate(tmp_path, limit)
+            rotate_log(tmp_path, limit)
         print("at the end", end="")
     os.write(1, b"outside\n")
     os.close(given_up)
@@ -40,9 +42,9 @@ def test_a_log_is_bounded_and_its_end_kept_whoever_writes_to_it(
 
 
 def test_a_text_larger_than_a_log_is_cut(tmp_path: Path) -> None:
-    cell_log.append(tmp_path, "x" * 9_999 + "end")
-    cell_log.rotate(tmp_path, 1_000)
-    cell_log.append(tmp_path, "after")
+    append_log(tmp_path, "x" * 9_999 + "end")
+    rotate_log(tmp_path, 1_000)
+    append_log(tmp_path, "after")
     assert (tmp_path / "log-old.txt").read_text() == "x" * 996 + "end\n"
     assert (tmp_path / "log.txt").read_text() == "after\n"
 
@@ -55,7 +57,7 @@ def test_an_end_is_the_end(tmp_path: Path) -> None:
             self.events: list[Event] = []
 
         def __call__(self, event: Event) -> None:
-            json.dumps(event.as_json())
+            json.dumps(vars(event))
             self.events.append(event)
 
     def raises_after(one: Job, emit: Any) -> None:
@@ -73,6 +75,6 @@ def test_an_end_is_the_end(tmp_path: Path) -> None:
 
     for work, what in ((raises_after, "finished"), (not_json, "failed"), (full, "failed"), (allocates, "oom")):
         emit = Emit()
-        perform(work, Job("c", "c", 0, {}, str(tmp_path), fence=5), emit)
-        assert [(event.what, event.fence) for event in emit.events] == [(what, 5)]
+        perform(work, Job("c", "c", 0, {}, str(tmp_path), attempt=5), emit)
+        assert [(event.what, event.attempt) for event in emit.events] == [(what, 5)]
         assert emit.events[0].facts.get("disk_full", False) is (work is full)

@@ -19,7 +19,7 @@ RAW: dict[str, Any] = {
 
 
 def job(folder: Path, number: int = 0, **spec: Any) -> Job:
-    made = Job(f"c{number}", f"c{number}", 0, spec, str(folder), fence=7, micro_batch=4)
+    made = Job(f"c{number}", f"c{number}", 0, spec, str(folder), attempt=7, micro_batch=4)
     (folder / "cells" / made.cell).mkdir(parents=True, exist_ok=True)
     return made
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from taskloom.core import ENDS, Engine, Event, Job, RequestError
+from taskloom.plugins.engines import inline as inline_engine
 from taskloom.plugins.engines import local as local_engine
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
@@ -126,13 +127,13 @@ def test_a_worker_that_dies_loses_its_cell_and_nothing_else(local: Watched) -> N
     local.submit("steady", "wait")
     local.until("started", "steady")
     ways = {"hang": "was killed (SIGKILL)", "crash": "crashed (SIGABRT)", "exit": "ended with exit code 7"}
-    for fence, (do, reason) in enumerate(ways.items()):
-        local.submit(do, fence=fence)
+    for attempt, (do, reason) in enumerate(ways.items()):
+        local.submit(do, attempt=attempt)
         pid = local.pid(do)
         if do == "hang":
             os.kill(pid, signal.SIGKILL)
         end = local.end(do)
-        assert (end.what, end.fence, end.facts["reason"]) == ("lost", fence, f"worker process {pid} {reason}")
+        assert (end.what, end.attempt, end.facts["reason"]) == ("lost", attempt, f"worker process {pid} {reason}")
         assert local.engine.free == 1
     assert "Fatal Python error: Aborted" in local.log("crash")
     assert "faulty_work.py" in local.log("crash"), "the log does not say where it crashed"
@@ -228,9 +229,9 @@ def test_where_no_more_workers_can_be_started_the_present_ones_go_on(local: Watc
     before = open_files()
     for files in range(5):  # whichever of those that it needs is the last
         with room_for(files):
-            local.submit(f"c{files}", "fine", fence=4)
+            local.submit(f"c{files}", "fine", attempt=4)
         end = local.end(f"c{files}")
-        assert (end.what, end.fence) == ("lost", 4)
+        assert (end.what, end.attempt) == ("lost", 4)
         assert end.facts["reason"] == "no worker process could be started: Too many open files"
         assert (local.engine.slots, local.engine.free) == (1, 1), "nobody would ever try again"
         assert open_files() == before
@@ -266,25 +267,25 @@ def test_a_worker_that_the_system_killed_because_memory_ran_out_ran_out_of_it(
         return local.end(cell)
 
     count(1)
-    local.submit("large", "hang", fence=5, micro_batch=4)
+    local.submit("large", "hang", attempt=5, micro_batch=4)
     end = killed("large", 2)
-    assert (end.what, end.fence, end.facts["micro_batch"], end.facts["task"]) == ("oom", 5, 4, None)
+    assert (end.what, end.attempt, end.facts["micro_batch"], end.facts["task"]) == ("oom", 5, 4, None)
     assert "was killed (SIGKILL): the system ran out of memory" in end.facts["reason"]
 
-    local.submit("small", "hang", fence=6)
+    local.submit("small", "hang", attempt=6)
     count(3)  # another process, before this one had begun
     end = killed("small", 3)
-    assert (end.what, end.fence) == ("lost", 6)
+    assert (end.what, end.attempt) == ("lost", 6)
 
     local.submit("crashed", "hang")
     assert killed("crashed", 4, by=signal.SIGSEGV).what == "lost", "a crash is a crash"
 
-    local.submit("stopped", "hang", fence=7)
+    local.submit("stopped", "hang", attempt=7)
     local.until("started", "stopped")
     count(5)
     local.engine.stop("stopped", at_once=True)
     end = local.end("stopped")
-    assert (end.what, end.fence, end.facts["reason"]) == ("lost", 7, "stopped at once")
+    assert (end.what, end.attempt, end.facts["reason"]) == ("lost", 7, "stopped at once")
 
 
 LOCKED = """
@@ -328,12 +329,27 @@ def test_a_system_without_process_groups_is_referred_to_the_other_engine(monkeyp
         Local().check()
 
 
-def test_an_abandoned_thread_is_not_heard(inline: Watched) -> None:
-    inline.submit("deaf", fence=3)
+def test_a_cell_that_hangs_in_this_process_fails_soon_when_it_is_tried_again(
+    inline: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hung thread still has the cell: whoever trains it next would wait for its lock."""
+    monkeypatch.setattr(inline_engine, "GRACE", 0.1)
+    inline.submit("hang", attempt=1)
+    inline.until("started", "hang")
+    inline.engine.stop("hang", at_once=True)
+    assert inline.end("hang").what == "lost"
+    inline.events.clear()
+    inline.submit("hang", attempt=2)
+    assert (inline.end("hang").what, inline.end("hang").attempt) == ("failed", 2)
+    assert "`--engine local`" in inline.end("hang").facts["reason"]
+
+
+def test_events_of_an_abandoned_thread_are_dropped(inline: Watched) -> None:
+    inline.submit("deaf", attempt=3)
     inline.until("progress", "deaf")
     inline.engine.stop(at_once=True)
     assert inline.end("deaf").what == "lost"
     inline.events.clear()
-    inline.submit("fine", fence=4)
+    inline.submit("fine", attempt=4)
     assert inline.end("fine").what == "finished"
     assert {event.cell for event in inline.events} == {"fine"}

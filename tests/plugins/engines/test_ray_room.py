@@ -105,7 +105,7 @@ def test_a_worker_that_ray_ends_because_memory_ran_out_ran_out_of_it(tmp_path: P
 
     event = next_event(stream(OutOfMemoryError("4 GiB of 4 GiB")), job(tmp_path))
     assert event is not None
-    assert (event.what, event.fence, event.facts["micro_batch"]) == ("oom", 7, 4)
+    assert (event.what, event.attempt, event.facts["micro_batch"]) == ("oom", 7, 4)
     lost = next_event(stream(WorkerCrashedError()), job(tmp_path))
     assert lost is not None
     assert (lost.what, lost.facts["reason"]) == ("lost", "its Ray worker died")

@@ -235,9 +235,9 @@ def test_whatever_the_work_raises_becomes_one_end() -> None:
             raise error
 
         heard = Heard()
-        perform(work, Job("c", "label", 0, {}, "folder", fence=7), heard)
+        perform(work, Job("c", "label", 0, {}, "folder", attempt=7), heard)
         (end,) = heard.events
-        assert (end.what, end.fence) == ("oom" if isinstance(error, MemoryError) else "failed", 7)
+        assert (end.what, end.attempt) == ("oom" if isinstance(error, MemoryError) else "failed", 7)
         assert end.facts["reason"].startswith(type(error).__name__)
         assert not end.facts["reason"].endswith(":")
         assert "Traceback" in end.facts["traceback"]

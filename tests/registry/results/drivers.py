@@ -9,8 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from taskloom.core.engine import Emit
-from taskloom.core.events import Event, Job
+from taskloom.core.engine import Emit, Event, Job
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 
@@ -63,7 +62,7 @@ def loop(registry: str, grid: str) -> list[str]:
             Loop(jobs, engine, ledger, Plugins(), claims, outcome=outcome, listen=said.append).run()
         finally:
             engine.close()
-    done = [event.cell for event in said if event.what == "finished" and event.fence]  # others' ends have none
+    done = [event.cell for event in said if event.what == "finished" and event.attempt]  # others' ends have none
     assert (outcome.finished, outcome.finished + outcome.elsewhere) == (len(done), len(jobs)), outcome
     return done
 

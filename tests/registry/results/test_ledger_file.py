@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskloom.core import Event, RegistryError
+from taskloom.registry.results import file
 from taskloom.registry.results.errors import HeldUpError
 from taskloom.registry.results.file import FILE, SCHEMA
 from taskloom.registry.results.ledger import Ledger
@@ -238,7 +239,9 @@ def test_a_reader_without_rights_sees_what_was_written_last(shared: Path) -> Non
 def assert_read(shared: Path, expected: str) -> None:
     states, refused = answers(shared)
     assert states == expected
-    assert re.search(r"can be read but not written: .* Choose a folder that you may write to with --registry", refused)
+    assert re.search(
+        r"cannot be written: you need permission .* choose one that you may write to with --registry", refused
+    )
 
 
 # A ledger that another process holds
@@ -274,8 +277,11 @@ def test_a_writer_waits_until_the_other_is_done(registry: Path) -> None:
         assert ledger.states() == {"aa01": "finished", "aa02": "interrupted"}
 
 
-def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(registry: Path) -> None:
-    with Ledger.open(registry, create=True, timeout=0.2) as ledger:
+def test_a_writer_that_waits_in_vain_says_one_sentence_and_writes_nothing(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "TIMEOUT", 0.2)
+    with Ledger.open(registry, create=True) as ledger:
         with held(registry):
             for write in (
                 lambda: ledger.write(Event("started", "aa02", {})),
@@ -296,9 +302,10 @@ def test_commands_that_read_answer_while_the_ledger_is_held(registry: Path) -> N
             assert "grid" in done.output or "0.5" in done.output
 
 
-def test_who_locks_out_readers_too_is_told_of(registry: Path) -> None:
+def test_who_locks_out_readers_too_is_reported(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "TIMEOUT", 0.2)
     alone = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "UPDATE grids SET spec = spec", "COMMIT")
     with held(registry, *alone), pytest.raises(RegistryError, match="is locked: another process holds it"):
-        Ledger.open(registry, create=False, timeout=0.2).states()
+        Ledger.open(registry, create=False).states()
     with Ledger.open(registry, create=False) as ledger:
         assert ledger.states() == {"aa01": "finished"}

@@ -18,6 +18,7 @@ from taskloom.core import Engine, Event, Job
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results import file
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
@@ -167,7 +168,8 @@ def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how:
 
 
 def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
-    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), attempts=3, timeout=1.0)
+    local = Local(workers=1, devices="cpu", threads=1)
+    run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), local, attempts=3, timeout=1.0)
     outcome = run()
     assert (outcome.finished, outcome.failed) == (1, 1)
     assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 1 s (--timeout)"
@@ -239,7 +241,7 @@ def test_a_ledger_that_is_held_is_no_wrong_request(
     faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, registry = write_grid(tmp_path), tmp_path / "registry"
-    monkeypatch.setitem(Ledger.open.__func__.__kwdefaults__, "timeout", 0.3)  # type: ignore[attr-defined]
+    monkeypatch.setattr(file, "TIMEOUT", 0.3)
     Ledger.open(registry, create=True).close()
     with closing(sqlite3.connect(registry / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

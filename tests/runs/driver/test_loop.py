@@ -45,7 +45,7 @@ class Told(Engine):
         self.submitted.append(job)
 
     def say(self, what: str, cell: str, **facts: Any) -> None:
-        self._events.append(Event(what, cell, FINISHED if what == "finished" else facts, self.jobs[cell].fence))
+        self._events.append(Event(what, cell, FINISHED if what == "finished" else facts, self.jobs[cell].attempt))
         if what in ENDS:
             del self.jobs[cell]
 
@@ -140,7 +140,7 @@ def test_what_an_attempt_says_that_was_given_up_counts_for_nothing(ledger: Ledge
         if len(engine.submitted) == 1:
             engine.say("lost", "a", reason="gone")
         else:
-            engine.late(Event("failed", "a", {"reason": "the first attempt's"}, engine.submitted[0].fence))
+            engine.late(Event("failed", "a", {"reason": "the first attempt's"}, engine.submitted[0].attempt))
             engine.say("finished", "a")
 
     driver = Driver(ledger, jobs_of(ledger, a="x"), Told(turn))

@@ -14,7 +14,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.failures import Plugin
 from taskloom.registry.installed.manager import COMPONENTS, Plugins
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.track import notify_trackers
+from taskloom.runs.driver.loop import notify_trackers
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import PlannedCell, make_plan
 from taskloom.runs.training.train import train

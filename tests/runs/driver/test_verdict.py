@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from taskloom.core import Event, OutOfMemory
 from taskloom.plugins.samplers.stepwise import BATCH_SIZE
-from taskloom.runs.driver.verdict import UNNAMED, Attempt, go_on_with, judge, largest_batch
+from taskloom.runs.driver.verdict import UNNAMED, judge, largest_batch, next_micro_batch
 
 SPEC: dict[str, Any] = {"stages": [{"sampler": {"name": "round_robin", "batch_size": 12}}]}
 
@@ -19,7 +19,7 @@ def event(what: str, **facts: Any) -> Event:
 
 def test_what_succeeds_or_fails_by_itself_is_done() -> None:
     assert judge(event("finished"), [], SPEC).how == "finished"
-    failed = judge(event("failed", reason="NaN"), [Attempt("lost", "died")], SPEC)
+    failed = judge(event("failed", reason="NaN"), [event("lost", reason="died")], SPEC)
     assert (failed.how, failed.reason, failed.halt) == ("failed", "NaN", False)
     assert judge(event("failed", reason="no room", disk_full=True), [], SPEC).halt
     assert judge(event("interrupted"), [], SPEC).how == "interrupted"
@@ -28,10 +28,11 @@ def test_what_succeeds_or_fails_by_itself_is_done() -> None:
 
 @given(st.integers(1, 9))
 def test_a_lost_worker_is_replaced_within_bounds(attempts: int) -> None:
-    past: list[Attempt] = []
+    past: list[Event] = []
     for number in range(1, attempts + 1):
-        verdict = judge(event("lost", reason=f"death {number}", micro_batch=3), past, SPEC, attempts=attempts)
-        past.append(Attempt("lost", f"death {number}", 3))
+        lost = event("lost", reason=f"death {number}", micro_batch=3)
+        verdict = judge(lost, past, SPEC, attempts=attempts)
+        past.append(lost)
         assert verdict.how == ("again" if number < attempts else "failed")
         assert number == attempts or verdict.micro_batch == 3
     assert all(f"death {number}" in verdict.reason for number in range(1, attempts + 1)), "a reason is forgotten"
@@ -39,10 +40,8 @@ def test_a_lost_worker_is_replaced_within_bounds(attempts: int) -> None:
 
 def test_a_cause_is_named_once_whatever_the_process() -> None:
     crashed = [f"worker process {pid} crashed (SIGALRM)" for pid in (797, 1480, 1502)]
-    past = [Attempt("lost", reason) for reason in crashed[:2]]
-    assert judge(event("lost", reason=crashed[2]), past, SPEC).reason == (
-        "lost its worker 3 times: worker process crashed (SIGALRM)"
-    )
+    *past, last = [event("lost", reason=reason) for reason in crashed]
+    assert judge(last, past, SPEC).reason == ("lost its worker 3 times: worker process crashed (SIGALRM)")
 
 
 @given(st.integers(1, 500))
@@ -59,26 +58,20 @@ def test_memory_is_asked_for_in_halves_down_to_one_example(batch: int) -> None:
 
 
 def test_out_of_memory_does_not_use_up_attempts() -> None:
-    past = [Attempt("oom", "full", 8), Attempt("oom", "full", 4), Attempt("lost", "died", 2)]
-    assert judge(event("lost", reason="died", micro_batch=2), past, SPEC, attempts=3).how == "again"
-    assert judge(event("oom", micro_batch=2), [Attempt("lost", "died")] * 5, SPEC, attempts=1).micro_batch == 1
+    lost = event("lost", reason="died", micro_batch=2)
+    past = [event("oom", micro_batch=8), event("oom", micro_batch=4), lost]
+    assert judge(lost, past, SPEC, attempts=3).how == "again"
+    assert judge(event("oom", micro_batch=2), [lost] * 5, SPEC, attempts=1).micro_batch == 1
 
 
 @pytest.mark.parametrize(
-    ("past", "expected"),
-    [
-        ([], None),
-        ([Attempt("finished")], None),
-        ([Attempt("lost", "", None)], None),
-        ([Attempt("oom", "", None), Attempt("lost", "", 6)], 6),
-        ([Attempt("oom", "", None)], 6),
-        ([Attempt("oom", "", 6), Attempt("oom", "", 3)], 1),
-        ([Attempt("oom", "", 1)], None),
-        ([Attempt("None", "", 4)], 4),  # its driver was killed
-    ],
+    ("how", "micro_batch", "expected"),
+    [("finished", None, None), ("lost", 6, 6), ("oom", None, 6), ("oom", 3, 1), ("oom", 1, None), (None, 4, 4)],
 )
-def test_a_later_driver_goes_on_with_what_fitted(past: list[Attempt], expected: int | None) -> None:
-    assert go_on_with(past, SPEC) == expected
+def test_a_later_driver_goes_on_with_what_fitted(
+    how: str | None, micro_batch: int | None, expected: int | None
+) -> None:
+    assert next_micro_batch(how, micro_batch, SPEC) == expected
 
 
 def test_the_largest_batch_of_a_run() -> None:

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 from faults import read_until
 
-from taskloom.core.events import Event
+from taskloom.core.engine import Event
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.analysis.cell_states import CellState, counted, states_of, states_of_cell

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from taskloom.core.events import Event
+from taskloom.core.engine import Event
 from taskloom.core.specs import GridSpec
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.grid.grid import Grid

@@ -42,12 +42,12 @@ MUTANTS = {
         mutant(
             Inline,
             "says of a job that raised that it finished",
-            poll=each(lambda e: Event("finished", e.cell, e.facts, e.fence) if e.what == "failed" else e),
+            poll=each(lambda e: Event("finished", e.cell, e.facts, e.attempt) if e.what == "failed" else e),
         ),
         mutant(
             Inline,
             "does not say why",
-            poll=each(lambda e: Event(e.what, e.cell, {} if e.what == "failed" else e.facts, e.fence)),
+            poll=each(lambda e: Event(e.what, e.cell, {} if e.what == "failed" else e.facts, e.attempt)),
         ),
     ],
     "events of a job come in order and whole": [
@@ -63,8 +63,8 @@ MUTANTS = {
             poll=polled(lambda self, events: events or [Event("log", "nobody")]),
         ),
     ],
-    "events carry the fence of their job": [
-        mutant(Inline, "loses the fence", poll=each(lambda e: Event(e.what, e.cell, e.facts))),
+    "events carry the attempt of their job": [
+        mutant(Inline, "loses the attempt", poll=each(lambda e: Event(e.what, e.cell, e.facts))),
     ],
     "it says where it runs and how many jobs": [
         mutant(Inline, "is always free", free=property(lambda self: 1)),
