@@ -9,16 +9,8 @@ import click
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
-from taskloom.runs.cli.common import (
-    json_option,
-    listing,
-    note_left_out,
-    registry_option,
-    say,
-    say_json,
-    strict_check_only,
-    strict_option,
-)
+from taskloom.runs.cli.common import checked_catalogue, listing, note, say, say_json
+from taskloom.runs.cli.options import is_strict, json_option, registry_option, strict_option
 
 
 @click.command(short_help="List the grids that can be run or were.")
@@ -35,8 +27,10 @@ def grids(registry: Path, as_json: bool) -> None:
     """
     from taskloom.registry.installed.manager import grid_plugins, packaged_grids
 
-    strict_check_only()
-    note_left_out(grid_plugins().failed)
+    if is_strict():
+        checked_catalogue()
+    for failure in grid_plugins().failed:
+        note(f"left out: {failure}")
     packaged = [
         {
             "name": grid.name,

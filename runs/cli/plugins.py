@@ -5,15 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.runs.cli.common import (
-    json_option,
-    listing,
-    say,
-    say_json,
-    strict_check,
-    strict_check_only,
-    strict_option,
-)
+from taskloom.runs.cli.common import checked_catalogue, listing, say, say_json
+from taskloom.runs.cli.options import is_strict, json_option, strict_option
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -54,13 +47,13 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
             raise click.UsageError("--reference takes no NAME, --kind or --json")
         from taskloom.runs.show.reference import reference as reference_text
 
-        strict_check_only()
+        if is_strict():
+            checked_catalogue()
         say(reference_text().rstrip("\n"))
         return
-    from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.show.describe import component_facts, describe_component, describe_plugin, plugin_facts
 
-    catalogue = strict_check(load_catalogue())
+    catalogue = checked_catalogue(quiet=True)
     entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
         answer: dict[str, Any] = {

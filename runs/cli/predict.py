@@ -1,6 +1,5 @@
 """``taskloom predict``."""
 
-import os
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,27 +9,13 @@ import click
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
-from taskloom.runs.cli.common import (
-    listing,
-    note,
-    note_left_out,
-    registry_option,
-    say,
-    strict_check,
-    strict_option,
-)
-from taskloom.runs.cli.lookup import grid_or_cell, unknown_row
+from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, listing, note, say, unknown_row
+from taskloom.runs.cli.options import UserPath, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
     from taskloom.runs.training.submission import Form
-
-HEADERS = ("task", "rows", "file")
-
-
-def _expanded(context: click.Context, option: click.Parameter, given: Path | None) -> Path | None:
-    return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
 
 
 @click.command(short_help="Write what a finished cell predicts, as files to hand in.")
@@ -41,8 +26,7 @@ def _expanded(context: click.Context, option: click.Parameter, given: Path | Non
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
-    callback=_expanded,
+    type=UserPath(),
     default=Path("predictions"),
     show_default=True,
     metavar="FOLDER",
@@ -50,8 +34,7 @@ def _expanded(context: click.Context, option: click.Parameter, given: Path | Non
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
-    callback=_expanded,
+    type=UserPath(),
     metavar="FOLDER",
     help="Where the data are now: in FOLDER, or in a folder of the data set's name in it.",
 )
@@ -101,12 +84,9 @@ def predict(
         state = format_state(cell.status, cell.reason, cell.epochs)
         raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
 
-    from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.training.predict import predict_cell
 
-    catalogue = strict_check(load_catalogue())
-    note_left_out(catalogue.failed)
-    outcome = predict_cell(cell, catalogue, registry, out, split=split, only=tasks, data=data, form=form)
+    outcome = predict_cell(cell, checked_catalogue(), registry, out, split=split, only=tasks, data=data, form=form)
     for line in outcome.notes:
         note(line)
     for file in outcome.files:
@@ -115,7 +95,7 @@ def predict(
             note(f"{file.task}: no prediction for rows that cannot be read: {file.skipped[0]}{more}")
     for name, reason in outcome.missing.items():
         note(f"{name} not written: {reason}")
-    say(listing([(file.task, file.rows, file.path) for file in outcome.files], HEADERS))
+    say(listing([(file.task, file.rows, file.path) for file in outcome.files], ("task", "rows", "file")))
     context.exit(1 if outcome.missing else 0)
 
 
