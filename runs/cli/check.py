@@ -10,8 +10,9 @@ import click
 from taskloom.core.errors import Problem, RequestError, TaskloomError
 from taskloom.registry.results.artifacts import write_text
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import checked_catalogue, listing, note, say, say_json
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import UserPath, json_option, plan_options, registry_option, strict_option
+from taskloom.runs.show.render import listing
 
 
 @click.command(short_help="Report all errors of a grid.")

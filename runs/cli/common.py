@@ -4,17 +4,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from tabulate import tabulate
 
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
-from taskloom.core.visible import one_line, visible
+from taskloom.core.visible import visible
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
 from taskloom.runs.cli.options import is_strict
@@ -69,12 +68,6 @@ def note(text: object) -> None:
         click.echo(visible(str(text)), err=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
-    """Rows under headers, as text."""
-    cells = [[one_line(str("" if cell is None else cell)) for cell in row] for row in rows]
-    return tabulate(cells, headers=[visible(head) for head in headers], tablefmt="simple", disable_numparse=True)
 
 
 def on_terminal() -> bool:

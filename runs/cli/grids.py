@@ -9,8 +9,9 @@ import click
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
-from taskloom.runs.cli.common import checked_catalogue, listing, note, say, say_json
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import is_strict, json_option, registry_option, strict_option
+from taskloom.runs.show.render import listing
 
 
 @click.command(short_help="List the grids that can be run or were.")

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.runs.cli.common import checked_catalogue, listing, say, say_json
+from taskloom.runs.cli.common import checked_catalogue, say, say_json
 from taskloom.runs.cli.options import is_strict, json_option, strict_option
+from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue

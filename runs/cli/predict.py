@@ -9,9 +9,10 @@ import click
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
-from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, listing, note, say, unknown_row
+from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say, unknown_row
 from taskloom.runs.cli.options import UserPath, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
+from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
