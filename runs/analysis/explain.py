@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Statuses of the ledger → states of an explanation, where they differ.
 STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
+#: What an identity is made of, in the order in which differences are listed.
+FIELDS = ("spec", "weights", "data", "plugin", "trainer")
 #: What a difference shows where one side has nothing at all.
 ABSENT = "nothing"
 SHORT = 12  # characters of an identity or a fingerprint that are shown
@@ -58,7 +60,8 @@ class Difference:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Where the facts of two cells differ: first the spec, then content, plugins and trainer."""
     before, after = _fields(old), _fields(new)
-    sides = {place: (before.get(place, ABSENT), after.get(place, ABSENT)) for place in {**before, **after}}
+    places = sorted({**before, **after}, key=lambda place: FIELDS.index(place[0]))
+    sides = {place: (before.get(place, ABSENT), after.get(place, ABSENT)) for place in places}
     return [Difference(*place, *both) for place, both in sides.items() if both[0] != both[1]]
 
 
@@ -69,14 +72,14 @@ def _fields(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     {('spec', 'stages.0.epochs'): 3, ('spec', 'tasks'): {}, ('trainer', 'trainer'): 1}
     """
     content = facts.get("content", {})
-    parts = {
-        "spec": facts.get("spec"),
-        "weights": {path: print for path, print in content.items() if path == "encoder"},
-        "data": {path: print for path, print in content.items() if path != "encoder"},
-        "plugin": facts.get("plugins"),
-        "trainer": facts.get("trainer"),
+    weights = {path: fingerprint for path, fingerprint in content.items() if path == "encoder"}
+    data = {path: fingerprint for path, fingerprint in content.items() if path != "encoder"}
+    parts = (facts.get("spec"), weights, data, facts.get("plugins"), facts.get("trainer"))
+    return {
+        (field, path or field): leaf
+        for field, part in zip(FIELDS, parts, strict=True)
+        for path, leaf in _leaves(part, "")
     }
-    return {(field, path or field): leaf for field, part in parts.items() for path, leaf in _leaves(part, "")}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -1,12 +1,13 @@
 """``taskloom predict``."""
 
-from math import isfinite
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from taskloom.core.errors import RegistryError
+from taskloom.core.units import count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say, unknown_row
@@ -92,8 +93,8 @@ def predict(
         note(line)
     for file in outcome.files:
         if file.skipped:
-            more = f" and {len(file.skipped) - 1} more" if len(file.skipped) > 1 else ""
-            note(f"{file.task}: no prediction for rows that cannot be read: {file.skipped[0]}{more}")
+            rows = count(len(file.skipped), "row")
+            note(f"{file.task}: no prediction for {rows} that cannot be read, the first: {file.skipped[0]}")
     for name, reason in outcome.missing.items():
         note(f"{name} not written: {reason}")
     say(listing([(file.task, file.rows, file.path) for file in outcome.files], ("task", "rows", "file")))
@@ -107,29 +108,25 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
         if row is not None or seed is not None:
             raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
         return grid
-    places = list(grid.cells)
-    if row is not None:
-        places = [place for place in places if place.label == row]
-        if not places:
-            raise unknown_row(row, (place.label for place in grid.cells))
-    if seed is not None:
-        seeds = sorted({place.seed for place in places})
-        places = [place for place in places if place.seed == seed]
-        if not places:
-            raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    places = [place for place in grid.cells if row in (None, place.label)]
+    if row is not None and not places:
+        raise unknown_row(row, (place.label for place in grid.cells))
+    seeds = sorted({place.seed for place in places})
+    places = [place for place in places if seed in (None, place.seed)]
+    if not places:
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
         raise RegistryError(
             f"none of the {len(places)} cells of grid {grid.name!r} that match is finished; `taskloom cells {source}` "
-            "says why"
+            "shows why"
         )
     best = max(finished, key=_overall)
-    score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
-    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")
+    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}, overall {_overall(best):.3f}.")
     return best.cell
 
 
 def _overall(place: GridCell) -> float:
     """The score by which cells are compared; one that is not a number is the least."""
-    score = place.cell.scores.get("overall", float("nan"))
-    return score if isfinite(score) else float("-inf")
+    score = place.cell.scores.get("overall", nan)
+    return score if isfinite(score) else -inf

@@ -168,7 +168,7 @@ def _state(state: CellState) -> str:
 def _component(value: Any) -> str:
     """``{"name": "minbert", "layers": 1}`` → ``minbert (layers 1)``."""
     if isinstance(value, list):
-        return ", ".join(map(_component, value))
+        return " and ".join(map(_component, value))
     if not isinstance(value, Mapping):
         return str(value)
     options = _options({key: option for key, option in value.items() if key != "name"})

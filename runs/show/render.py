@@ -241,6 +241,7 @@ def as_json(table: Table) -> list[dict[str, Any]]:
     ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
     parts, and ``follows`` whether the reported one does.
     """
+    same = ("label", "n", "seeds", "reported", "reported_train", "split", "derived", "follows", "note")
     rows = []
     for row in table.rows:
         metrics: dict[str, dict[str, float | int | None]] = {}
@@ -250,18 +251,10 @@ def as_json(table: Table) -> list[dict[str, Any]]:
                 metrics[column]["delta"] = table.delta(row, column)
         rows.append(
             {
-                "label": row.label,
-                "n": row.n,
-                "seeds": list(row.seeds),
+                **{key: getattr(row, key) for key in same},
                 "baseline": row.label == table.baseline,
                 "metrics": metrics,
-                "reported": row.reported,
-                "reported_train": row.reported_train,
-                "split": row.split,
                 "difference": {column: row.difference(column) for column in row.figures if column in row.reported},
-                "derived": row.derived,
-                "follows": row.follows,
-                "note": row.note,
                 "missing": [vars(missing) for missing in row.missing],
             }
         )
