@@ -72,6 +72,8 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+        except SystemExit as error:  # click has its own way out, so this is somebody else's
+            raise Refused(f"a plugin called sys.exit({error.code!r}); it should raise an error") from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

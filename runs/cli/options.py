@@ -66,14 +66,11 @@ def _read_setting(given: str) -> tuple[str, Any]:
     (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
     """
 
-    def refuse(constant: str) -> None:
-        raise click.BadParameter(f"{constant} is not a JSON number")
-
     path, equals, text = (part.strip() for part in given.partition("="))
     if not path or not equals:
         raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {given!r}.")
     try:
-        return path, json.loads(text, parse_constant=refuse)
+        return path, json.loads(text, parse_constant=str)  # NaN is a string, too
     except ValueError as error:
         if not text or text[0] in '{["-+.0123456789':
             raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None
@@ -142,7 +139,7 @@ def _read_engine(context: click.Context, option: click.Parameter, text: str) -> 
 
 
 def _check_seconds(context: click.Context, option: click.Parameter, seconds: float | None) -> float | None:
-    if seconds is not None and math.isnan(seconds):
+    if seconds is not None and math.isnan(seconds):  # which is in every range
         raise click.BadParameter("should be a number of seconds. Found 'nan'.")
     return seconds
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import Problem, RequestError
+from taskloom.core.errors import RequestError
 from taskloom.core.units import count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.tables import table_of
@@ -124,22 +124,10 @@ def _checked_engine(catalogue: "Catalogue", spec: Mapping[str, Any], flags: Mapp
     """The engine, if it is installed, has these options and can work here; otherwise ``RequestError`` says why not."""
     from taskloom.runs.driver.drive import make_engine
 
-    name, given = spec["name"], {flag: value for flag, value in flags.items() if value is not None}
-    options = catalogue.get("engine", name).options
-    for flag in given:
-        if flag not in options:
-            has = ", ".join(_flag(option) for option in options if option in flags) or "none"
-            others = [other for other in catalogue.names("engine") if flag in catalogue.get("engine", other).options]
-            where = f"; {_flag(flag)} is for --engine {' or '.join(others)}" if others else ""
-            text = f"engine {name!r} has no such option (it has {has}{where})"
-            raise RequestError("taskloom run", [Problem(_flag(flag), text)])
+    given = {flag: value for flag, value in flags.items() if value is not None}
     resolved, problems = catalogue.resolve("engine", {**spec, **given})
     if problems:
-        raise RequestError(f"engine {name!r}", problems)
+        raise RequestError(f"engine {spec['name']!r}", problems)
     engine = make_engine(catalogue, resolved)
     engine.check()
     return engine
-
-
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
