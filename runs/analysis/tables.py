@@ -78,7 +78,7 @@ class TableRow:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the reported overall follows from the reported parts; None where that cannot be said."""
+        """Whether the reported overall follows from the reported parts; None where that is not known."""
         if self.derived is None or "overall" not in self.reported:
             return None
         return abs(self.reported["overall"] - self.derived) <= self.slack + 1e-9  # the parts are binary fractions

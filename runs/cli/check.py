@@ -33,7 +33,7 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
     from taskloom.runs.grid.plan import make_plan
 
     try:
-        made = make_plan(load_grid(grid), checked_catalogue(), None, **planning)
+        made = make_plan(load_grid(grid), checked_catalogue(quiet=True), None, **planning)
     except TaskloomError as error:
         if not as_json:
             raise
@@ -71,7 +71,7 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
 
     loaded = load_grid(grid)
     with Ledger.find(registry) or nullcontext() as ledger:
-        made = make_plan(loaded, checked_catalogue(), ledger, **planning)
+        made = make_plan(loaded, checked_catalogue(quiet=True), ledger, **planning)
     for line in made.notes:
         note(line)
     if as_json:

@@ -19,6 +19,7 @@ from taskloom.runs.cli.options import is_strict
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
+ARGUMENTS = "taskloom arguments"  # where click's context has them as they were given
 _answers: TextIO | None = None  # what was stdout before it was taken
 
 
@@ -75,7 +76,8 @@ def on_terminal() -> bool:
 
 def how_to_continue() -> str:
     """What to do after a run that was cut short."""
-    return f"Run the same command again to continue:\n  {shlex.join(['taskloom', *sys.argv[1:]])}"
+    command = shlex.join(["taskloom", *click.get_current_context().meta[ARGUMENTS]])
+    return f"Run the same command again to continue:\n  {command}"
 
 
 # What is installed, and what was run

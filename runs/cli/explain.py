@@ -53,9 +53,9 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
         found = _find(ledger, source, row)
         if isinstance(found, CellRecord):
             assert ledger is not None
-            _show_cell(found, explain_cell(found, checked_catalogue(), ledger), as_json=as_json)
+            _show_cell(found, explain_cell(found, checked_catalogue(quiet=True), ledger), as_json=as_json)
             return
-        plan = make_plan(found, checked_catalogue(), ledger, **planning)
+        plan = make_plan(found, checked_catalogue(quiet=True), ledger, **planning)
         explained = explain_plan(plan, ledger)
     for line in plan.notes:
         if "`taskloom explain`" not in line:

@@ -49,7 +49,7 @@ def can_redraw(stream: TextIO) -> bool:
 
 
 class RunProgress:
-    """Where a run stands, written as lines. If the stream goes away, training continues in silence."""
+    """How far a run is, written as lines. If the stream goes away, training continues in silence."""
 
     def __init__(self, plan: "Plan", stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.name, self.stream, self.clock = plan.grid.name, stream, clock
