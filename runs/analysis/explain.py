@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 
 #: Statuses of the ledger → states of an explanation, where they differ.
 STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
-#: What an identity is made of, in the order in which differences are listed, and what a difference there is called.
-PARTS = {"spec": "spec", "content": "content", "plugins": "plugin", "trainer": "trainer"}
-#: What stands in a difference where one side has nothing at all.
+#: What an identity is made of, in the order in which differences are listed.
+FIELDS = ("spec", "weights", "data", "plugin", "trainer")
+#: What a difference shows where one side has nothing at all.
 ABSENT = "nothing"
-_SHORT = 12  # characters of a fingerprint that are shown
+SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,15 @@ class Difference:
     path: str
     old: Any
     new: Any
-    source: str = ""
 
     def __str__(self) -> str:
-        if self.field in ("data", "weights"):
-            sides = " → ".join(f"{str(side)[:_SHORT]}{'…'[: len(str(side)) > _SHORT]}" for side in (self.old, self.new))
-            return f"{self.field} of {self.path}: the content of {self.source} has changed ({sides})"
-        sides = " → ".join(self._written(side) for side in (self.old, self.new))
-        return f"{self.path}: {sides}" if self.field == "trainer" else f"{self.field} {self.path}: {sides}"
+        place = self.path if self.field == "trainer" else f"{self.field} {self.path}"
+        place = f"content of {self.path}" if self.field in ("data", "weights") else place
+        return f"{place}: {self._format(self.old)} → {self._format(self.new)}"
 
-    def _written(self, side: Any) -> str:
+    def _format(self, side: Any) -> str:
+        if self.field in ("data", "weights"):
+            return str(side)[:SHORT]
         return str(side) if side is ABSENT or self.field == "plugin" else json.dumps(side, ensure_ascii=False)
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,22 +58,28 @@ class Difference:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Where the facts of two cells differ, in the order of ``PARTS``."""
+    """Where the facts of two cells differ: first the spec, then content, plugins and trainer."""
     before, after = _fields(old), _fields(new)
-    return [
-        _difference(part, path, before.get((part, path), ABSENT), after.get((part, path), ABSENT), new["spec"])
-        for part, path in sorted({**before, **after}, key=lambda field: list(PARTS).index(field[0]))
-        if before.get((part, path), ABSENT) != after.get((part, path), ABSENT)
-    ]
+    places = sorted({**before, **after}, key=lambda place: FIELDS.index(place[0]))
+    sides = {place: (before.get(place, ABSENT), after.get(place, ABSENT)) for place in places}
+    return [Difference(*place, *both) for place, both in sides.items() if both[0] != both[1]]
 
 
 def _fields(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """What an identity is made of, as part and path → value.
+    """What an identity is made of, as field and path → value.
 
     >>> _fields({"spec": {"stages": [{"epochs": 3}], "tasks": {}}, "trainer": 1})
     {('spec', 'stages.0.epochs'): 3, ('spec', 'tasks'): {}, ('trainer', 'trainer'): 1}
     """
-    return {(part, path or part): leaf for part in PARTS for path, leaf in _leaves(facts.get(part), "")}
+    content = facts.get("content", {})
+    weights = {path: fingerprint for path, fingerprint in content.items() if path == "encoder"}
+    data = {path: fingerprint for path, fingerprint in content.items() if path != "encoder"}
+    parts = (facts.get("spec"), weights, data, facts.get("plugins"), facts.get("trainer"))
+    return {
+        (field, path or field): leaf
+        for field, part in zip(FIELDS, parts, strict=True)
+        for path, leaf in _leaves(part, "")
+    }
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -84,19 +88,6 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
     elif path or not isinstance(value, dict | None):
         yield path, value
-
-
-def _difference(part: str, path: str, old: Any, new: Any, spec: Mapping[str, Any]) -> Difference:
-    if part != "content":
-        return Difference(PARTS[part], path, old, new)
-    home: Any = spec
-    for step in path.split("."):
-        home = home.get(step, {}) if isinstance(home, Mapping) else {}
-    name = home.get("name", "") if isinstance(home, Mapping) else ""
-    if path == "encoder":
-        return Difference("weights", path, old, new, f"the weights of encoder {name!r}")
-    task = path.removeprefix("tasks.").removesuffix(".data")
-    return Difference("data", f"task {task!r}", old, new, f"data set {name!r}")
 
 
 @dataclass(frozen=True)
@@ -108,26 +99,18 @@ class Explanation:
 
     state: str
     why: str
-    cell: str = ""
+    cell: str | None = None
     label: str = ""
     seed: int | None = None
-    against: str = ""
+    against: str | None = None
     differences: Sequence[Difference] = ()
     exclude: Mapping[str, Any] | None = None
     rows: Sequence[tuple["PastRow", list[Difference]]] = ()  # that it is or was, and how their present cells differ
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "cell": self.cell or None,
-            "label": self.label,
-            "seed": self.seed,
-            "state": self.state,
-            "why": self.why,
-            "against": self.against or None,
-            "differences": [one.as_dict() for one in self.differences],
-            "exclude": self.exclude,
-        }
+        """As JSON values, without ``rows``."""
+        own = {key: value for key, value in vars(self).items() if key != "rows"}
+        return {**own, "differences": [one.as_dict() for one in self.differences]}
 
 
 def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
@@ -137,11 +120,7 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
     running = _running(ledger) if ledger is not None else {}
     ran = [record for record in reversed(known.values()) if record.status != "planned"]
     same_spec = {digest(one.facts.get("spec")): one for one in reversed(ran) if one.status == "finished"}
-
-    @cache
-    def fields(record: str) -> frozenset[tuple[tuple[str, str], str]]:
-        return _comparable(known[record].facts)
-
+    fields = {record.id: _comparable(record.facts) for record in ran}
     found = []
     for cell in plan.chosen:
         place: dict[str, Any] = {"cell": cell.id, "label": cell.label, "seed": cell.seed}
@@ -152,25 +131,22 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         results = [record for record in before if record.status == "finished"]
         # Another grid, or this one under another name, may have a result of the same spec and seed.
         against = results[-1] if results else same_spec.get(digest(cell.facts["spec"]))
-        if against is not None:
-            state, why = "stale", f"its earlier result is that of cell {against.id}; it is run again because:"
-        else:
+        state = "stale" if against else "new"
+        if against is None and ran:
             wanted = _comparable(cell.facts)
-            against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields(record.id)}), default=None)
-            if against is None:
-                found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
-                continue
-            state, why = (
-                "new",
-                f"it was never run; it differs from the nearest cell that was, {against.id}, in:",
-            )
-        found.append(
-            Explanation(state, why, **place, against=against.id, differences=differences(against.facts, cell.facts))
-        )
+            against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields[record.id]}))
+        if against is None:
+            found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
+            continue
+        why = {
+            "stale": f"its earlier result is that of cell {against.id[:SHORT]}; it is run again because:",
+            "new": f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
+        }[state]
+        changes = differences(against.facts, cell.facts)
+        found.append(Explanation(state, why, **place, against=against.id, differences=changes))
     for label, number in plan.excluded:
         entry = plan.grid.spec.exclude[number]
-        values = ", ".join(f"{path} is {json.dumps(value, ensure_ascii=False)}" for path, value in entry.items())
-        why = f"exclude.{number} leaves it out: {values}"
+        why = f"exclude.{number} leaves it out: {json.dumps(entry, ensure_ascii=False)}"
         found.append(Explanation("excluded", why, label=label, exclude=dict(entry)))
     return found
 
@@ -201,44 +177,37 @@ def _state(record: "CellRecord", running: Mapping[str, str]) -> tuple[str, str]:
 
 def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger") -> Explanation:
     """A recorded cell: whether its spec, with today's data, plugins and trainer, would be the same cell."""
-    rows = [(row, _moved(record, row, ledger)) for row in ledger.rows_of(record.id)]
+    rows = [
+        (row, [] if row.now in (None, record.id) else differences(record.facts, ledger.cell(row.now).facts))
+        for row in ledger.rows_of(record.id)
+    ]
     try:
         today = _facts_today(record, catalogue)
     except TaskloomError as error:
-        why = "; ".join([f"it cannot be planned today: {error}", *_packages_gone(record, catalogue)])
+        why = "; ".join([f"it cannot be planned today: {error}", *_changed_packages(record)])
         return Explanation("stale", why, record.id, rows=rows)
     now = digest(today)
     if now != record.id:
-        why, found = f"the same specification is now cell {now}, because:", differences(record.facts, today)
+        why, found = f"the same specification is now cell {now[:SHORT]}, because:", differences(record.facts, today)
         return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)
     state, why = _state(record, _running(ledger))
     if state != "running" and rows and all(row.now not in (None, record.id) for row, _ in rows):
         why = "spec, data and plugins are the same, but no row is this cell any more; its result is kept"
         row, found = rows[-1]
-        return Explanation("stale", why, record.id, against=row.now or "", differences=found, rows=rows)
+        return Explanation("stale", why, record.id, against=row.now, differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
 
 
-def _packages_gone(record: "CellRecord", catalogue: "Catalogue") -> Iterator[str]:
-    """What the cell ran with that is not here now, is here in another version, or is broken."""
-    broken = {one.distribution for one in catalogue.failed}
+def _changed_packages(record: "CellRecord") -> Iterator[str]:
+    """What the cell ran with that is not installed now, or in another version."""
     for name, before in record.facts.get("plugins", {}).items():
         try:
             now = version(name)
         except PackageNotFoundError:
             yield f"it ran with {name} {before}, which is not installed now"
-            continue
-        if now != before:
-            yield f"it ran with {name} {before}, and {now} is installed now"
-        elif name in broken:
-            yield f"it ran with {name} {before}, which cannot be used now (`taskloom plugins` says why)"
-
-
-def _moved(record: "CellRecord", row: "PastRow", ledger: "Ledger") -> list[Difference]:
-    """How the cell that a row is now differs from one that it was."""
-    if row.now is None or row.now == record.id:
-        return []
-    return differences(record.facts, ledger.cell(row.now).facts)
+        else:
+            if now != before:
+                yield f"it ran with {name} {before}, and {now} is installed now"
 
 
 def _facts_today(record: "CellRecord", catalogue: "Catalogue") -> dict[str, Any]:

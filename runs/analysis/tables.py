@@ -53,22 +53,11 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Derived:
-    """The overall score that follows from printed parts, and how far rounding can have moved a printed one from it."""
-
-    value: float
-    slack: float
-
-    def explains(self, printed: float) -> bool:
-        return abs(printed - self.value) <= self.slack + 1e-9  # the parts are binary fractions
-
-
-@dataclass(frozen=True)
 class TableRow:
     """One line of the table; ``n`` of its ``seeds`` are finished.
 
     ``reported`` are figures that somebody published for it, taken on ``split``, and ``derived`` is the overall
-    score that follows from them.
+    score that follows from them; rounding moves a printed one from it by ``slack`` at most.
     """
 
     label: str
@@ -80,7 +69,8 @@ class TableRow:
     split: str = "dev"
     reported_train: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    derived: Derived | None = None
+    derived: float | None = None
+    slack: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -88,10 +78,10 @@ class TableRow:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the reported overall follows from the reported parts; None where that cannot be said."""
+        """Whether the reported overall follows from the reported parts; None where that is not known."""
         if self.derived is None or "overall" not in self.reported:
             return None
-        return self.derived.explains(self.reported["overall"])
+        return abs(self.reported["overall"] - self.derived) <= self.slack + 1e-9  # the parts are binary fractions
 
     def difference(self, column: str) -> float | None:
         """Our mean less the reported figure. Ours is a dev score: a figure of another split is not compared with it."""
@@ -120,18 +110,12 @@ class Table:
     @property
     def begun(self) -> bool:
         """Whether any cell was ever started."""
-        return any(missing.status != "planned" for row in self.rows for missing in row.missing) or any(
-            row.n for row in self.rows
-        )
-
-    @cached_property
-    def _against(self) -> TableRow | None:
-        return next((row for row in self.rows if row.label == self.baseline), None)
+        return any(row.n or any(one.status != "planned" for one in row.missing) for row in self.rows)
 
     def delta(self, row: TableRow, column: str) -> float | None:
         """How far the row's mean is above the baseline's."""
         ours = row.figures[column].mean
-        theirs = self._against.figures[column].mean if self._against else None
+        theirs = next((other.figures[column].mean for other in self.rows if other.label == self.baseline), None)
         return None if ours is None or theirs is None else ours - theirs
 
     def best(self, column: str) -> float | None:
@@ -154,12 +138,12 @@ def table_of(grid: GridRecord) -> Table:
     for place in grid.cells:
         places.setdefault(place.label, []).append(place)
     printed = printed_digits(figure for place in grid.cells for figure in place.reported.values())
-    said = {cell["label"]: cell for cell in grid.spec.get("cells") or ()}
+    stated = {cell["label"]: cell for cell in grid.spec.get("cells") or ()}
     return Table(
         name=grid.name,
         columns=columns,
         digits=asked.get("digits", DIGITS),
-        rows=tuple(_row(label, cells, columns, said.get(label, {}), printed) for label, cells in places.items()),
+        rows=tuple(_row(label, cells, columns, stated.get(label, {}), printed) for label, cells in places.items()),
         baseline=grid.spec.get("baseline"),
         notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),
     )
@@ -177,11 +161,12 @@ def _default_columns(grid: GridRecord) -> Iterable[str]:
 
 
 def _row(
-    label: str, places: list[GridCell], columns: tuple[str, ...], said: Mapping[str, Any], printed: int
+    label: str, places: list[GridCell], columns: tuple[str, ...], stated: Mapping[str, Any], printed: int
 ) -> TableRow:
-    """One row: ``said`` is what the grid's JSON says of it, ``printed`` the digits of the published figures."""
+    """One row: ``stated`` is what the grid's JSON says of it, ``printed`` the digits of the published figures."""
     finished = [place.cell for place in places if place.cell.status == "finished"]
     values = {column: [_value(cell, column) for cell in finished] for column in columns}
+    derived, slack = derive_overall(places[0].reported, columns, places[0].cell.spec, printed)
     return TableRow(
         label=label,
         seeds=tuple(place.seed for place in places),
@@ -189,10 +174,11 @@ def _row(
         figures={column: Figure(tuple(x for x in values[column] if x is not None)) for column in columns},
         reported=dict(places[0].reported),
         missing=tuple(missing for place in places for missing in _missing(place, columns)),
-        split=said.get("split", "dev"),
-        reported_train=said.get("reported_train", {}),
-        note=said.get("note", ""),
-        derived=derive_overall(places[0].reported, columns, places[0].cell.spec, printed),
+        split=stated.get("split", "dev"),
+        reported_train=stated.get("reported_train", {}),
+        note=stated.get("note", ""),
+        derived=derived,
+        slack=slack,
     )
 
 
@@ -221,32 +207,34 @@ def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
 
 def derive_overall(
     reported: Mapping[str, float], tasks: Iterable[str], spec: Mapping[str, Any], digits: int
-) -> Derived | None:
-    """The overall score of a row by the run's rule, or None where parts are missing or a metric is of unknown kind.
+) -> tuple[float | None, float]:
+    """The overall score of a row by the run's rule, and how far rounding can have moved a printed one from it.
+
+    None where parts are missing or a metric is of unknown kind.
 
     overall = Σᵢ wᵢ sᵢ + c: with T tasks wᵢ is 1/T, and 1/(2T) for a correlation that is normalised. A figure printed
     with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up to wᵢ h, and the printed overall is off
     by h itself; so a printed overall follows from its parts if it is within h (1 + Σᵢ wᵢ) of their combination.
 
     >>> spec = {"overall": "mean", "tasks": {"a": {"metric": "accuracy"}, "b": {"metric": "pearson"}}}
-    >>> derived = derive_overall({"a": 0.5, "b": 0.25}, ["a", "b"], spec, digits=3)
-    >>> derived.value, round(derived.slack, 6), derived.explains(0.376), derived.explains(0.377)
-    (0.375, 0.001, True, False)
+    >>> derive_overall({"a": 0.5, "b": 0.25}, ["a", "b"], spec, digits=3)
+    (0.375, 0.001)
     """
     parts = spec.get("tasks", {})
     names = [name for name in tasks if name in parts]
     if not names or any(name not in reported for name in names):
-        return None
-    metrics = {name: _name_of(parts[name].get("metric", "accuracy")) for name in names}
+        return None, 0.0
+    metrics = {name: parts[name].get("metric", "accuracy") for name in names}
+    metrics = {name: metric["name"] if isinstance(metric, Mapping) else metric for name, metric in metrics.items()}
     normalised = spec.get("overall") == "normalised"
     if normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
-        return None
+        return None, 0.0
     value, weights = 0.0, 0.0
     for name in names:
         mapped = normalised and metrics[name] in CORRELATIONS
         weights += (0.5 if mapped else 1.0) / len(names)
         value += ((reported[name] + 1) / 2 if mapped else reported[name]) / len(names)
-    return Derived(value, 0.5 * 10.0**-digits * (1 + weights))
+    return value, 0.5 * 10.0**-digits * (1 + weights)
 
 
 def printed_digits(figures: Iterable[float]) -> int:
@@ -257,7 +245,3 @@ def printed_digits(figures: Iterable[float]) -> int:
     """
     exponents = (Decimal(str(figure)).normalize().as_tuple().exponent for figure in figures)
     return max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)
-
-
-def _name_of(component: Any) -> str:
-    return str(component["name"] if isinstance(component, Mapping) else component)

@@ -18,19 +18,18 @@ from taskloom.runs.driver.signals import INTERRUPTED
 try:
     import click
 
-    from taskloom.core.errors import TaskloomError, unknown
+    from taskloom.core.errors import EngineError, TaskloomError, unknown
+    from taskloom.registry.results.errors import HeldUpError
     from taskloom.runs.cli.cells import cells
-    from taskloom.runs.cli.common import take_stdout
+    from taskloom.runs.cli.check import plan, schema, validate
+    from taskloom.runs.cli.common import ARGUMENTS, how_to_continue, take_stdout
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
-    from taskloom.runs.cli.plan import plan
     from taskloom.runs.cli.plugins import plugins
     from taskloom.runs.cli.predict import predict
     from taskloom.runs.cli.run import run
-    from taskloom.runs.cli.schema import schema
     from taskloom.runs.cli.table import table
-    from taskloom.runs.cli.validate import validate
     from taskloom.runs.show.visible import visible
 except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything could handle it
     print("Interrupted.", file=sys.stderr)
@@ -63,9 +62,15 @@ class Commands(click.Group):
 
         cmd.callback = begin
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except (EngineError, HeldUpError) as error:  # not the request's fault: the same one may succeed later
+            raise click.ClickException(visible(f"{error}\n{how_to_continue()}")) from error
         except TaskloomError as error:
             raise Refused(visible(str(error))) from error
         except KeyboardInterrupt:

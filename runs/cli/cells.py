@@ -10,8 +10,8 @@ import click
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.cell_states import STATES, CellState, states_of, states_of_cell
-from taskloom.runs.cli.common import answers, json_option, registry_option, say
-from taskloom.runs.cli.lookup import grid_or_cell
+from taskloom.runs.cli.common import answers, grid_or_cell, say
+from taskloom.runs.cli.options import json_option, registry_option
 from taskloom.runs.show.cells import cell_json, describe_cell, list_cells, watch_cells
 
 

@@ -1,6 +1,5 @@
 """``taskloom explain``."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -9,27 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import RegistryError, RequestError
+from taskloom.core.errors import RegistryError, RequestError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import (
-    json_option,
-    note,
-    registry_option,
-    say,
-    say_json,
-    strict_check,
-    strict_option,
-    yes_option,
-)
-from taskloom.runs.cli.lookup import unknown_row
-from taskloom.runs.cli.overriding import override_options
+from taskloom.registry.results.records import OVERRIDES, CellRecord, PastRow
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.runs.cli.options import json_option, plan_options, registry_option
 from taskloom.runs.show.visible import one_line
 
 if TYPE_CHECKING:
-    from taskloom.registry.results.records import CellRecord, PastRow
-    from taskloom.runs.analysis.explain import Difference
+    from taskloom.runs.analysis.explain import Difference, Explanation
     from taskloom.runs.grid.grid import Grid
-    from taskloom.runs.grid.overrides import Overrides
 
 SHORT = 12  # characters of an identity that are shown
 SHOWN = 8  # differences of one row that are shown
@@ -39,11 +27,9 @@ SHOWN = 8  # differences of one row that are shown
 @click.argument("source", metavar="CELL|GRID")
 @click.argument("row", required=False)
 @registry_option
-@override_options
-@yes_option
-@strict_option
+@plan_options
 @json_option
-def explain(source: str, row: str | None, registry: Path, yes: bool, as_json: bool, overrides: "Overrides") -> None:
+def explain(source: str, row: str | None, registry: Path, as_json: bool, **planning: Any) -> None:
     """Say why a cell is new, cached, excluded or stale, as a difference field by field.
 
     With CELL, a cell's identity or a prefix of it: which rows it is or was, when and with which versions it ran, and
@@ -60,30 +46,32 @@ def explain(source: str, row: str | None, registry: Path, yes: bool, as_json: bo
       taskloom explain grid.json pcgrad
       taskloom explain quickstart --json | jq -r '.cells[].differences[].text'
     """
-    ledger = Ledger.find(registry)
-    with ledger or nullcontext():
-        record = _cell(ledger, source) if ledger is not None and row is None else None
-        if record is not None and ledger is not None:
-            _explain_cell(record, ledger, as_json=as_json)
-        else:
-            _explain_grid(_grid(ledger, source), row, ledger, yes=yes, as_json=as_json, overrides=overrides)
+    from taskloom.runs.analysis.explain import explain_cell, explain_plan
+    from taskloom.runs.grid.plan import make_plan
+
+    with Ledger.find(registry) or nullcontext() as ledger:
+        found = _find(ledger, source, row)
+        if isinstance(found, CellRecord):
+            assert ledger is not None
+            _show_cell(found, explain_cell(found, checked_catalogue(quiet=True), ledger), as_json=as_json)
+            return
+        plan = make_plan(found, checked_catalogue(quiet=True), ledger, **planning)
+        explained = explain_plan(plan, ledger)
+    for line in plan.notes:
+        if "`taskloom explain`" not in line:
+            note(line)
+    chosen = [one for one in explained if row in (None, one.label)]
+    if not chosen and row is not None:
+        raise RegistryError(unknown("row", row, {one.label for one in explained}, where="rows"))
+    if as_json:
+        say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in chosen]})
+    else:
+        _show_rows(chosen)
 
 
-def _cell(ledger: Ledger, source: str) -> "CellRecord | None":
-    """The cell that is meant, unless it is a grid."""
-    from taskloom.registry.installed.manager import packaged_grids
-
-    if not source.isalnum() or source in packaged_grids() or source in ledger.grid_names():
-        return None
-    if os.path.isfile(source) or not ledger.has_cell(source):  # noqa: PTH113 - too long
-        return None
-    return ledger.cell(source)
-
-
-def _grid(ledger: Ledger | None, source: str) -> "Grid":
-    """A grid by packaged name or path, or as it was last run under its name."""
+def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | Grid":
+    """A grid by packaged name or path, a grid as it was last run under its name, or a cell by its identity."""
     from taskloom.core.specs import GridSpec
-    from taskloom.registry.results.records import OVERRIDES
     from taskloom.runs.grid.grid import Grid, load_grid
 
     try:
@@ -91,38 +79,35 @@ def _grid(ledger: Ledger | None, source: str) -> "Grid":
     except RequestError as error:
         if ledger is None or Path(source).suffix:
             raise
-        if source not in ledger.grid_names():
-            why = "and no cell's identity begins with it (`taskloom cells` lists them)"
-            raise RegistryError(f"{error}; {why}") from None
-    raw = {key: value for key, value in ledger.grid(source).spec.items() if key != OVERRIDES}
-    return Grid(source, Path(source), GridSpec.model_validate(raw), raw)
+        if source in ledger.grid_names():
+            raw = {key: value for key, value in ledger.grid(source).spec.items() if key != OVERRIDES}
+            return Grid(source, Path(source), GridSpec.model_validate(raw), raw)
+        if row is None and ledger.has_cell(source):
+            return ledger.cell(source)
+        why = "and no cell's identity begins with it (`taskloom cells` lists them)"
+        raise RegistryError(f"{error}; {why}") from None
 
 
-def _explain_cell(record: "CellRecord", ledger: Ledger, *, as_json: bool) -> None:
-    from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.runs.analysis.explain import explain_cell
-
-    explained = explain_cell(record, strict_check(load_catalogue()), ledger)
+def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -> None:
     if as_json:
+        facts = {key: getattr(record, key) for key in ("status", "started", "finished", "versions")}
         rows = [{**vars(row), "differences": [one.as_dict() for one in found]} for row, found in explained.rows]
-        facts: dict[str, Any] = {"status": record.status, "started": record.started, "finished": record.finished}
-        facts |= {"versions": record.versions, "rows": rows, "plugins": record.facts.get("plugins")}
-        say_json({**explained.as_dict(), **facts})
+        say_json({**explained.as_dict(), **facts, "rows": rows, "plugins": record.facts.get("plugins")})
         return
     ran = f" {record.finished or record.started}" if record.started else ""
     device = f" on {record.device}" if record.device else ""
     say(f"cell {record.id}: {record.status}{ran}{device}")
     for row, found in explained.rows:
-        say(f"  {_row(row, record.id)}")
-        _say_differences(found, indent=6)
+        say(f"  {_format_row(row, record.id)}")
+        _show_differences(found, indent=6)
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
     say(f"{explained.state}: {explained.why}")
     if explained.against not in {row.now for row, _ in explained.rows}:  # else they are listed with that row
-        _say_differences(explained.differences)
+        _show_differences(explained.differences)
 
 
-def _row(row: "PastRow", cell: str) -> str:
+def _format_row(row: PastRow, cell: str) -> str:
     place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
     if row.now == cell:
         return f"is {place} since {row.first}"
@@ -130,38 +115,19 @@ def _row(row: "PastRow", cell: str) -> str:
     return f"was {place} until {row.last}; {now}"
 
 
-def _explain_grid(
-    grid: "Grid", row: str | None, ledger: Ledger | None, *, yes: bool, as_json: bool, overrides: "Overrides"
-) -> None:
-    from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.runs.analysis.explain import explain_plan
-    from taskloom.runs.grid.plan import make_plan
-
-    plan = make_plan(grid, strict_check(load_catalogue()), ledger, allow_large=yes, overrides=overrides)
-    for line in plan.notes:
-        if "`taskloom explain`" not in line:
-            note(line)
-    found = explain_plan(plan, ledger)
-    if row is not None:
-        labels = {one.label for one in found}
-        found = [one for one in found if one.label == row]
-        if not found:
-            raise unknown_row(row, labels)
-    if as_json:
-        say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in found]})
-        return
-    for one in found:
+def _show_rows(explained: "Sequence[Explanation]") -> None:
+    for one in explained:
         seed = "" if one.seed is None else f", seed {one.seed}"
         cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
-        why = one.why.replace(one.against, one.against[:SHORT]) if one.against else one.why
-        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(why)}")
-        _say_differences(one.differences)
-    counts = Counter(one.state for one in found)
-    say(f"\n{len(found)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(one.why)}")
+        _show_differences(one.differences)
+    counts = Counter(one.state for one in explained)
+    say(f"\n{len(explained)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def _say_differences(differences: "Sequence[Difference]", indent: int = 4) -> None:
-    for difference in differences[:SHOWN]:
-        say(" " * indent + one_line(str(difference)))
+def _show_differences(differences: "Sequence[Difference]", indent: int = 4) -> None:
+    lines = [one_line(str(difference)) for difference in differences[:SHOWN]]
     if len(differences) > SHOWN:
-        say(" " * indent + f"and {len(differences) - SHOWN} more (--json has all)")
+        lines.append(f"and {len(differences) - SHOWN} more (--json has all)")
+    for line in lines:
+        say(" " * indent + line)

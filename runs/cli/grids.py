@@ -2,23 +2,16 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import GridRecord
-from taskloom.runs.cli.common import (
-    json_option,
-    listing,
-    note_left_out,
-    registry_option,
-    say,
-    say_json,
-    strict_check_only,
-    strict_option,
-)
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.runs.cli.options import is_strict, json_option, registry_option, strict_option
+from taskloom.runs.show.render import listing
 
 
 @click.command(short_help="List the grids that can be run or were.")
@@ -35,8 +28,10 @@ def grids(registry: Path, as_json: bool) -> None:
     """
     from taskloom.registry.installed.manager import grid_plugins, packaged_grids
 
-    strict_check_only()
-    note_left_out(grid_plugins().failed)
+    if is_strict():
+        checked_catalogue()
+    for failure in grid_plugins().failed:
+        note(f"left out: {failure}")
     packaged = [
         {
             "name": grid.name,
@@ -48,33 +43,28 @@ def grids(registry: Path, as_json: bool) -> None:
         }
         for grid in packaged_grids().values()
     ]
-    ledger = Ledger.find(registry)
-    recorded: list[dict[str, Any]] = []
-    if ledger is not None:
-        with ledger:
-            recorded = [_recorded(record) for record in ledger.grids()]
+    with Ledger.find(registry) or nullcontext() as ledger:
+        recorded: list[dict[str, Any]] = [
+            {
+                "name": record.name,
+                "description": record.spec.get("description", ""),
+                "created": record.created,
+                "updated": record.updated,
+                "cells": dict(Counter(place.cell.status for place in record.cells)),
+            }
+            for record in (ledger.grids() if ledger is not None else ())
+        ]
     if as_json:
         say_json({"packaged": packaged, "recorded": recorded})
         return
     rows = [(grid["name"], f"{grid['distribution']} {grid['version']}", grid["description"]) for grid in packaged]
     say(listing(rows, ("packaged", "from", "description")))
     if recorded:
-        lines = [(grid["name"], grid["updated"], _counts(grid["cells"]), grid["description"]) for grid in recorded]
+        lines = []
+        for grid in recorded:
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(grid["cells"].items()))
+            lines.append((grid["name"], grid["updated"], counts, grid["description"]))
         say("\n" + listing(lines, (f"run in {registry}", "last", "cells", "description")))
-
-
-def _recorded(record: GridRecord) -> dict[str, Any]:
-    return {
-        "name": record.name,
-        "description": record.spec.get("description", ""),
-        "created": record.created,
-        "updated": record.updated,
-        "cells": dict(Counter(place.cell.status for place in record.cells)),
-    }
-
-
-def _counts(cells: dict[str, int]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(cells.items()))
 
 
 def _description(path: Path) -> str:

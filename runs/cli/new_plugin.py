@@ -1,25 +1,20 @@
 """``taskloom new-plugin``."""
 
-import os
 from pathlib import Path
 
 import click
 
 from taskloom.runs.cli.common import say
+from taskloom.runs.cli.options import UserPath
 from taskloom.runs.scaffold.kinds import KINDS
 
 
 @click.command("new-plugin", short_help="Write the package of a new plugin.")
 @click.argument("name")
-@click.option(
-    "--kind",
-    type=click.Choice(list(KINDS)),
-    required=True,
-    help="What the plugin adds.",
-)
+@click.option("--kind", type=click.Choice(list(KINDS)), required=True, help="What the plugin adds.")
 @click.option(
     "--into",
-    type=click.Path(path_type=Path),
+    type=UserPath(),
     default=Path(),
     metavar="FOLDER",
     help="Where the package's folder goes; by default here.",
@@ -39,7 +34,7 @@ def new_plugin(name: str, kind: str, into: Path) -> None:
     """
     from taskloom.runs.scaffold import next_steps, write_plugin
 
-    names, folder = write_plugin(name, kind, Path(os.path.expanduser(into)))  # noqa: PTH111 - the other raises
+    names, folder = write_plugin(name, kind, into)
     say(f"{folder} holds the {KINDS[kind].word} {names.name!r}, complete and tested. Next:\n")
     for step in next_steps(names, kind, folder):
         say(f"  {step}")

@@ -5,15 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.runs.cli.common import (
-    json_option,
-    listing,
-    say,
-    say_json,
-    strict_check,
-    strict_check_only,
-    strict_option,
-)
+from taskloom.core.errors import Problem, RequestError, unknown
+from taskloom.runs.cli.common import checked_catalogue, say, say_json
+from taskloom.runs.cli.options import is_strict, json_option, strict_option
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -21,7 +15,6 @@ if TYPE_CHECKING:
     from taskloom.registry.installed.failures import Failure, Plugin
 
 KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine")
-HEADERS = ("kind", "name", "version", "distribution", "import ms", "summary")
 
 
 @click.command(short_help="List components and their options.")
@@ -54,13 +47,20 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
             raise click.UsageError("--reference takes no NAME, --kind or --json")
         from taskloom.runs.show.reference import reference as reference_text
 
-        strict_check_only()
+        if is_strict():
+            checked_catalogue()
         say(reference_text().rstrip("\n"))
         return
-    from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.runs.show.describe import component_facts, describe_component, describe_plugin, plugin_facts
+    from taskloom.runs.show.describe import (
+        component_facts,
+        describe_component,
+        describe_plugin,
+        list_components,
+        list_failures,
+        plugin_facts,
+    )
 
-    catalogue = strict_check(load_catalogue())
+    catalogue = checked_catalogue(quiet=True)
     entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
         answer: dict[str, Any] = {
@@ -73,33 +73,12 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
         say_json(answer)
         return
     if name is None:
-        _list(catalogue, kind)
+        say(list_components(catalogue, kind))
     elif entries or loaded:
         texts = [describe_component(catalogue, entry) for entry in entries]
         say("\n\n\n".join([*texts, *(describe_plugin(catalogue, plugin) for plugin in loaded)]))
-    _list_failures(catalogue, failed)
-
-
-def _list(catalogue: "Catalogue", kind: str | None) -> None:
-    from taskloom.runs.show.describe import component_rows
-
-    say(listing(component_rows(catalogue, builtin=True, kind=kind), HEADERS))
-    others = component_rows(catalogue, builtin=False, kind=kind)
-    if others:
-        say(f"\nFrom other packages:\n\n{listing(others, HEADERS)}")
-    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
-    if hidden:
-        say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
-
-
-def _list_failures(catalogue: "Catalogue", failed: "list[Failure]") -> None:
-    from taskloom.runs.show.describe import failure_lines
-
     if failed:
-        others = {plugin.distribution for plugin in catalogue.plugins.loaded}
-        say("\nCannot be used:")
-        for line in failure_lines(failed, others - {failure.distribution for failure in catalogue.failed}):
-            say(line)
+        say(f"\nCannot be used:\n{list_failures(catalogue, failed)}")
 
 
 def _find(
@@ -109,41 +88,31 @@ def _find(
 
     Without a name, everything; ``RequestError`` if nothing has the name.
     """
+    from taskloom.registry.installed.failures import hidden_note
     from taskloom.registry.installed.manager import normalized
 
     entries = [entry for entry in catalogue.entries if name in (None, entry.name) and kind in (None, entry.kind)]
     if name is None:
         return entries, catalogue.plugins.loaded, catalogue.failed
-    loaded: list[Plugin] = []
-    failed: list[Failure] = []
-    if kind is None:
-        wanted = normalized(name)
-        loaded = [
-            one
-            for one in catalogue.plugins.loaded
-            if wanted in (normalized(one.name), normalized(one.distribution))
-            and not (one.builtin and entries)  # a built-in plugin is named like a kind, and rarely meant
-        ]
-        failed = [
-            one
-            for one in catalogue.failed
-            if wanted in (normalized(one.plugin), normalized(one.distribution))
-            or f" {name!r}" in one.reason.partition(";")[0]
-        ]
+    if kind is not None:
+        return [catalogue.get(kind, name)], [], []
+    loaded = [
+        one
+        for one in catalogue.plugins.loaded
+        if normalized(name) in (normalized(one.name), normalized(one.distribution))
+        and not (one.builtin and entries)  # a built-in plugin is named like a kind, and rarely meant
+    ]
+    failed = [
+        one
+        for one in catalogue.failed
+        if normalized(name) in (normalized(one.plugin), normalized(one.distribution))
+        or f" {name!r}" in one.reason.partition(";")[0]
+    ]
     if not (entries or loaded or failed):
-        raise _unknown(catalogue, name, kind)
+        names = {entry.name for entry in catalogue.entries}
+        for plugin in catalogue.plugins.loaded:
+            names |= set() if plugin.builtin else {plugin.name, plugin.distribution}
+        message = unknown("component or plugin", name, names, where="installed")
+        hidden = hidden_note(catalogue.plugins.hidden)
+        raise RequestError("taskloom plugins", [Problem("", "; ".join(filter(None, [message, hidden])))])
     return entries, loaded, failed
-
-
-def _unknown(catalogue: "Catalogue", name: str, kind: str | None) -> Exception:
-    from taskloom.core.errors import Problem, RequestError, unknown
-    from taskloom.registry.installed.failures import hidden_note
-    from taskloom.registry.installed.words import kind_word
-
-    names = {entry.name for entry in catalogue.entries if kind in (None, entry.kind)}
-    if kind is None:
-        third = [one for one in catalogue.plugins.loaded if not one.builtin]
-        names |= {one.distribution for one in third} | {one.name for one in third}
-    message = unknown(kind_word(kind) if kind else "component or plugin", name, names, where="installed")
-    hidden = hidden_note(catalogue.plugins.hidden)
-    return RequestError("taskloom plugins", [Problem("", "; ".join(filter(None, [message, hidden])))])

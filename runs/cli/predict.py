@@ -1,36 +1,22 @@
 """``taskloom predict``."""
 
-import os
-from math import isfinite
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import RegistryError
+from taskloom.core.errors import RegistryError, count, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
-from taskloom.runs.cli.common import (
-    listing,
-    note,
-    note_left_out,
-    registry_option,
-    say,
-    strict_check,
-    strict_option,
-)
-from taskloom.runs.cli.lookup import grid_or_cell, unknown_row
+from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
+from taskloom.runs.cli.options import UserPath, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
+from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
     from taskloom.runs.training.submission import Form
-
-HEADERS = ("task", "rows", "file")
-
-
-def _expanded(context: click.Context, option: click.Parameter, given: Path | None) -> Path | None:
-    return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
 
 
 @click.command(short_help="Write what a finished cell predicts, as files to hand in.")
@@ -41,8 +27,7 @@ def _expanded(context: click.Context, option: click.Parameter, given: Path | Non
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
-    callback=_expanded,
+    type=UserPath(),
     default=Path("predictions"),
     show_default=True,
     metavar="FOLDER",
@@ -50,8 +35,7 @@ def _expanded(context: click.Context, option: click.Parameter, given: Path | Non
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
-    callback=_expanded,
+    type=UserPath(),
     metavar="FOLDER",
     help="Where the data are now: in FOLDER, or in a folder of the data set's name in it.",
 )
@@ -101,21 +85,18 @@ def predict(
         state = format_state(cell.status, cell.reason, cell.epochs)
         raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
 
-    from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.training.predict import predict_cell
 
-    catalogue = strict_check(load_catalogue())
-    note_left_out(catalogue.failed)
-    outcome = predict_cell(cell, catalogue, registry, out, split=split, only=tasks, data=data, form=form)
+    outcome = predict_cell(cell, checked_catalogue(), registry, out, split=split, only=tasks, data=data, form=form)
     for line in outcome.notes:
         note(line)
     for file in outcome.files:
         if file.skipped:
-            more = f" and {len(file.skipped) - 1} more" if len(file.skipped) > 1 else ""
-            note(f"{file.task}: no prediction for rows that cannot be read: {file.skipped[0]}{more}")
+            rows = count(len(file.skipped), "row")
+            note(f"{file.task}: no prediction for {rows} that cannot be read, the first: {file.skipped[0]}")
     for name, reason in outcome.missing.items():
         note(f"{name} not written: {reason}")
-    say(listing([(file.task, file.rows, file.path) for file in outcome.files], HEADERS))
+    say(listing([(file.task, file.rows, file.path) for file in outcome.files], ("task", "rows", "file")))
     context.exit(1 if outcome.missing else 0)
 
 
@@ -126,29 +107,25 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
         if row is not None or seed is not None:
             raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
         return grid
-    places = list(grid.cells)
-    if row is not None:
-        places = [place for place in places if place.label == row]
-        if not places:
-            raise unknown_row(row, (place.label for place in grid.cells))
-    if seed is not None:
-        seeds = sorted({place.seed for place in places})
-        places = [place for place in places if place.seed == seed]
-        if not places:
-            raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    places = [place for place in grid.cells if row in (None, place.label)]
+    if row is not None and not places:
+        raise RegistryError(unknown("row", row, {place.label for place in grid.cells}, where="rows"))
+    seeds = sorted({place.seed for place in places})
+    places = [place for place in places if seed in (None, place.seed)]
+    if not places:
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
         raise RegistryError(
             f"none of the {len(places)} cells of grid {grid.name!r} that match is finished; `taskloom cells {source}` "
-            "says why"
+            "shows why"
         )
     best = max(finished, key=_overall)
-    score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
-    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")
+    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}, overall {_overall(best):.3f}.")
     return best.cell
 
 
 def _overall(place: GridCell) -> float:
     """The score by which cells are compared; one that is not a number is the least."""
-    score = place.cell.scores.get("overall", float("nan"))
-    return score if isfinite(score) else float("-inf")
+    score = place.cell.scores.get("overall", nan)
+    return score if isfinite(score) else -inf

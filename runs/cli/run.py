@@ -1,61 +1,34 @@
 """``taskloom run``."""
 
 import os
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import EngineError, count
-from taskloom.registry.results.errors import HeldUpError
+from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.cli.common import (
-    format_option,
-    note,
-    note_left_out,
-    on_terminal,
-    registry_option,
-    say,
-    strict_check,
-    strict_end,
-    strict_option,
-    yes_option,
-)
-from taskloom.runs.cli.engine_options import checked_engine, engine_options
-from taskloom.runs.cli.overriding import override_options
+from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, on_terminal, say
+from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
 from taskloom.runs.show.render import failures_summary, render
-from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
-    from taskloom.runs.driver.loop import Outcome
+    from taskloom.core import Engine
+    from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.runs.grid.overrides import Overrides
 
 
-_GIVEN = "taskloom run"
-
-
-class _Run(click.Command):
-    """Keeps the arguments that it was given, to show the command that continues a run."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_GIVEN] = shlex.join(["taskloom", "run", *args])
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Run, short_help="Run a grid and print its comparison table.")
+@click.command(short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
 @engine_options
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
-@override_options
-@yes_option
-@strict_option
+@plan_options
 @format_option
 @click.pass_context
 def run(
@@ -63,13 +36,13 @@ def run(
     /,
     grid: str,
     registry: Path,
-    engine: str,
+    engine: dict[str, Any],
     timeout: float | None,
     attempts: int,
     retry: bool,
-    yes: bool,
     form: str,
     overrides: "Overrides",
+    allow_large: bool,
     **engine_flags: Any,
 ) -> None:
     """Run every cell of GRID that is not finished, then print the comparison table.
@@ -99,25 +72,20 @@ def run(
 
     loaded = load_grid(grid)  # before torch is imported: a misspelt path should be reported at once
 
-    from taskloom.registry.installed.catalogue import load_catalogue
     from taskloom.runs.driver.drive import run_plan
+    from taskloom.runs.driver.loop import broken_trackers
     from taskloom.runs.grid.plan import make_plan
     from taskloom.runs.show.progress import show_progress
 
-    catalogue = strict_check(load_catalogue())
-    note_left_out(catalogue.failed)
-    with _exit_code_1(), ExitStack() as stack:
-        runner = checked_engine(catalogue, engine, engine_flags)
-        ledger = Ledger.find(registry)
-        if ledger is not None:
-            stack.enter_context(ledger)
-        plan = make_plan(loaded, catalogue, ledger, allow_large=yes, overrides=overrides)
-        if ledger is None:  # only now: a refused request leaves nothing behind
-            ledger = stack.enter_context(Ledger.open(registry, create=True))
+    catalogue = checked_catalogue()
+    runner = _checked_engine(catalogue, engine, engine_flags)
+    with Ledger.find(registry) or nullcontext() as known:
+        plan = make_plan(loaded, catalogue, known, allow_large=allow_large, overrides=overrides)
+    with Ledger.open(registry, create=True) as ledger:  # only now: a refused request leaves nothing behind
         with show_progress(plan) as progress:
+            stop = Stop(progress.say)
             for line in plan.notes:
                 progress.say(line)
-            stop = Stop(progress.say)
             outcome = run_plan(
                 plan,
                 catalogue,
@@ -130,7 +98,10 @@ def run(
                 stop=stop,
             )
         if outcome.interrupted and not outcome.halted:
-            note(f"{_interrupted(outcome)} {_how_to_continue()}")
+            done = outcome.finished + outcome.cached + outcome.elsewhere
+            failed = f", {outcome.failed} failed" if outcome.failed else ""
+            note(f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished.")
+            note(how_to_continue())
             if stop.asked > 1:  # a thread that does not listen must not hold up the end
                 ledger.close()
                 sys.stderr.flush()
@@ -142,24 +113,20 @@ def run(
         note(failures)
     if outcome.halted:
         note(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
-    context.exit(max(strict_end(catalogue), int(outcome.failed > 0)))
+    broken = broken_trackers(catalogue.plugins) if is_strict() else []
+    for failure in broken:
+        note(f"--strict-plugins: {failure}")
+    context.exit(1 if outcome.failed or broken else 0)
 
 
-@contextmanager
-def _exit_code_1() -> Iterator[None]:
-    """For errors that are not the request's fault: the same one may succeed later."""
-    try:
-        yield
-    except (EngineError, HeldUpError) as error:
-        raise click.ClickException(visible(f"{error}\n{_how_to_continue()}")) from error
+def _checked_engine(catalogue: "Catalogue", spec: Mapping[str, Any], flags: Mapping[str, Any]) -> "Engine":
+    """The engine, if it is installed, has these options and can work here; otherwise ``RequestError`` says why not."""
+    from taskloom.runs.driver.drive import make_engine
 
-
-def _how_to_continue() -> str:
-    command = click.get_current_context().meta[_GIVEN]
-    return f"Run the same command again to continue from the last checkpoints:\n  {command}"
-
-
-def _interrupted(outcome: "Outcome") -> str:
-    done = outcome.finished + outcome.cached + outcome.elsewhere
-    failed = f", {outcome.failed} failed" if outcome.failed else ""
-    return f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished."
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    resolved, problems = catalogue.resolve("engine", {**spec, **given})
+    if problems:
+        raise RequestError(f"engine {spec['name']!r}", problems)
+    engine = make_engine(catalogue, resolved)
+    engine.check()
+    return engine

@@ -9,14 +9,8 @@ from taskloom.core.errors import RequestError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.cli.common import (
-    NotRunError,
-    format_option,
-    on_terminal,
-    recorded_grid,
-    registry_option,
-    say,
-)
+from taskloom.runs.cli.common import NotRunError, on_terminal, recorded_grid, say
+from taskloom.runs.cli.options import format_option, registry_option
 from taskloom.runs.show.render import render
 
 
@@ -31,9 +25,9 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
     GRID is the name of a grid in the registry or the path of its JSON file. Each row is the mean over its
     finished seeds ± their sample standard deviation; the best mean of a column is bold, or marked with * where
     plain text goes to a file. A row that lacks seeds shows how many are in and does not compete. Below the
-    table stands why a figure is missing.
+    table are the reasons for missing figures.
 
-    With --reported the figures that somebody published for a row stand beside ours, with the difference (ours less
+    With --reported the figures that somebody published for a row are shown beside ours, with the difference (ours less
     theirs) where both are of the dev split. A published overall score is marked with † if it does not follow from
     the figures beside it, whatever rounding did. Works before anything was run, too.
 
@@ -44,10 +38,8 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
     """
-    say(
-        render(table_of(_record(grid, registry, reported)), form, terminal=on_terminal(), reported=reported),
-        styled=True,
-    )
+    made = table_of(_record(grid, registry, reported))
+    say(render(made, form, terminal=on_terminal(), reported=reported), styled=True)
 
 
 def _record(source: str, registry: Path, reported: bool) -> GridRecord:

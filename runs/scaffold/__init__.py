@@ -69,7 +69,6 @@ def next_steps(names: Names, kind: str, folder: Path) -> list[str]:
 
 
 def _run(names: Names, kind: str, grid: str) -> str:
-    """The command that runs the package's grid."""
     engine = f" --engine {names.name}" if kind == "engine" else ""
     return f"taskloom run {names.name if kind == 'grid' else grid}{engine}"
 
@@ -77,6 +76,7 @@ def _run(names: Names, kind: str, grid: str) -> str:
 def _words(names: Names, kind: str, grid: str) -> dict[str, str]:
     """What replaces each ``$word`` of the templates."""
     facts = KINDS[kind]
+    major, minor = map(int, version("taskloom").split(".")[:2])
     cls = names.cls
     if re.search(rf"^from .*\b{cls}\b", _template(kind, "plugin.py") + _template(kind, "test.py"), re.MULTILINE):
         cls += kind.capitalize()  # the template imports something of that name, such as Tensor
@@ -86,7 +86,7 @@ def _words(names: Names, kind: str, grid: str) -> dict[str, str]:
         "module": names.module,
         "distribution": names.distribution,
         "variable": names.variable,
-        "taskloom": _compatible(version("taskloom")),
+        "taskloom": f">={major}.{minor},<{major}.{minor + 1}",  # that it works with
         "group": facts.group,
         "summary": facts.summary,
         "word": facts.word,
@@ -95,16 +95,6 @@ def _words(names: Names, kind: str, grid: str) -> dict[str, str]:
         "run": _run(names, kind, grid),
     }
     return {**words, "use": Template(facts.use).substitute(words)}
-
-
-def _compatible(taskloom: str) -> str:
-    """The versions of taskloom that a plugin written for this one works with.
-
-    >>> _compatible("0.1.3")
-    '>=0.1,<0.2'
-    """
-    major, minor = map(int, taskloom.split(".")[:2])
-    return f">={major}.{minor},<{major}.{minor + 1}"
 
 
 def _template(folder: str, name: str) -> str:

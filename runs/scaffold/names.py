@@ -1,6 +1,5 @@
 """What a new plugin is called, and whether the name is free."""
 
-import keyword
 import re
 from dataclasses import dataclass
 
@@ -44,7 +43,6 @@ def read_name(given: str) -> Names:
     ('hard_focal', 'HardFocal', 'taskloom_hard_focal', 'taskloom-hard-focal')
     """
     plain = given.removeprefix(PREFIX).removeprefix("taskloom_")
-    names = Names(plain.replace("-", "_"))
     if not _FORM.fullmatch(plain) or len(plain) > _MAX_LENGTH:
         near = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_0123456789")[:_MAX_LENGTH]
         hint = f" Did you mean {near!r}?" if _FORM.fullmatch(near) else ""
@@ -52,28 +50,22 @@ def read_name(given: str) -> Names:
             f"a plugin's name should be at most {_MAX_LENGTH} lower-case letters, digits and hyphens or underscores, "
             f"a letter first, such as 'focal'. Found {given!r}.{hint}"
         )
-    if keyword.iskeyword(names.cls) or keyword.iskeyword(names.name):
-        raise TaskloomError(f"{given!r} is a keyword of Python; choose another name")
-    return names
+    return Names(plain.replace("-", "_"))
 
 
 def refuse_taken(kind: str, names: Names) -> None:
-    """``TaskloomError`` if something installed already has the name."""
+    """``TaskloomError`` if something installed already has the name; trackers have none."""
     for plugin, _ in installed([COMPONENTS, GRIDS])[0]:
         if normalized(plugin.distribution) == names.distribution:
             raise TaskloomError(
                 f"{names.distribution} {plugin.version} is installed already; edit that, or choose another name"
             )
-    owner = _owners(kind).get(names.name)
-    if owner:
-        word = KINDS[kind].word
-        raise TaskloomError(f"there is a {word} {names.name!r} already, of {owner}; choose another name")
-
-
-def _owners(kind: str) -> dict[str, str]:
-    """The names of a kind that are in use → the distribution that brings each; trackers have no names."""
     if kind == "grid":
-        return {grid.name: grid.distribution for grid in packaged_grids().values()}
-    from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
+        owners = {grid.name: grid.distribution for grid in packaged_grids().values()}
+    else:
+        from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
 
-    return {entry.name: entry.distribution for entry in load_catalogue().entries if entry.kind == kind}
+        owners = {entry.name: entry.distribution for entry in load_catalogue().entries if entry.kind == kind}
+    if names.name in owners:
+        subject = f"a {KINDS[kind].word} {names.name!r}"
+        raise TaskloomError(f"there is {subject} already, of {owners[names.name]}; choose another name")

@@ -2,11 +2,12 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tabulate import tabulate
 
@@ -15,16 +16,11 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import STATES, CellState, counted
 from taskloom.runs.driver.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.show.progress import can_redraw
+from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line, visible
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-LOG = "log.txt"
-#: Lines of the log that are shown, and the bytes in which they are looked for.
-LINES, BYTES = 20, 1 << 16
-#: Epochs that are shown; the JSON form has them all.
-EPOCHS = 20
+#: Lines of the log, and epochs, that are shown; the JSON form has all epochs.
+LINES, EPOCHS = 20, 20
 SHORT = 12  # characters of an identity that are shown
 #: Seconds between two looks, and after which watching ends if nobody is at work.
 LOOK, IDLE = 1.0, 30.0
@@ -34,7 +30,9 @@ WATCHED = ("label", "seed", "status", "epochs", "overall", "worker", "reason")
 
 def list_cells(states: Sequence[CellState]) -> str:
     """A line per cell."""
-    return _table(map(_columns, states), optional=("worker", "driver", "reason")) or "no cells"
+    rows = [_columns(each) for each in states]
+    always = [name for name in rows[0] if name not in ("worker", "driver", "reason")] if rows else []
+    return _table(rows, always) or "no cells"
 
 
 def _columns(each: CellState) -> dict[str, object]:
@@ -72,6 +70,7 @@ def watch_cells(
     if can_redraw(stream) and not plain:
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
         live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
     states: list[CellState] = []
@@ -82,7 +81,7 @@ def watch_cells(
             while True:
                 states = look()
                 if live:
-                    live.update(_watched(states), refresh=True)
+                    live.update(Text(_watched(states), no_wrap=True, overflow="ellipsis"), refresh=True)
                 elif (found := [_essence(each) for each in states]) != shown:
                     shown = found
                     say(write(states) if plain else f"{_heading(states)}\n{write(states)}\n")
@@ -114,17 +113,10 @@ def _heading(states: Sequence[CellState]) -> str:
     return f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
 
 
-def _watched(states: Sequence[CellState]) -> "Table":
+def _watched(states: Sequence[CellState]) -> str:
     """Cells for a terminal, which cuts what does not fit: the most urgent first, and no column that can be spared."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    columns = (Column(name, no_wrap=name not in ("label", "reason")) for name in WATCHED)
-    table = Table(*columns, box=None, pad_edge=False, title=_heading(states), title_justify="left")
-    for each in sorted(states, key=lambda each: STATES.index(each.state)):
-        texts = (_text(value) for name, value in _columns(each).items() if name in WATCHED)
-        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
-    return table
+    urgent = map(_columns, sorted(states, key=lambda each: STATES.index(each.state)))
+    return f"{_heading(states)}\n{listing([[row[name] for name in WATCHED] for row in urgent], WATCHED)}"
 
 
 def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
@@ -152,14 +144,14 @@ def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
         ("state", _state(state)),
         ("encoder", _component(spec.get("encoder", ""))),
         *((f"task {name}", ", ".join(map(_component, task.values()))) for name, task in spec.get("tasks", {}).items()),
-        *((f"stage {number}", _stage(stage)) for number, stage in enumerate(spec.get("stages", ()), start=1)),
+        *((f"stage {number}", _options(stage)) for number, stage in enumerate(spec.get("stages", ()), start=1)),
         ("scores", format_scores(cell.scores)),
         ("took", "" if cell.seconds is None else duration(cell.seconds)),
         ("memory", "" if cell.peak_memory is None else f"{memory(cell.peak_memory)} at most"),
         ("device", cell.device),
         ("versions", ", ".join(f"{name} {version}" for name, version in cell.versions.items())),
     ]
-    rows = [(name, _text(text)) for name, text in lines if text]
+    rows = [(name, one_line(text)) for name, text in lines if text]
     head = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=["left"])
     return "\n\n".join(filter(None, [head, _attempts(ledger, state), _epochs(ledger, cell.id), _log(ledger, cell.id)]))
 
@@ -174,18 +166,18 @@ def _state(state: CellState) -> str:
 
 
 def _component(value: Any) -> str:
-    """``{"name": "minbert", "layers": 1}`` → ``minbert (layers 1)``; what is not set is left out."""
+    """``{"name": "minbert", "layers": 1}`` → ``minbert (layers 1)``."""
+    if isinstance(value, list):
+        return " and ".join(map(_component, value))
     if not isinstance(value, Mapping):
         return str(value)
-    options = [f"{key} {_component(option)}" for key, option in value.items() if key != "name" and option is not None]
-    name = str(value.get("name", ""))
-    return f"{name} ({', '.join(options)})".strip() if options else name
+    options = _options({key: option for key, option in value.items() if key != "name"})
+    return " ".join(filter(None, [value.get("name", ""), f"({options})" if options else ""]))
 
 
-def _stage(stage: Mapping[str, Any]) -> str:
-    epochs = f"{count(stage.get('epochs', 0), 'epoch')} of {', '.join(stage.get('tasks') or ()) or 'every task'}"
-    rest = [f"{key} {_component(value)}" for key, value in stage.items() if key not in ("epochs", "tasks") and value]
-    return ", ".join([epochs, *rest])
+def _options(options: Mapping[str, Any]) -> str:
+    """Names with their values; what is not set is left out."""
+    return ", ".join(f"{key} {_component(value)}" for key, value in options.items() if value not in (None, [], {}))
 
 
 def _attempts(ledger: Ledger, state: CellState) -> str:
@@ -227,36 +219,28 @@ def _log(ledger: Ledger, cell: str) -> str:
 
 def log_path(ledger: Ledger, cell: str) -> Path:
     """Where a cell's log file is, if it has one."""
-    return ledger.folder / "cells" / cell / LOG
+    return ledger.folder / "cells" / cell / "log.txt"
 
 
 def log_end(ledger: Ledger, cell: str) -> list[str]:
     """The last lines of a cell's log file; of a progress bar its last state."""
     try:
-        with log_path(ledger, cell).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - BYTES))
-            text = file.read().decode("utf-8", errors="replace")
+        with log_path(ledger, cell).open(encoding="utf-8", errors="replace", newline="\n") as file:
+            lines = deque(file, LINES)
     except OSError:
         return []
-    lines = text.removesuffix("\n").split("\n") if text else []
-    return [visible(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines[-LINES:]]
+    return [visible(line.rstrip("\r\n").rpartition("\r")[2].expandtabs()) for line in lines]
 
 
 def _moment(text: str | None) -> str:
     return "" if text is None else text[:19].replace("T", " ")
 
 
-def _text(value: object) -> str:
-    return "" if value is None else one_line(str(value))
-
-
-def _table(rows: Iterable[Mapping[str, object]], *, optional: Sequence[str] | None = None) -> str:
-    """Rows under the names of their columns; a column (of the ``optional`` ones) that is empty in all is left out."""
-    texts = [{name: _text(value) for name, value in row.items()} for row in rows]
-    names = list(texts[0]) if texts else []
-    kept = [name for name in names if any(row[name] for row in texts) or (optional and name not in optional)]
-    table = [[row[name] for name in kept] for row in texts]
-    return tabulate(table, headers=kept, tablefmt="simple", disable_numparse=True) if table else ""
+def _table(rows: Iterable[Mapping[str, object]], always: Sequence[str] = ()) -> str:
+    """Rows under the names of their columns; a column that is empty in all rows is left out, unless ``always``."""
+    rows = list(rows)
+    names = [name for name in (rows[0] if rows else ()) if name in always or any(row[name] for row in rows)]
+    return listing([[row[name] for name in names] for row in rows], names) if rows else ""
 
 
 def _finite(value: Any) -> Any:

@@ -1,13 +1,14 @@
 """Plugins and components in words: listings, one component in full, and a snippet of a grid that uses it."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
 from taskloom.registry.installed.words import describe, kind_word
+from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -76,26 +77,29 @@ def describe_component(catalogue: "Catalogue", entry: "Entry") -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def component_rows(catalogue: "Catalogue", *, builtin: bool, kind: str | None = None) -> list[tuple[object, ...]]:
-    """The listing: kind, name, version, distribution, import time in ms, summary.
+def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
+    """Every component, or those of one kind: ours, then other packages', then what TASKLOOM_PLUGINS leaves out.
 
-    A plugin that brings no component – a tracker, packaged grids – is a row of its own.
+    A plugin that brings no component – a tracker, packaged grids – has a line of its own.
     """
-    entries = [one for one in catalogue.entries if one.builtin == builtin and kind in (None, one.kind)]
-    rows: list[tuple[object, ...]] = []
-    for entry in entries:
-        time = _milliseconds(_plugin_of(catalogue, entry))
-        rows.append((entry.kind, entry.name, entry.version, entry.distribution, time, entry.summary))
-    if kind is not None:
-        return rows
-    bring = {(entry.distribution, entry.plugin) for entry in catalogue.entries}
-    for plugin in catalogue.plugins.loaded:
-        if plugin.builtin == builtin and (plugin.distribution, plugin.name) not in bring:
-            what = _role(catalogue, plugin)
-            summary = catalogue.plugins.summary_of(plugin)
-            time = _milliseconds(plugin)
-            rows.append((what, plugin.name, plugin.version, plugin.distribution, time, summary))
-    return rows
+    rows: dict[bool, list[tuple[object, ...]]] = {True: [], False: []}  # whether it is built in
+    for entry in catalogue.entries:
+        if kind in (None, entry.kind):
+            time = _milliseconds(_plugin_of(catalogue, entry))
+            row = (entry.kind, entry.name, entry.version, entry.distribution, time, entry.summary)
+            rows[entry.builtin].append(row)
+    for plugin in catalogue.plugins.loaded if kind is None else ():
+        if not _components(catalogue, plugin):
+            hooks, summary = catalogue.plugins.hooks_of(plugin), catalogue.plugins.summary_of(plugin)
+            role = "grids" if "taskloom_grids" in hooks else "tracker" if hooks else "(none)"
+            row = (role, plugin.name, plugin.version, plugin.distribution, _milliseconds(plugin), summary)
+            rows[plugin.builtin].append(row)
+    headers = ("kind", "name", "version", "distribution", "import ms", "summary")
+    parts = [listing(rows[True], headers)]
+    parts += [f"From other packages:\n\n{listing(rows[False], headers)}"] if rows[False] else []
+    hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
+    parts += [f"Left out by TASKLOOM_PLUGINS: {', '.join(hidden)}"] if hidden else []
+    return "\n\n".join(parts)
 
 
 def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
@@ -108,11 +112,7 @@ def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
         "builtin": plugin.builtin,
         "import_seconds": plugin.seconds,
         "hooks": catalogue.plugins.hooks_of(plugin),
-        "components": [
-            f"{entry.kind} {entry.name}"
-            for entry in catalogue.entries
-            if (entry.distribution, entry.plugin) == (plugin.distribution, plugin.name)
-        ],
+        "components": _components(catalogue, plugin),
     }
 
 
@@ -128,16 +128,19 @@ def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
     return "\n".join(line for line in lines if line)
 
 
-def failure_lines(failures: Iterable["Failure"], others: Iterable[str]) -> Iterator[str]:
+def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
     """What cannot be used, by distribution: the reasons, and the commands that end them."""
-    failures, others = list(failures), list(others)
+    broken = {failure.distribution for failure in catalogue.failed}
+    others = {plugin.distribution for plugin in catalogue.plugins.loaded} - broken
+    lines = []
     for name in dict.fromkeys(failure.distribution for failure in failures):
         mine = [failure for failure in failures if failure.distribution == name]
-        yield from (f"  {failure}" for failure in mine)
-        yield f"    to remove it: {mine[0].removal}"
-        rivals = {one for failure in mine for one in failure.rivals}  # without this one they have the name
-        if without := mine[0].without({*others, *rivals}):
-            yield f"    to leave it out: {without}"
+        lines += [f"  {failure}" for failure in mine]
+        lines.append(f"    to remove it: {mine[0].removal}")
+        rivals = {rival for failure in mine for rival in failure.rivals}  # without this one they have the name
+        if without := mine[0].without(others | rivals):
+            lines.append(f"    to leave it out: {without}")
+    return "\n".join(lines)
 
 
 def _plugin_of(catalogue: "Catalogue", entry: "Entry") -> "Plugin | None":
@@ -145,11 +148,9 @@ def _plugin_of(catalogue: "Catalogue", entry: "Entry") -> "Plugin | None":
     return next((one for one in loaded if (one.name, one.distribution) == (entry.plugin, entry.distribution)), None)
 
 
-def _role(catalogue: "Catalogue", plugin: "Plugin") -> str:
-    hooks = catalogue.plugins.hooks_of(plugin)
-    if "taskloom_grids" in hooks:
-        return "grids"
-    return "tracker" if any("_run_" in hook or "_epoch_" in hook for hook in hooks) else "(none)"
+def _components(catalogue: "Catalogue", plugin: "Plugin") -> list[str]:
+    mine = (plugin.distribution, plugin.name)
+    return [f"{one.kind} {one.name}" for one in catalogue.entries if (one.distribution, one.plugin) == mine]
 
 
 def _milliseconds(plugin: "Plugin | None") -> str:

@@ -16,7 +16,7 @@ from taskloom.runs.driver.wording import duration, format_event, format_progress
 from taskloom.runs.show.visible import one_line, visible
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
     from taskloom.runs.grid.plan import Plan
 
@@ -31,12 +31,8 @@ _COLORS = {"failed": "red", "oom": "red", "lost": "yellow", "interrupted": "yell
 def show_progress(plan: "Plan", stream: TextIO | None = None) -> Iterator["RunProgress"]:
     """Show a plan's progress until the block ends: with bars where the stream can redraw, otherwise line by line."""
     stream = stream or sys.stderr
-    if not can_redraw(stream):
-        yield RunProgress(plan, stream)
-        return
-    progress = LiveProgress(plan, stream)
+    progress = LiveProgress(plan, stream) if can_redraw(stream) else RunProgress(plan, stream)
     try:
-        progress.bars.start()
         yield progress
     finally:
         progress.close()
@@ -52,7 +48,7 @@ def can_redraw(stream: TextIO) -> bool:
 
 
 class RunProgress:
-    """Where a run stands, written as lines. If the stream goes away, training continues in silence."""
+    """How far a run is, written as lines. If the stream goes away, training continues in silence."""
 
     def __init__(self, plan: "Plan", stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.name, self.stream, self.clock = plan.grid.name, stream, clock
@@ -74,6 +70,9 @@ class RunProgress:
     def say(self, text: str) -> None:
         """Show a line that is not about a cell."""
         self._unless_gone(self._write, text)
+
+    def close(self) -> None:
+        """Nothing more will be shown."""
 
     def _unless_gone(self, show: Callable[..., None], *what: object) -> None:
         if not self._silent:
@@ -147,9 +146,9 @@ class RunProgress:
             return None
         return max(0.0, self.work - self.done) * (self.clock() - self._first_start) / self._trained
 
-    def totals(self, *, over: bool = False) -> str:
-        """How many cells are in which state, and the time left unless the run is ``over``."""
-        ended, left = Counter(self.ended.values()), None if over else self.seconds_left
+    def totals(self) -> str:
+        """How many cells are in which state, and the time left."""
+        ended, left = Counter(self.ended.values()), self.seconds_left
         counts = {status: ended[status] for status in ("failed", "oom", "interrupted")}
         counts["running"] = len(self.running)
         counts["waiting"] = self.work - len(self.running) - len(self.ended)
@@ -159,9 +158,9 @@ class RunProgress:
         parts += [f"{number} {status}" for status, number in counts.items() if number]
         return ", ".join(parts)
 
-    def summary(self, *, over: bool = False) -> str:
+    def summary(self) -> str:
         """The whole run on a line."""
-        return f"{self.name}: {self.totals(over=over)}, {duration(self.clock() - self._began)} so far"
+        return f"{self.name}: {self.totals()}, {duration(self.clock() - self._began)} so far"
 
 
 class LiveProgress(RunProgress):
@@ -169,14 +168,36 @@ class LiveProgress(RunProgress):
 
     def __init__(self, plan: "Plan", stream: TextIO) -> None:
         super().__init__(plan, stream)
-        self.bars = _bars(stream)
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, Task, TextColumn
+        from rich.table import Column
+        from rich.text import Text
+
+        class Cut(TextColumn):  # to the width of the terminal; a column that may not wrap would not be narrowed
+            def render(self, task: Task) -> Text:
+                text = super().render(task)
+                text.no_wrap, text.overflow = True, "ellipsis"
+                return text
+
+        self.bars = Progress(
+            Cut("{task.description}", "bold", markup=False, table_column=Column()),
+            "{task.fields[seed]}",
+            BarColumn(bar_width=12),
+            Cut("{task.fields[state]}", markup=False, table_column=Column()),
+            console=Console(file=stream),
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,  # stdout is the table's
+        )
         self._whole = self.bars.add_task(self.name, total=max(1, self.work), seed="", state=self.totals())
         self._tasks: dict[str, TaskID] = {}
+        self.bars.start()
 
     def close(self) -> None:
         """Take the bars away; what remains is the run on a line."""
         self._unless_gone(self.bars.stop)
-        self.say(self.summary(over=True))
+        self._trained = 0.0  # nothing is left to expect, even if cells are waiting
+        self.say(self.summary())
 
     def _show(self, event: Event) -> None:
         cell = self.cells[event.cell]
@@ -197,32 +218,6 @@ class LiveProgress(RunProgress):
         from rich.text import Text
 
         self.bars.console.print(Text(visible(text), style=style))  # a label's brackets are not markup
-
-
-def _bars(stream: TextIO) -> "Progress":
-    """Columns that fit any width: labels and states are cut, never wrapped."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task
-    from rich.text import Text
-
-    class Cut(ProgressColumn):
-        def __init__(self, write: Callable[[Task], str], style: str = "") -> None:
-            super().__init__()
-            self.write, self.style = write, style
-
-        def render(self, task: Task) -> Text:
-            return Text(self.write(task), style=self.style, no_wrap=True, overflow="ellipsis")
-
-    return Progress(
-        Cut(lambda task: task.description, "bold"),
-        "{task.fields[seed]}",
-        BarColumn(bar_width=12),
-        Cut(lambda task: str(task.fields["state"])),
-        console=Console(file=stream),
-        refresh_per_second=4,
-        transient=True,
-        redirect_stdout=False,  # stdout is the table's
-    )
 
 
 def _share(event: Event, spec: Mapping[str, Any]) -> float:

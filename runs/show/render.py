@@ -1,7 +1,7 @@
 """A table as text: plain, github, latex, html, csv or json.
 
 The best mean of a column is bold where the format has bold; in plain text it is bold on a terminal and marked with
-``*`` anywhere else. Means that look the same are all marked. Under the text formats stand the reasons for every hole.
+``*`` anywhere else. Means that look the same are all marked. The text formats end with the reasons for every hole.
 Published figures are shown on request, beside ours and with the difference; ``†`` marks an overall score that does not
 follow from its parts.
 """
@@ -12,11 +12,9 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -53,9 +51,8 @@ def _github(text: str) -> str:
     return re.sub(r"[\\|*`<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 
 
-@dataclass(frozen=True)
-class _Style:
-    """How one format writes a table: tabulate's name for it, and its ways to escape, mark and annotate."""
+class _Style(NamedTuple):
+    """How one format writes a table: tabulate's name for it, how it escapes text, what is bold, and a note."""
 
     tabulate: str
     escape: Callable[[str], str]
@@ -72,9 +69,6 @@ _STYLES = {
 }
 
 
-_Part = tuple[str, Callable[[TableRow], str]]  # a column's title, and how a row fills it
-
-
 def render(table: Table, form: str, *, terminal: bool = False, reported: bool = False) -> str:
     """The table in one of ``FORMATS``; ``terminal`` lets plain text use bold, ``reported`` shows published figures."""
     if form not in FORMATS:
@@ -83,90 +77,80 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
         return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
     if form == "csv":
         return visible(_csv(table, reported))
-    style = _STYLES["terminal" if form == "plain" and terminal else form]
-    cells = _Cells(table, style, reported)
-    marked = "" if style.bold != "*{}" or not cells.marked else "* best of its column"
-    lines = [*_notes(table), marked, *(_reported_notes(table) if reported else ())]
-    notes = [style.note.format(style.escape(one_line(note))) for note in lines if note]
+    form = "terminal" if form == "plain" and terminal else form
+    style, parts = _STYLES[form], _parts(table, reported)
+    best, marked = {column: table.best(column) for column in table.columns}, False
+    body = []
+    for row in table.rows:
+        body.append([style.escape(one_line(row.label))])
+        for part, column in parts:
+            text = style.escape(_text(table, row, part, column))
+            if part == "figure" and row.complete and _look_same(column, row.figures[column].mean, best[column], table):
+                text, marked = style.bold.format(text), True
+            body[-1].append(text)
     text = tabulate(
-        cells.body,
-        headers=[style.escape(head) for head in cells.head],
+        body,
+        headers=["", *(style.escape(_title(part, column, begun=table.begun)) for part, column in parts)],
         tablefmt=style.tabulate,
         disable_numparse=True,
-        colalign=["left", *["right"] * (len(cells.head) - 1)],
+        colalign=["left", *["right"] * len(parts)],
     )
-    return "\n".join([text, "", *notes] if notes else [text])
+    notes = [*_notes(table), *(["* best of its column"] if marked and form == "plain" else [])]
+    notes += _reported_notes(table) if reported else []
+    lines = [style.note.format(style.escape(one_line(note))) for note in notes]
+    return "\n".join([text, "", *lines] if lines else [text])
 
 
-class _Cells:
-    """Head and body of the table as text in one style."""
+def _parts(table: Table, reported: bool) -> list[tuple[str, str]]:
+    """What is shown beside the labels, and of which column: ours, theirs and the difference; before a run theirs."""
+    if not reported:
+        delta = [("delta", "overall")] if table.baseline is not None and "overall" in table.columns else []
+        return [("seeds", ""), *(("figure", column) for column in table.columns), *delta]
+    if not table.begun:
+        return [("reported", column) for column in table.columns if column in table.reported]
+    parts = [("seeds", "")]
+    for column in table.columns:
+        both = ("figure", "reported", "difference") if column in table.reported else ("figure",)
+        parts += [(part, column) for part in both]
+    return parts
 
-    def __init__(self, table: Table, style: _Style, reported: bool) -> None:
-        self.table, self.style, self.marked = table, style, False
-        self._best = {column: table.best(column) for column in table.columns}
-        parts = self._reported_parts() if reported else self._parts()
-        self.head = ["", *(title for title, _ in parts)]
-        self.body = [[style.escape(one_line(row.label)), *(part(row) for _, part in parts)] for row in table.rows]
 
-    def _parts(self) -> list[_Part]:
-        table = self.table
-        parts: list[_Part] = [("seeds", _seeds)]
-        parts += [(_title(column), partial(self._figure, column)) for column in table.columns]
-        if table.baseline is not None and "overall" in table.columns:
-            parts.append(("Δ overall", self._delta))
-        return parts
+def _title(part: str, column: str, *, begun: bool) -> str:
+    column = "memory (MiB)" if column == "memory" else column
+    reported = "reported" if begun else f"{column} reported"
+    return {"figure": column, "reported": reported, "difference": "diff", "delta": f"Δ {column}"}.get(part, part)
 
-    def _reported_parts(self) -> list[_Part]:
-        """Ours, theirs and the difference; before anything was run theirs alone."""
-        table = self.table
-        theirs = [column for column in table.columns if column in table.reported]
-        if not table.begun:
-            return [(f"{_title(column)} reported", partial(self._reported, column)) for column in theirs]
-        parts: list[_Part] = [("seeds", _seeds)]
-        for column in table.columns:
-            parts.append((_title(column), partial(self._figure, column)))
-            if column in theirs:
-                parts.append(("reported", partial(self._reported, column)))
-                parts.append(("diff", partial(self._difference, column)))
-        return parts
 
-    def _figure(self, column: str, row: TableRow) -> str:
-        figure, digits = row.figures[column], self.table.digits
-        if figure.mean is None:
-            return self.style.escape("—")
-        mean = number(column, figure.mean, digits)
-        text = mean if figure.sd is None else f"{mean} ± {number(column, figure.sd, digits)}"
-        best = self._best[column]
-        if not row.complete or best is None or mean != number(column, best, digits):
-            return self.style.escape(text)
-        self.marked = True
-        return self.style.bold.format(self.style.escape(text))
-
-    def _reported(self, column: str, row: TableRow) -> str:
-        if column not in row.reported:
-            return ""
-        mark = "†" if column == "overall" and row.follows is False else ""
-        return self.style.escape(number(column, row.reported[column], self.table.digits) + mark)
-
-    def _difference(self, column: str, row: TableRow) -> str:
-        difference = row.difference(column)
-        if difference is None:
-            return ""
-        return self.style.escape(number(column, difference, self.table.digits, sign="+"))
-
-    def _delta(self, row: TableRow) -> str:
-        if row.label == self.table.baseline:
+def _text(table: Table, row: TableRow, part: str, column: str) -> str:
+    digits = table.digits
+    match part:
+        case "seeds":
+            return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
+        case "reported" if column in row.reported:
+            mark = "†" if column == "overall" and row.follows is False else ""
+            return number(column, row.reported[column], digits) + mark
+        case "difference" if (difference := row.difference(column)) is not None:
+            return number(column, difference, digits, sign="+")
+        case "delta" if row.label == table.baseline:
             return "baseline"
-        delta = self.table.delta(row, "overall")
-        return self.style.escape("—" if delta is None else number("overall", delta, self.table.digits, sign="+"))
+        case "delta" if (delta := table.delta(row, column)) is not None:
+            return number(column, delta, digits, sign="+")
+        case "figure" if (mean := row.figures[column].mean) is not None:
+            sd = row.figures[column].sd
+            return number(column, mean, digits) + ("" if sd is None else f" ± {number(column, sd, digits)}")
+    return "—" if part in ("figure", "delta") else ""
 
 
-def _title(column: str) -> str:
-    return "memory (MiB)" if column == "memory" else column
+def _look_same(column: str, one: float | None, other: float | None, table: Table) -> bool:
+    if one is None or other is None:
+        return False
+    return number(column, one, table.digits) == number(column, other, table.digits)
 
 
-def _seeds(row: TableRow) -> str:
-    return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
+def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
+    """Rows under headers as text, one line each."""
+    cells = [[one_line(str("" if cell is None else cell)) for cell in row] for row in rows]
+    return tabulate(cells, headers=[visible(head) for head in headers], tablefmt="simple", disable_numparse=True)
 
 
 def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
@@ -223,7 +207,7 @@ def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) 
     lines = [
         *_reasons(missing, Counter(place.label for place in grid.cells)),
         *(f"log: {path}" for path in logs[:MOST_ROWS]),
-        *(f"and {len(logs) - MOST_ROWS} more logs" for _ in logs[MOST_ROWS : MOST_ROWS + 1]),
+        *([f"and {len(logs) - MOST_ROWS} more logs"] if len(logs) > MOST_ROWS else []),
     ]
     return "\n".join(
         [
@@ -239,11 +223,10 @@ def _reported_notes(table: Table) -> list[str]:
     notes = []
     for row in table.rows:
         if row.follows is False and row.derived is not None:
-            printed, value = (number("overall", x, table.digits) for x in (row.reported["overall"], row.derived.value))
-            slack = f"{row.derived.slack:.2g}"
+            printed, value = (number("overall", x, table.digits) for x in (row.reported["overall"], row.derived))
             notes.append(
                 f"† {row.label}: the reported overall {printed} does not follow from the figures beside it; they give "
-                f"{value}, and rounding explains at most {slack}"
+                f"{value}, and rounding explains at most {row.slack:.2g}"
             )
     test = [row.label for row in table.rows if row.split != "dev" and row.reported]
     if test:
@@ -257,6 +240,7 @@ def as_json(table: Table) -> list[dict[str, Any]]:
     ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
     parts, and ``follows`` whether the reported one does.
     """
+    same = ("label", "n", "seeds", "reported", "reported_train", "split", "derived", "follows", "note")
     rows = []
     for row in table.rows:
         metrics: dict[str, dict[str, float | int | None]] = {}
@@ -266,18 +250,10 @@ def as_json(table: Table) -> list[dict[str, Any]]:
                 metrics[column]["delta"] = table.delta(row, column)
         rows.append(
             {
-                "label": row.label,
-                "n": row.n,
-                "seeds": list(row.seeds),
+                **{key: getattr(row, key) for key in same},
                 "baseline": row.label == table.baseline,
                 "metrics": metrics,
-                "reported": row.reported,
-                "reported_train": row.reported_train,
-                "split": row.split,
                 "difference": {column: row.difference(column) for column in row.figures if column in row.reported},
-                "derived": None if row.derived is None else row.derived.value,
-                "follows": row.follows,
-                "note": row.note,
                 "missing": [vars(missing) for missing in row.missing],
             }
         )

@@ -107,7 +107,6 @@ REFUSED = {
     "": "Found ''.",
     "fo\ncal": "Found 'fo\\ncal'.",
     "x" * 51: "at most 50",
-    "class": "is a keyword of Python",
     "mse": "there is a loss 'mse' already, of taskloom",
     "installed": "taskloom-installed 3.1 is installed already",
     "hinge": "there is a loss 'hinge' already, of taskloom-installed",

@@ -144,7 +144,7 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     content = Path("train.tsv").read_text()
     Path("train.tsv").write_text(content.replace("word3 ", "word99 "))
     (text,) = texts(explained(grid, "sum")["cells"][0])
-    assert text.startswith("data of task 'sst': the content of data set 'table' has changed (")
+    assert text.startswith("content of tasks.sst.data: ")
     assert explained(second.id)["state"] == "stale"
     Path("train.tsv").write_text(content)
 
@@ -302,7 +302,7 @@ def test_differences_name_the_field_and_both_sides() -> None:
         "spec a.b.1: 2 → 3",
         "spec gone: null → nothing",
         "spec come: nothing → {}",
-        "weights of encoder: the content of the weights of encoder '' has changed (x → y)",
+        "content of encoder: x → y",
         "plugin p: 1 → nothing",
         "plugin q: nothing → 1",
         "trainer: 1 → 2",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridCell, GridRecord
-from taskloom.runs.analysis.tables import Table, derive_overall, table_of
+from taskloom.runs.analysis.tables import Table, TableRow, derive_overall, table_of
 from taskloom.runs.cli.table import unrun_grid
 from taskloom.runs.show.render import FORMATS, as_json, render
 
@@ -33,14 +33,12 @@ def spec_of(rule: str, metrics: dict[str, str] = METRICS) -> dict[str, Any]:
 
 def test_the_rules_and_what_rounding_explains_worked_by_hand() -> None:
     figures = {"sst": 0.5, "para": 0.8, "sts": 0.2}
-    plain = derive_overall(figures, METRICS, spec_of("mean"), digits=3)
-    assert plain is not None
-    assert plain.value == pytest.approx(0.5)
-    assert plain.slack == pytest.approx(0.0005 + 3 * 0.0005 / 3)
-    normalised = derive_overall(figures, METRICS, spec_of("normalised"), digits=3)
-    assert normalised is not None
-    assert normalised.value == pytest.approx((0.5 + 0.8 + 0.6) / 3)
-    assert normalised.slack == pytest.approx(0.0005 + 0.0005 / 3 + 0.0005 / 3 + 0.0005 / 6)
+    value, slack = derive_overall(figures, METRICS, spec_of("mean"), digits=3)
+    assert value == pytest.approx(0.5)
+    assert slack == pytest.approx(0.0005 + 3 * 0.0005 / 3)
+    value, slack = derive_overall(figures, METRICS, spec_of("normalised"), digits=3)
+    assert value == pytest.approx((0.5 + 0.8 + 0.6) / 3)
+    assert slack == pytest.approx(0.0005 + 0.0005 / 3 + 0.0005 / 3 + 0.0005 / 6)
 
 
 SCORE = st.floats(-1, 1)
@@ -52,20 +50,24 @@ def test_honest_rounding_is_never_marked_and_a_larger_slip_always(
 ) -> None:
     true = (sst + para + ((sts + 1) / 2 if rule == "normalised" else sts)) / 3
     printed = {task: round(x, digits) for task, x in zip(METRICS, (sst, para, sts), strict=True)}
-    derived = derive_overall(printed, METRICS, spec_of(rule), digits)
-    assert derived is not None
-    assert derived.explains(round(true, digits))
-    if abs(slip) > 2 * derived.slack + 1e-6:
-        assert not derived.explains(round(true, digits) + slip)
+    derived, slack = derive_overall(printed, METRICS, spec_of(rule), digits)
+
+    def follows(overall: float) -> bool | None:
+        row = TableRow("row", (0,), 0, {}, {**printed, "overall": overall}, (), derived=derived, slack=slack)
+        return row.follows
+
+    assert follows(round(true, digits))
+    if abs(slip) > 2 * slack + 1e-6:
+        assert not follows(round(true, digits) + slip)
 
 
 def test_what_cannot_be_said_is_not_said() -> None:
-    assert derive_overall({"sst": 0.5, "para": 0.5}, METRICS, spec_of("mean"), 3) is None, "a part is missing"
-    assert derive_overall({}, METRICS, {}, 3) is None
+    assert derive_overall({"sst": 0.5, "para": 0.5}, METRICS, spec_of("mean"), 3)[0] is None, "a part is missing"
+    assert derive_overall({}, METRICS, {}, 3)[0] is None
     strange = {**METRICS, "sts": "kendall"}
     figures = dict.fromkeys(METRICS, 0.5)
-    assert derive_overall(figures, METRICS, spec_of("normalised", strange), 3) is None, "a correlation or not?"
-    assert derive_overall(figures, METRICS, spec_of("mean", strange), 3) is not None, "here it makes no difference"
+    assert derive_overall(figures, METRICS, spec_of("normalised", strange), 3)[0] is None, "a correlation or not?"
+    assert derive_overall(figures, METRICS, spec_of("mean", strange), 3)[0] is not None, "here it makes no difference"
 
 
 # The packaged grids

@@ -213,8 +213,8 @@ def invoke(*arguments: object) -> Result:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--engine", "inline", "--workers", "2"], "--workers: engine 'inline' has no such option (it has none"),
-        (["--engine", "local", "--address", "auto"], "engine 'local' has no such option (it has --workers, --devices"),
+        (["--engine", "inline", "--workers", "2"], "no option 'workers' of engine 'inline'"),
+        (["--engine", "local", "--address", "auto"], "no option 'address' of engine 'local'"),
         (["--engine", "local", "--devices", "cuda:93"], "there is no cuda:93 on this machine"),
         (["--engine", "local", "--devices", "tpu"], "devices: should be auto, cpu, cpu:N"),
         (["--engine", "local", "--devices", "cpu:100000"], "devices: should be at most"),

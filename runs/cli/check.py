@@ -1,0 +1,122 @@
+"""What can be known of a grid before it runs: ``taskloom validate``, ``plan`` and ``schema``."""
+
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskloom.core.errors import Problem, RequestError, TaskloomError
+from taskloom.registry.results.artifacts import write_text
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.runs.cli.options import UserPath, json_option, plan_options, registry_option, strict_option
+from taskloom.runs.show.render import listing
+
+
+@click.command(short_help="Report all errors of a grid.")
+@click.argument("grid")
+@plan_options
+@json_option
+@click.pass_context
+def validate(context: click.Context, /, grid: str, as_json: bool, **planning: Any) -> None:
+    """Check GRID and everything that it names, and report all errors together. Exits with 2 if there are any.
+
+    \b
+    Examples:
+      taskloom validate grid.json
+      taskloom validate robust-embeddings --data ~/data --weights minilm
+      taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
+    """
+    from taskloom.runs.grid.grid import load_grid
+    from taskloom.runs.grid.plan import make_plan
+
+    try:
+        made = make_plan(load_grid(grid), checked_catalogue(quiet=True), None, **planning)
+    except TaskloomError as error:
+        if not as_json:
+            raise
+        problems = error.problems if isinstance(error, RequestError) else [Problem("", str(error))]
+        say_json({"valid": False, "errors": [vars(problem) for problem in problems]})
+        context.exit(2)
+    if as_json:
+        say_json({"valid": True, "errors": []})
+        return
+    for line in made.notes:
+        note(line)
+    rows = len({cell.label for cell in made.chosen})
+    say(f"{grid} is valid: {len(made.chosen)} cells in {rows} rows")
+
+
+@click.command(short_help="Show what running a grid would do.")
+@click.argument("grid")
+@registry_option
+@plan_options
+@json_option
+def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
+    """Check GRID and show what running it would do. Writes nothing.
+
+    A cell's status is new, interrupted (continues from its checkpoint), failed (is tried again) or finished
+    (is not run again).
+
+    \b
+    Examples:
+      taskloom plan quickstart
+      taskloom plan losing-to-win --data ~/data --weights minilm
+      taskloom plan grid.json --json | jq '.cells[] | {label, seed, status}'
+    """
+    from taskloom.runs.grid.grid import load_grid
+    from taskloom.runs.grid.plan import make_plan
+
+    loaded = load_grid(grid)
+    with Ledger.find(registry) or nullcontext() as ledger:
+        made = make_plan(loaded, checked_catalogue(quiet=True), ledger, **planning)
+    for line in made.notes:
+        note(line)
+    if as_json:
+        keys = ("id", "label", "seed", "status", "spec")
+        say_json({"cells": [{key: getattr(cell, key) for key in keys} for cell in made.chosen]})
+        return
+    rows = [(cell.id, cell.label, cell.seed, cell.status) for cell in made.chosen]
+    say(listing(rows, ("cell", "label", "seed", "status")))
+    counts = Counter(cell.status for cell in made.chosen)
+    say(f"\n{len(made.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+
+
+@click.command(short_help="Write the JSON schema of grids.")
+@click.option("--out", type=UserPath(), metavar="FILE", help="Write it there instead of to stdout.")
+@strict_option
+def schema(out: Path | None) -> None:
+    """Write the JSON schema of grids, with every installed component and its options.
+
+    An editor that knows the schema completes and checks a grid while it is written: names, options with their types,
+    ranges, defaults and docstrings. Name the file under "$schema" in the grid:
+
+    \b
+      {"$schema": "./grid.schema.json", "base": …}
+
+    It accepts every valid grid; `taskloom validate` checks the rest, such as where dotted paths lead.
+
+    VS Code needs nothing else. For all grids of a folder without "$schema" in them, put into .vscode/settings.json:
+
+    \b
+      {"json.schemas": [{"fileMatch": ["grids/*.json"], "url": "./grid.schema.json"}]}
+
+    \b
+    Examples:
+      taskloom schema --out grid.schema.json
+      taskloom schema | jq '."$defs"."loss.smart".properties | keys'
+    """
+    from taskloom.registry.installed.schema import grid_schema, written
+
+    text = written(grid_schema(checked_catalogue()))
+    if out is None:
+        say(text.rstrip("\n"))
+        return
+    try:
+        write_text(out, text)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TaskloomError(f"the schema cannot be written to {out}: {reason}") from None
+    note(f"wrote {out}")

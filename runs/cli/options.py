@@ -1,0 +1,193 @@
+"""The options that several commands have, and those of ``taskloom run`` that choose where cells run."""
+
+import functools
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskloom.runs.show.render import FORMATS
+
+Command = Callable[..., Any]
+STRICT = "TASKLOOM_STRICT_PLUGINS"
+
+
+class UserPath(click.Path):
+    """A path in which ``~`` is the user's folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(os.path.expanduser(value))  # noqa: PTH111 - the other raises
+
+
+registry_option = click.option(
+    "--registry",
+    envvar="TASKLOOM_REGISTRY",
+    type=UserPath(),
+    default=Path("taskloom-runs"),
+    show_default=True,
+    show_envvar=True,
+    metavar="FOLDER",
+    help="Where results are kept.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+format_option = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
+)
+strict_option = click.option(  # `checked_catalogue` does the checking
+    "--strict-plugins",
+    is_flag=True,
+    envvar=STRICT,
+    show_envvar=True,
+    expose_value=False,
+    callback=lambda context, parameter, value: context.meta.__setitem__(STRICT, value),
+    help="Refuse to work while any plugin is broken.",
+)
+
+
+def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in the order of the help."""
+    return lambda command: functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def is_strict() -> bool:
+    """Whether ``--strict-plugins`` was given to the command that is running."""
+    return bool(click.get_current_context().meta.get(STRICT))
+
+
+def _read_setting(given: str) -> tuple[str, Any]:
+    """``path=value``, the value as JSON; a bare word is a string.
+
+    >>> _read_setting("stages.*.epochs=1"), _read_setting("stages.0.combiner=pcgrad")
+    (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
+    """
+
+    path, equals, text = (part.strip() for part in given.partition("="))
+    if not path or not equals:
+        raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {given!r}.")
+    try:
+        return path, json.loads(text, parse_constant=str)  # NaN is a string, too
+    except ValueError as error:
+        if not text or text[0] in '{["-+.0123456789':
+            raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None
+        return path, text
+
+
+_plan_options = combined(
+    click.option(
+        "--data",
+        type=UserPath(),
+        metavar="FOLDER",
+        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
+    ),
+    click.option(
+        "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."
+    ),
+    click.option("--epochs", type=click.IntRange(min=0), metavar="N", help="At most N epochs in every stage."),
+    click.option(
+        "--set",
+        "settings",
+        callback=lambda context, option, given: dict(map(_read_setting, given)),
+        multiple=True,
+        metavar="PATH=JSON",
+        help="Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5; may be repeated.",
+    ),
+    click.option(
+        "--only",
+        multiple=True,
+        metavar="LABEL",
+        help="Only rows with this label; * matches anything; may be repeated.",
+    ),
+    click.option("--smoke", is_flag=True, help="Every cell for a few steps on generated text with a tiny encoder."),
+    click.option("--yes", "allow_large", is_flag=True, help="Accept a grid of more than 10,000 cells."),
+    strict_option,
+)
+
+
+def plan_options(command: Command) -> Command:
+    """The options of every command that plans a grid.
+
+    The command gets ``overrides`` (of --data --weights --epochs --set --only --smoke) and ``allow_large``, which are
+    arguments of :func:`taskloom.runs.grid.plan.make_plan`.
+    """
+
+    @functools.wraps(command)
+    def with_overrides(**arguments: Any) -> Any:
+        from taskloom.runs.grid.overrides import Overrides
+
+        given = {field.name: arguments.pop(field.name) for field in fields(Overrides)}
+        return command(overrides=Overrides(**given), **arguments)
+
+    return _plan_options(with_overrides)
+
+
+def _read_engine(context: click.Context, option: click.Parameter, text: str) -> dict[str, Any]:
+    """A name, or a JSON object with the name and options."""
+    if not text.startswith("{"):
+        return {"name": text}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from None
+    if not isinstance(value.get("name"), str):
+        raise click.BadParameter(f'an object should have a "name". Found {text!r}.')
+    return dict(value)
+
+
+def _check_seconds(context: click.Context, option: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and math.isnan(seconds):  # which is in every range
+        raise click.BadParameter("should be a number of seconds. Found 'nan'.")
+    return seconds
+
+
+engine_options = combined(
+    click.option(
+        "--engine",
+        default="local",
+        show_default=True,
+        envvar="TASKLOOM_ENGINE",
+        show_envvar=True,
+        callback=_read_engine,
+        metavar="NAME",
+        help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process "
+        '(inline), or a plugin\'s engine; {"name": …, options} for what has no flag.',
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Cells at once. [default: one per GPU; without one, one per core, 8 at most]",
+    ),
+    click.option(
+        "--devices", metavar="LIST", help="cuda:0,cuda:1 or cpu:2 (two cells at once) or auto. [default: auto]"
+    ),
+    click.option(
+        "--cells-per-gpu", type=click.IntRange(min=1), metavar="N", help="Cells that share a GPU. [default: 1]"
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="CPU threads of a cell. [default: the cores divided by the workers, OMP_NUM_THREADS at most]",
+    ),
+    click.option("--address", metavar="WHERE", help="The cluster, for engines that have one: auto, or host:port."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        callback=_check_seconds,
+        metavar="SECONDS",
+        help="Stop a cell that reports nothing for this long; it counts as lost. [default: never]",
+    ),
+    click.option(
+        "--attempts",
+        type=click.IntRange(min=1),
+        default=3,
+        show_default=True,
+        metavar="N",
+        help="How often a cell is tried if its worker is lost; it continues from its checkpoint.",
+    ),
+)
