@@ -221,7 +221,7 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
 
 def _packages_gone(record: "CellRecord", catalogue: "Catalogue") -> Iterator[str]:
     """What the cell ran with that is not here now, is here in another version, or is broken."""
-    broken = {one.distribution for one in catalogue.failed}
+    broken = {one.plugin.distribution for one in catalogue.failed}
     for name, before in record.facts.get("plugins", {}).items():
         try:
             now = version(name)

@@ -19,7 +19,7 @@ from taskloom.runs.show.render import FORMATS
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
-    from taskloom.registry.installed.failures import Failure
+    from taskloom.registry.installed.manager import Failure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY = "taskloom-runs"

@@ -18,7 +18,7 @@ from taskloom.runs.cli.common import (
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.installed.entries import Entry
-    from taskloom.registry.installed.failures import Failure, Plugin
+    from taskloom.registry.installed.manager import Failure, Plugin
 
 KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine")
 HEADERS = ("kind", "name", "version", "distribution", "import ms", "summary")
@@ -58,15 +58,22 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
         say(reference_text().rstrip("\n"))
         return
     from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.runs.show.describe import component_facts, describe_component, describe_plugin, plugin_facts
+    from taskloom.runs.show.describe import (
+        component_facts,
+        describe_component,
+        describe_plugin,
+        failure_facts,
+        failure_lines,
+        plugin_facts,
+    )
 
     catalogue = strict_check(load_catalogue())
     entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
         answer: dict[str, Any] = {
-            "components": [component_facts(catalogue, entry, full=name is not None) for entry in entries],
+            "components": [component_facts(entry, full=name is not None) for entry in entries],
             "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
-            "failed": [{**asdict(failure), "removal": failure.removal} for failure in failed],
+            "failed": [failure_facts(failure) for failure in failed],
         }
         if name is None:
             answer["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
@@ -75,9 +82,10 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     if name is None:
         _list(catalogue, kind)
     elif entries or loaded:
-        texts = [describe_component(catalogue, entry) for entry in entries]
+        texts = [describe_component(entry) for entry in entries]
         say("\n\n\n".join([*texts, *(describe_plugin(catalogue, plugin) for plugin in loaded)]))
-    _list_failures(catalogue, failed)
+    if failed:
+        say("\n".join(["\nCannot be used:", *failure_lines(catalogue, failed)]))
 
 
 def _list(catalogue: "Catalogue", kind: str | None) -> None:
@@ -90,16 +98,6 @@ def _list(catalogue: "Catalogue", kind: str | None) -> None:
     hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
     if hidden:
         say(f"\nLeft out by TASKLOOM_PLUGINS: {', '.join(hidden)}")
-
-
-def _list_failures(catalogue: "Catalogue", failed: "list[Failure]") -> None:
-    from taskloom.runs.show.describe import failure_lines
-
-    if failed:
-        others = {plugin.distribution for plugin in catalogue.plugins.loaded}
-        say("\nCannot be used:")
-        for line in failure_lines(failed, others - {failure.distribution for failure in catalogue.failed}):
-            say(line)
 
 
 def _find(
@@ -127,7 +125,7 @@ def _find(
         failed = [
             one
             for one in catalogue.failed
-            if wanted in (normalized(one.plugin), normalized(one.distribution))
+            if wanted in (normalized(one.plugin.name), normalized(one.plugin.distribution))
             or f" {name!r}" in one.reason.partition(";")[0]
         ]
     if not (entries or loaded or failed):
@@ -138,12 +136,12 @@ def _find(
 def _unknown(catalogue: "Catalogue", name: str, kind: str | None) -> Exception:
     from taskloom.core.errors import Problem, RequestError, unknown
     from taskloom.core.words import kind_word
-    from taskloom.registry.installed.failures import hidden_note
 
     names = {entry.name for entry in catalogue.entries if kind in (None, entry.kind)}
     if kind is None:
         third = [one for one in catalogue.plugins.loaded if not one.builtin]
         names |= {one.distribution for one in third} | {one.name for one in third}
     message = unknown(kind_word(kind) if kind else "component or plugin", name, names, where="installed")
-    hidden = hidden_note(catalogue.plugins.hidden)
-    return RequestError("taskloom plugins", [Problem("", "; ".join(filter(None, [message, hidden])))])
+    return RequestError(
+        "taskloom plugins", [Problem("", "; ".join(filter(None, [message, catalogue.plugins.hidden_note])))]
+    )

@@ -1,5 +1,6 @@
 """``taskloom schema``."""
 
+import json
 import os
 from pathlib import Path
 
@@ -35,15 +36,15 @@ def schema(out: Path | None) -> None:
       taskloom schema | jq '."$defs"."loss.smart".properties | keys'
     """
     from taskloom.registry.installed.catalogue import load_catalogue
-    from taskloom.registry.installed.schema import grid_schema, written
+    from taskloom.registry.installed.schema import grid_schema
 
     catalogue = strict_check(load_catalogue())
-    text = written(grid_schema(catalogue))
+    text = json.dumps(grid_schema(catalogue), indent=1, ensure_ascii=False)
     note_left_out(catalogue.failed)
     if out is None:
-        say(text.rstrip("\n"))
+        say(text)
     else:
-        _write(out, text)
+        _write(out, f"{text}\n")
         note(f"wrote {out}")
 
 

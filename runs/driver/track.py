@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Event, Job
 
 if TYPE_CHECKING:
-    from taskloom.registry.installed.failures import Failure
-    from taskloom.registry.installed.manager import Plugins
+    from taskloom.registry.installed.manager import Failure, Plugins
 
 HOOKS = {
     "started": "taskloom_run_started",
@@ -39,4 +38,4 @@ def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]
 
 def broken_trackers(plugins: "Plugins") -> "list[Failure]":
     """The first error of each plugin in each tracker hook so far: with ``--strict-plugins`` a run then ends with 1."""
-    return plugins.raised(tuple(dict.fromkeys(HOOKS.values())))
+    return [failure for failure in plugins.failed if failure.hook in HOOKS.values()]

@@ -9,7 +9,6 @@ from pydantic_core import to_json
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
 from taskloom.core.guard import guard
 from taskloom.core.words import kind_word, show
-from taskloom.runs.grid.build import make
 from taskloom.runs.grid.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Contents:
         if key not in self._known:
             entry = self._catalogue.get(kind, component["name"])
             try:
-                with guard(f"{kind_word(kind)} {entry.name!r} ({entry.origin}) cannot be used"):
+                with guard(f"{entry} cannot be used"):
                     self._known[key] = self._read(kind, component)
             except TaskloomError as error:
                 self._known[key] = error
@@ -64,12 +63,12 @@ class Contents:
         return self._encoder(component) if kind == "encoder" else self._data(component)
 
     def _encoder(self, component: dict[str, Any]) -> str:
-        encoder = make(self._catalogue, Encoder, component)
+        encoder = self._catalogue.make(Encoder, component)
         encoder.check()
         return self._fingerprint(encoder)
 
     def _data(self, component: dict[str, Any]) -> str:
-        data = make(self._catalogue, DataSet, component)
+        data = self._catalogue.make(DataSet, component)
         content = self._fingerprint(data)
         splits: tuple[Split, Split] = ("train", "dev")
         for split in splits:
@@ -85,7 +84,7 @@ class Contents:
         filled = part.kind == "encoder" or bool(content)  # an encoder without weights has nothing to say
         if not isinstance(content, str) or not filled:
             raise TaskloomError(f"{where}: fingerprint() should be a string, a fingerprint. Found {show(content)}.")
-        if not self._catalogue.get(part.kind, part.name).builtin and (again := part.fingerprint()) != content:
+        if not self._catalogue.get(part.kind, part.name).plugin.builtin and (again := part.fingerprint()) != content:
             found = f"Found {show(content, 40)}, then {show(again, 40)}."
             raise TaskloomError(f"{where}: fingerprint() should be the same every time, or no result lasts. {found}")
         return content

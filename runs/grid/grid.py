@@ -4,22 +4,18 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.core.words import show
 from taskloom.registry.installed.manager import packaged_grids
-from taskloom.registry.installed.problems import problems_of
-
-M = TypeVar("M", bound=BaseModel)
-Location = tuple[int | str, ...]
+from taskloom.registry.installed.problems import problems_of, read_spec
 
 
 @dataclass(frozen=True)
@@ -128,49 +124,3 @@ def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
         raw = _read_json(path).get("base", {})
     run, found = read_spec(RunSpec, raw, "base")
     return {} if run is None else plain(run), found
-
-
-def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, list[Problem]]:
-    """The model of ``raw``, and all that is wrong with it.
-
-    Where something is wrong the model is that of the rest, so that what comes later can be checked too; None if too
-    little is left.
-    """
-    problems: list[Problem] = []
-    for _ in range(10):  # a valid rest shows after a round or two
-        try:
-            return model.model_validate(raw), problems
-        except ValidationError as error:
-            problems = problems or problems_of(error, model, prefix)
-            raw = _without(raw, error)
-    return None, problems
-
-
-def _without(raw: Any, error: ValidationError) -> Any:
-    """A copy without everything that the error complains of."""
-    rest: Any = deepcopy(raw)
-    found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in error.errors()]
-    places = {_removable(raw, place) for place in found}
-    for place in places:
-        if any(other != place and other[: len(place)] == place for other in places):
-            continue  # a list without its bad items is "too short": only a consequence
-        home: Any = rest
-        for step in place[:-1]:
-            home = home[step]
-        if place and isinstance(home, dict):
-            home.pop(place[-1], None)
-    return rest
-
-
-def _removable(raw: Any, place: Location) -> Location:
-    """The place, or the nearest around it, that is the key of an object: to take out of a list would shift the rest."""
-    removable: Location = ()
-    node = raw
-    for depth, step in enumerate(place, start=1):
-        if isinstance(node, dict) and step in node:
-            node, removable = node[step], place[:depth]
-        elif isinstance(node, list) and isinstance(step, int) and step < len(node):
-            node = node[step]
-        else:
-            break  # the names of unions and validators are not keys
-    return removable

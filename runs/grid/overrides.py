@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from taskloom.core.errors import DataError, Problem, RequestError, unknown
+from taskloom.core import DataError, DataSet, Problem, RequestError, unknown
 from taskloom.core.specs import RunSpec, plain
 from taskloom.registry.results.records import OVERRIDES
 from taskloom.runs.grid.expansion import Variant, copied
@@ -22,7 +22,6 @@ from taskloom.runs.grid.paths import PathError, assign, values_at
 from taskloom.runs.grid.smoke import make_tiny, smoke_grid
 
 if TYPE_CHECKING:
-    from taskloom.core.data import DataSet
     from taskloom.registry.installed.catalogue import Catalogue
 
 #: Where the first is asked for and only the second is there, the second has data of the same form.
@@ -202,11 +201,11 @@ class _DataFolder:
         return None
 
     def _readable(self, data: dict[str, Any]) -> bool:
-        made = self._catalogue.try_out("data", data)
-        if isinstance(made, list):  # its options are wrong, which the plan reports
+        made, _ = self._catalogue.try_out(DataSet, data)
+        if made is None:  # its options are wrong, which the plan reports
             return False
         try:
-            cast("DataSet", made).fingerprint()
+            made.fingerprint()
         except DataError:
             return False
         return True

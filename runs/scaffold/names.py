@@ -73,7 +73,7 @@ def refuse_taken(kind: str, names: Names) -> None:
 def _owners(kind: str) -> dict[str, str]:
     """The names of a kind that are in use → the distribution that brings each; trackers have no names."""
     if kind == "grid":
-        return {grid.name: grid.distribution for grid in packaged_grids().values()}
+        return {grid.name: grid.plugin.distribution for grid in packaged_grids().values()}
     from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
 
-    return {entry.name: entry.distribution for entry in load_catalogue().entries if entry.kind == kind}
+    return {entry.name: entry.plugin.distribution for entry in load_catalogue().entries if entry.kind == kind}

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from taskloom.core.words import kind_word
+from taskloom.registry.installed.manager import BUILTIN, LIMIT
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.installed.entries import Entry
-    from taskloom.registry.installed.failures import Failure, Plugin
+    from taskloom.registry.installed.manager import Failure, Plugin
 
 #: The text parts of a docstring that stand before and after the table of options.
 _BEFORE, _AFTER = ("Reads", "Decides"), ("Siblings", "Reference")
@@ -37,10 +38,20 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
     return {"base": {"tasks": {"mine": {entry.kind: component}}}}
 
 
-def component_facts(catalogue: "Catalogue", entry: "Entry", *, full: bool = False) -> dict[str, Any]:
+def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
     """A component as JSON values; ``full`` adds the parts of its docstring and the snippet."""
-    loaded = _plugin_of(catalogue, entry)
-    found = {**entry.as_dict(), "builtin": entry.builtin, "import_seconds": loaded.seconds if loaded else None}
+    found: dict[str, Any] = {
+        "kind": entry.kind,
+        "name": entry.name,
+        **_origin(entry.plugin),
+        "summary": entry.summary,
+        "options": [
+            {"name": one.name, "takes": one.allowed, "required": one.required, "default": one.default, "text": one.text}
+            for one in entry.options.values()
+        ],
+        "builtin": entry.plugin.builtin,
+        "import_seconds": entry.plugin.seconds,
+    }
     if full:
         doc = entry.docstring
         parts = {name.lower(): doc.parts.get(name) for name in (*_BEFORE, *_AFTER)}
@@ -48,12 +59,11 @@ def component_facts(catalogue: "Catalogue", entry: "Entry", *, full: bool = Fals
     return found
 
 
-def describe_component(catalogue: "Catalogue", entry: "Entry") -> str:
+def describe_component(entry: "Entry") -> str:
     """One component in full: what it does, its options, its siblings, the paper, and a snippet of a grid."""
     doc = entry.docstring
-    loaded = _plugin_of(catalogue, entry)
-    time = f", imported in {_milliseconds(loaded)} ms" if loaded else ""
-    blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.origin}{time}", doc.summary, doc.text]
+    time = f", imported in {_milliseconds(entry.plugin)} ms"
+    blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}{time}", doc.summary, doc.text]
     blocks += [f"{name}: {doc.parts[name]}" for name in _BEFORE if name in doc.parts]
     options = [
         (
@@ -81,16 +91,17 @@ def component_rows(catalogue: "Catalogue", *, builtin: bool, kind: str | None = 
 
     A plugin that brings no component – a tracker, packaged grids – is a row of its own.
     """
-    entries = [one for one in catalogue.entries if one.builtin == builtin and kind in (None, one.kind)]
+    entries = [one for one in catalogue.entries if one.plugin.builtin == builtin and kind in (None, one.kind)]
     rows: list[tuple[object, ...]] = []
     for entry in entries:
-        time = _milliseconds(_plugin_of(catalogue, entry))
-        rows.append((entry.kind, entry.name, entry.version, entry.distribution, time, entry.summary))
+        plugin = entry.plugin
+        time = _milliseconds(plugin)
+        rows.append((entry.kind, entry.name, plugin.version, plugin.distribution, time, entry.summary))
     if kind is not None:
         return rows
-    bring = {(entry.distribution, entry.plugin) for entry in catalogue.entries}
+    bring = {entry.plugin for entry in catalogue.entries}
     for plugin in catalogue.plugins.loaded:
-        if plugin.builtin == builtin and (plugin.distribution, plugin.name) not in bring:
+        if plugin.builtin == builtin and plugin not in bring:
             what = _role(catalogue, plugin)
             summary = catalogue.plugins.summary_of(plugin)
             time = _milliseconds(plugin)
@@ -108,11 +119,7 @@ def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
         "builtin": plugin.builtin,
         "import_seconds": plugin.seconds,
         "hooks": catalogue.plugins.hooks_of(plugin),
-        "components": [
-            f"{entry.kind} {entry.name}"
-            for entry in catalogue.entries
-            if (entry.distribution, entry.plugin) == (plugin.distribution, plugin.name)
-        ],
+        "components": [f"{entry.kind} {entry.name}" for entry in catalogue.entries if entry.plugin == plugin],
     }
 
 
@@ -128,21 +135,30 @@ def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
     return "\n".join(line for line in lines if line)
 
 
-def failure_lines(failures: Iterable["Failure"], others: Iterable[str]) -> Iterator[str]:
+def failure_facts(failure: "Failure") -> dict[str, Any]:
+    """What cannot be used, as JSON values."""
+    return {**_origin(failure.plugin), "reason": failure.reason, "removal": failure.removal}
+
+
+def failure_lines(catalogue: "Catalogue", failures: Iterable["Failure"]) -> Iterator[str]:
     """What cannot be used, by distribution: the reasons, and the commands that end them."""
-    failures, others = list(failures), list(others)
-    for name in dict.fromkeys(failure.distribution for failure in failures):
-        mine = [failure for failure in failures if failure.distribution == name]
+    failures = list(failures)
+    broken = {failure.plugin.distribution for failure in catalogue.failed}
+    intact = {plugin.distribution for plugin in catalogue.plugins.loaded} - broken
+    for name in dict.fromkeys(failure.plugin.distribution for failure in failures):
+        mine = [failure for failure in failures if failure.plugin.distribution == name]
         yield from (f"  {failure}" for failure in mine)
         yield f"    to remove it: {mine[0].removal}"
-        rivals = {one for failure in mine for one in failure.rivals}  # without this one they have the name
-        if without := mine[0].without({*others, *rivals}):
-            yield f"    to leave it out: {without}"
+        if name and not mine[0].plugin.builtin:
+            # Those that claim a name together with this one give the same reason, and have the name without it.
+            reasons = {failure.reason for failure in mine}
+            rivals = {failure.plugin.distribution for failure in catalogue.failed if failure.reason in reasons}
+            kept = sorted((intact | rivals) - {name, BUILTIN})
+            yield f"    to leave it out: {LIMIT}={','.join(kept)}"
 
 
-def _plugin_of(catalogue: "Catalogue", entry: "Entry") -> "Plugin | None":
-    loaded = catalogue.plugins.loaded
-    return next((one for one in loaded if (one.name, one.distribution) == (entry.plugin, entry.distribution)), None)
+def _origin(plugin: "Plugin") -> dict[str, str]:
+    return {"plugin": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
 
 
 def _role(catalogue: "Catalogue", plugin: "Plugin") -> str:
@@ -152,5 +168,5 @@ def _role(catalogue: "Catalogue", plugin: "Plugin") -> str:
     return "tracker" if any("_run_" in hook or "_epoch_" in hook for hook in hooks) else "(none)"
 
 
-def _milliseconds(plugin: "Plugin | None") -> str:
-    return f"{plugin.seconds * 1000:.0f}" if plugin else ""
+def _milliseconds(plugin: "Plugin") -> str:
+    return f"{plugin.seconds * 1000:.0f}"
