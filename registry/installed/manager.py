@@ -177,8 +177,6 @@ class Plugins:
     def add(self, module: object, plugin: Plugin) -> None:
         """Register a module; note in ``failed`` what is wrong with its hooks."""
         with self.isolated(plugin):
-            if self.manager.is_registered(module):
-                raise PluginError(f"its module is loaded already, as {self.manager.get_name(module)}")
             try:
                 self.manager.register(module, plugin.key)
             except pluggy.PluginValidationError as error:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from taskloom.core import Component, Loss, Metric, PluginError, Problem, RequestError, RunSpec, hookimpl
-from taskloom.core.options import option_texts, options_of
+from taskloom.core.options import options_of
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
 
@@ -223,19 +223,6 @@ def test_what_is_not_a_component_is_refused(catalogue: Catalogue, given: Any) ->
     (problem,) = catalogue.resolve("loss", given, "x")[1]
     assert problem.path == "x"
     assert problem.message.startswith('should be a loss: a name, or an object with "name" and options. Found ')
-
-
-def test_options_and_their_texts_follow_the_bases(catalogue: Catalogue) -> None:
-    mean, by_class = (catalogue.get("loss", name).options for name in ("mean_score", "by_class"))
-    texts = {"scale": "what it is multiplied with", "margin": "subtracted from it, where there is one", "steps": ""}
-    assert {name: option.text for name, option in mean.items()} == texts
-    assert {name: option.text for name, option in by_class.items()} == {
-        "weight": "its own option",
-        **texts,
-        "margin": "another text",
-    }
-    assert catalogue.make(Loss, {"name": "by_class", "steps": 5}).steps == 5
-    assert option_texts("Nothing.") == {}
 
 
 # -- components inside components -------------------------------------------------------------------------------------
