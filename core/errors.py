@@ -89,8 +89,8 @@ def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "a
     names = sorted(allowed)
     near = get_close_matches(str(given), names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    listed = ", ".join(repr(name) if "," in name else name for name in names)
-    return f"no {kind} {given!r}{hint} ({where}: {listed or 'none'})"
+    listed = map(repr, names) if any("," in name for name in names) else names
+    return f"no {kind} {given!r}{hint} ({where}: {', '.join(listed) or 'none'})"
 
 
 def count(number: int, thing: str) -> str:

@@ -52,7 +52,8 @@ def _task_name(name: str) -> str:
 
 def _grid_name(name: str) -> str:
     if not re.fullmatch(_GRID_NAME, name):
-        raise ValueError(f"a grid's name should be up to 100 {_NAME.replace('digits', 'digits, dots', 1)}")
+        allowed = _NAME.replace("digits", "digits, dots", 1)
+        raise ValueError(f"a grid's name (its file's, unless it sets \"name\") should be up to 100 {allowed}")
     return name
 
 
@@ -84,11 +85,6 @@ class ComponentSpec(BaseModel):
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return _as_object(value)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything but the name."""
-        return dict(self.model_extra or {})
 
 
 def _of_kind(kind: str) -> WithJsonSchema:

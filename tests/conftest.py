@@ -91,6 +91,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     The same name again is another version of it. Processes that the test starts see it as well.
     """
     from taskloom.registry.installed.catalogue import load_catalogue
+    from taskloom.registry.installed.manager import grid_plugins
 
     site = tmp_path / "site"
     site.mkdir()
@@ -103,6 +104,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     def forget() -> None:
         load_catalogue.cache_clear()
+        grid_plugins.cache_clear()
         importlib.invalidate_caches()
         for name in names:
             sys.modules.pop(f"taskloom_{name}", None)

@@ -4,17 +4,20 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from taskloom.core import (
     Component,
-    ComponentSpec,
+    DataSet,
+    Head,
+    Loss,
+    Metric,
     PluginError,
     Problem,
     RequestError,
@@ -25,20 +28,14 @@ from taskloom.core import (
 )
 from taskloom.core.guard import guard
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
-from taskloom.registry.installed.failures import Failure, Plugin, conflict, hidden_note, taken
-from taskloom.registry.installed.manager import Plugins, load_plugins
+from taskloom.registry.installed.manager import Failure, Plugin, Plugins, conflict, load_plugins, taken
 from taskloom.registry.installed.options import Place, model_of
-from taskloom.registry.installed.problems import INNER, problems_of
-from taskloom.registry.installed.resolution import (
-    fill_gaps,
-    fit_problems,
-    homes_of,
-    leave_out_untrained,
-    name_problems,
-    slots_of,
-)
-from taskloom.registry.installed.words import component_words, join, kind_word, show
+from taskloom.registry.installed.problems import INNER, below, problems_of, read_spec
+from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, leave_out_untrained, name_problems
+from taskloom.registry.installed.task import Task
+from taskloom.registry.installed.words import component_words, kind_word, show
 
+C = TypeVar("C", bound=Component)
 Resolved = tuple[dict[str, Any], list[Problem]]
 
 
@@ -49,20 +46,17 @@ class Catalogue:
         self.plugins = plugins
         self._claims: dict[tuple[str, str], list[Entry]] = {}  # a name that several plugins claim is nobody's
         self._resolved: dict[tuple[str, bytes], tuple[bytes, list[Problem]]] = {}
-        self._tried: dict[tuple[str, bytes], Component | list[Problem]] = {}
+        self._tried: dict[tuple[str, bytes], tuple[Any, list[Problem]]] = {}
         self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
         for plugin, classes in plugins.results("taskloom_components"):
-            with plugins.isolated(plugin, "taskloom_components()"):
+            with plugins.isolated(plugin, "taskloom_components"):
                 if not isinstance(classes, Sequence) or isinstance(classes, str):
                     raise PluginError(f"should return a list of classes. Found {show(classes)}.")
                 for cls in classes:
                     self._add(cls, plugin)
         for key, claims in self._claims.items():
             if len(claims) > 1:
-                reason = self._absent(*key)
-                for one in claims:
-                    rivals = tuple(other.distribution for other in claims if other is not one)
-                    self.failed.append(Failure(one.plugin, one.distribution, one.version, reason, rivals))
+                self.failed.extend(Failure(entry.plugin, self._absent(*key)) for entry in claims)
 
     @property
     def failed(self) -> list[Failure]:
@@ -87,35 +81,29 @@ class Catalogue:
             raise RequestError(f"{kind_word(kind)} {name!r}", [Problem("", self._absent(kind, name))])
         return claims[0]
 
-    def resolve(self, kind: str, spec: ComponentSpec | str | Mapping[str, Any], path: str = "") -> Resolved:
+    def resolve(self, kind: str, given: Any, path: str = "") -> Resolved:
         """A component as a user wrote it → name and every option, defaults filled in, and all problems found."""
-        given = {"name": spec.name, **spec.options} if isinstance(spec, ComponentSpec) else spec
-        try:
-            key = kind, _write(given)
-        except ValueError:
-            return {}, [Problem(path, f"should hold JSON values only. Found {show(given)}.")]
+        key = kind, _write(given)
         if key not in self._resolved:
             resolved, problems = self._resolve(kind, from_json(key[1]))
             self._resolved[key] = _write(resolved), problems
         text, problems = self._resolved[key]
-        return from_json(text), [replace(one, path=join(path, one.path)) for one in problems]
+        return from_json(text), below(path, problems)
 
     def resolve_run(self, spec: RunSpec | Mapping[str, Any]) -> Resolved:
         """A whole run → its canonical form with nothing left to default, and all problems found."""
-        try:
-            run: dict[str, Any] = plain(spec if isinstance(spec, RunSpec) else RunSpec.model_validate(spec))
-        except ValidationError as error:
-            return {}, self._as_far_as_possible(spec, problems_of(error, RunSpec))
-        problems: list[Problem] = []
+        valid, problems = read_spec(RunSpec, spec)
+        run: dict[str, Any] = {} if valid is None else plain(valid)
+        if problems:
+            for path, home, kind in homes_of(run):
+                problems += self.resolve(kind, home[kind], path)[1]
+            return {}, problems
         made: dict[str, Component] = {}
-        for path, home, kind in list(homes_of(run)):
+        for path, home, kind in homes_of(run):
             home[kind], found = self.resolve(kind, home[kind], path)
             if not found:
-                tried = self.try_out(kind, home[kind])
-                if isinstance(tried, Component):
-                    made[path] = tried
-                else:
-                    found = [Problem(join(path, one.path), one.message) for one in tried]
+                component, found = self.try_out(INTERFACES[kind], home[kind], path)
+                made |= {} if component is None else {path: component}
             problems += found
         problems += name_problems(run)
         fill_gaps(run)
@@ -123,28 +111,39 @@ class Catalogue:
         leave_out_untrained(run)
         return run, problems
 
-    def make(self, kind: str, resolved: Mapping[str, Any]) -> Any:
-        """Construct a component, and those inside it; ``RequestError`` if it cannot be."""
-        made, problems = self._make(kind, resolved)
+    def make(self, interface: type[C], spec: Mapping[str, Any]) -> C:
+        """Construct a component, and those inside it: ``make(Loss, {"name": "mse"})``; ``RequestError`` if it fails."""
+        made, problems = self._make(interface.kind, spec)
         if problems:
-            raise RequestError(f"{kind_word(kind)} {str(resolved.get('name'))!r}", problems)
+            raise RequestError(f"{kind_word(interface.kind)} {str(spec.get('name'))!r}", problems)
+        assert isinstance(made, interface)  # the catalogue admits nothing else under a kind
         return made
 
-    def try_out(self, kind: str, resolved: Mapping[str, Any]) -> Component | list[Problem]:
+    def make_task(self, name: str, spec: Mapping[str, Any]) -> Task:
+        """A task with its four components."""
+        return Task(
+            name,
+            data=self.make(DataSet, spec["data"]),
+            head=self.make(Head, spec["head"]),
+            loss=self.make(Loss, spec["loss"]),
+            metric=self.make(Metric, spec["metric"]),
+        )
+
+    def try_out(self, interface: type[C], spec: Mapping[str, Any], path: str = "") -> tuple[C | None, list[Problem]]:
         """Construct a component only to see whether it can be; the same one is tried once. Never train with it."""
-        key = kind, _write(resolved)
+        key = interface.kind, _write(spec)
         if key not in self._tried:
-            made, problems = self._make(kind, resolved)
-            self._tried[key] = problems or made
-        return self._tried[key]
+            self._tried[key] = self._make(interface.kind, spec)
+        made, problems = self._tried[key]
+        return made, below(path, problems)
 
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
         """Distribution → version of every plugin that a resolved run uses, and of what its components rely on."""
         used: dict[str, str] = {}
-        for _, kind, component in slots_of(resolved_run):
-            key = kind, _write(component)
+        for _, home, kind in homes_of(resolved_run):
+            key = kind, _write(home[kind])
             if key not in self._versions:
-                self._versions[key] = dict(pair for entry in self._used(kind, component) for pair in entry.versions)
+                self._versions[key] = self._versions_of(kind, home[kind])
             used |= self._versions[key]
         return dict(sorted(used.items()))
 
@@ -152,7 +151,7 @@ class Catalogue:
         with self.plugins.isolated(plugin):
             entry = make_entry(cls, plugin)
             claims = self._claims.setdefault((entry.kind, entry.name), [])
-            if not plugin.builtin and any(other.builtin for other in claims):
+            if not plugin.builtin and any(other.plugin.builtin for other in claims):
                 raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}"))
             if all(other.cls is not cls for other in claims):
                 claims.append(entry)
@@ -161,12 +160,11 @@ class Catalogue:
         """Why a name cannot be used: claimed twice, or unknown – perhaps because its plugin failed to load."""
         claims = self._claims.get((kind, name), [])
         if claims:
-            return conflict(f"{kind_word(kind)} {name!r}", [entry.origin for entry in claims])
+            return conflict(f"{kind_word(kind)} {name!r}", [entry.plugin for entry in claims])
         message = unknown(kind_word(kind), name, self.names(kind), where="installed")
-        hidden = hidden_note(self.plugins.hidden)
         mine = [one for one in self.failed if one.reason.startswith(f"{kind_word(kind)} {name!r}: ")]
-        failed = {(one.plugin, one.distribution): str(one) for one in mine or self.failed}
-        return "; ".join([message, *([hidden] if hidden else []), *(f"not loaded: {one}" for one in failed.values())])
+        failed = {one.plugin: f"not loaded: {one}" for one in mine or self.failed}
+        return "; ".join(filter(None, [message, self.plugins.hidden_note, *failed.values()]))
 
     def _resolve(self, kind: str, given: Any) -> Resolved:
         given = {"name": given} if isinstance(given, str) else given
@@ -176,63 +174,43 @@ class Catalogue:
             entry = self.get(kind, given["name"])
         except RequestError as error:
             return given, error.problems
-        model = model_of(entry.cls)
-        try:
-            with guard(f"{_origin(entry)} cannot read its options"):
-                try:
-                    first = model.read(given, _inside(self.resolve)).written()
-                    resolved = model.read(first, _inside(self.resolve)).written()
-                except ValidationError as error:
-                    return given, problems_of(error, model)
-        except TaskloomError as error:
-            return given, [Problem("", str(error))]
-        return resolved, [
-            Problem(
-                key,
-                f"{_origin(entry)} reads {show(first[key])} as {show(value)}; what an option's validator "
-                "returns should be valid, and stay the same",
+        model, problems = model_of(entry.cls), list[Problem]()
+        with _gathered(entry, "cannot read its options", problems):
+            first = model.read(given, _inside(self.resolve)).written()
+            resolved = model.read(first, _inside(self.resolve)).written()
+            problems += (
+                Problem(
+                    key,
+                    f"{entry} reads {show(first[key])} as {show(value)}; what an option's validator returns should be "
+                    "valid, and stay the same",
+                )
+                for key, value in resolved.items()
+                if value != first[key]
             )
-            for key, value in resolved.items()
-            if value != first[key]
-        ]
-
-    def _as_far_as_possible(self, run: Any, problems: list[Problem]) -> list[Problem]:
-        """The components' problems of a run that is not valid, so that the user sees all at once."""
-        known = {problem.path for problem in problems}
-        for path, kind, component in slots_of(run if isinstance(run, Mapping) else {}):
-            found = self.resolve(kind, component, path)[1]
-            problems += [one for one in found if one.path not in known and join(one.path, "name") not in known]
-        return problems
+            return resolved, problems
+        return given, problems
 
     def _make(self, kind: str, given: Any) -> tuple[Any, list[Problem]]:
         complete, problems = self.resolve(kind, given)
         if problems:
             return None, problems
         entry = self.get(kind, complete["name"])
-        model = model_of(entry.cls)
-        try:
-            options = model.read(complete, _inside(self._make))
-        except ValidationError as error:
-            return None, problems_of(error, model)
-        try:
-            with guard(f"{_origin(entry)} cannot be constructed"):
-                try:
-                    return entry.cls(**options.arguments()), []
-                except ValueError as error:  # what a constructor says of its options
-                    raise TaskloomError(str(error)) from error
-        except TaskloomError as error:
-            return None, [Problem("", str(error))]
+        with _gathered(entry, "cannot be constructed", problems):
+            options = model_of(entry.cls).read(complete, _inside(self._make))
+            return entry.cls(**options.arguments()), problems
+        return None, problems
 
-    def _used(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
-        """The entries of a component and of those inside it."""
-        used = [self.get(kind, resolved["name"])]
+    def _versions_of(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, str]:
+        """Distribution → version for a component and those inside it."""
+        entry = self.get(kind, resolved["name"])
+        found = entry.versions
 
         def place(kind: str, inner: Any) -> Any:
-            used.extend(self._used(kind, {"name": inner} if isinstance(inner, str) else inner))
+            found.update(self._versions_of(kind, inner))
             return inner
 
-        model_of(used[0].cls).read(resolved, place)
-        return used
+        model_of(entry.cls).read(resolved, place)
+        return found
 
 
 @cache
@@ -253,8 +231,19 @@ def _inside(do: Callable[[str, Any], tuple[Any, list[Problem]]]) -> Place:
     return place
 
 
-def _origin(entry: Entry) -> str:
-    return f"{kind_word(entry.kind)} {entry.name!r} ({entry.origin})"
+@contextmanager
+def _gathered(entry: Entry, doing: str, problems: list[Problem]) -> Iterator[None]:
+    """Run a component's code: what is wrong with its options, and whatever it raises, is added to ``problems``."""
+    try:
+        with guard(f"{entry} {doing}"):
+            try:
+                yield
+            except ValidationError as error:
+                problems += problems_of(error, model_of(entry.cls))
+            except ValueError as error:  # what a constructor says of its options
+                raise TaskloomError(str(error)) from error
+    except TaskloomError as error:
+        problems.append(Problem("", str(error)))
 
 
 def _write(value: Any) -> bytes:

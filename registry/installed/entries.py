@@ -23,9 +23,9 @@ from taskloom.core import (
 )
 from taskloom.core.guard import guard, shorten
 from taskloom.core.options import Option
-from taskloom.registry.installed.failures import BUILTIN, Plugin
+from taskloom.registry.installed.manager import Plugin
 from taskloom.registry.installed.options import options_with_json_defaults
-from taskloom.registry.installed.words import describe, kind_word
+from taskloom.registry.installed.words import kind_word
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
@@ -79,25 +79,11 @@ class Entry:
     kind: str
     name: str
     cls: type[Component]
-    plugin: str
-    distribution: str
-    version: str
+    plugin: Plugin
     options: dict[str, Option] = field(repr=False)
 
-    @property
-    def builtin(self) -> bool:
-        """Whether it came with taskloom itself."""
-        return self.distribution == BUILTIN
-
-    @property
-    def doc(self) -> str:
-        """The whole docstring."""
-        return inspect.cleandoc(self.cls.__doc__ or "")
-
-    @property
-    def summary(self) -> str:
-        """The docstring's first line."""
-        return self.docstring.summary
+    def __str__(self) -> str:
+        return f"{kind_word(self.kind)} {self.name!r} ({self.plugin})"
 
     @property
     def docstring(self) -> Docstring:
@@ -105,29 +91,14 @@ class Entry:
         return Docstring.parse(self.cls.__doc__ or "")
 
     @property
-    def origin(self) -> str:
-        """The plugin, as messages name it."""
-        return f"plugin {self.plugin!r} of {self.distribution} {self.version}"
+    def summary(self) -> str:
+        """The docstring's first line."""
+        return self.docstring.summary
 
     @property
-    def versions(self) -> list[tuple[str, str]]:
-        """The distribution that brings it and those it relies on, each with its version."""
-        return [(self.distribution, self.version), *((name, _version(name)) for name in self.cls.relies_on)]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The entry for a listing, as JSON values."""
-        options = [
-            {
-                "name": one.name,
-                "takes": describe(one.annotation),
-                "required": one.required,
-                "default": one.default,
-                "text": one.text,
-            }
-            for one in self.options.values()
-        ]
-        origin = {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
-        return {"kind": self.kind, "name": self.name, **origin, "summary": self.summary, "options": options}
+    def versions(self) -> dict[str, str]:
+        """Distribution → version: the one that brings it, and those it relies on."""
+        return {self.plugin.distribution: self.plugin.version} | {name: _version(name) for name in self.cls.relies_on}
 
 
 def _version(distribution: str) -> str:
@@ -155,7 +126,7 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
     with guard(f"{kind_word(kind)} {name!r}"):
         options = options_with_json_defaults(cls)
         _check_attributes(interface, cls, options)
-    return Entry(kind, name, cls, plugin.name, plugin.distribution, plugin.version, options)
+    return Entry(kind, name, cls, plugin, options)
 
 
 def _check_attributes(interface: type[Component], cls: type[Component], options: Collection[str]) -> None:

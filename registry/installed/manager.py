@@ -8,11 +8,10 @@ a hook's name or signature, in a call – becomes a :class:`Failure` that names 
 import inspect
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
@@ -24,12 +23,80 @@ import pluggy
 from taskloom.core import hookspecs
 from taskloom.core.errors import PluginError, TaskloomError, unknown
 from taskloom.core.guard import guard
-from taskloom.registry.installed.failures import BUILTIN, LIMIT, Failure, PackagedGrid, Plugin, conflict, taken
 
+#: The variable that limits third-party plugins: names separated by commas, or empty to leave out all of them.
+LIMIT = "TASKLOOM_PLUGINS"
+BUILTIN = "taskloom"
 #: Entry-point groups: modules with components or trackers, and light modules that only name packaged grids.
 COMPONENTS, GRIDS = "taskloom", "taskloom.grids"
 _HOOKS = {name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")}
 _HOOKS_OF = {GRIDS: {"taskloom_grids"}, COMPONENTS: _HOOKS - {"taskloom_grids"}}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point: its name and group, the distribution that brings it, and how long its import took."""
+
+    name: str
+    group: str
+    distribution: str
+    version: str
+    seconds: float = 0.0
+
+    @property
+    def builtin(self) -> bool:
+        """Whether it came with taskloom itself."""
+        return self.distribution == BUILTIN
+
+    @property
+    def key(self) -> str:
+        """The name under which pluggy knows it; no other plugin has it."""
+        return f"{self.distribution}:{self.group}:{self.name}"
+
+    def __str__(self) -> str:
+        origin = f" of {self.distribution} {self.version}" if self.distribution else ""
+        return f"plugin {self.name!r}{origin}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plugin, or a part of one, that cannot be used, and why; ``hook`` is the hook that raised, if one did."""
+
+    plugin: Plugin
+    reason: str
+    hook: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.plugin}: {self.reason}"
+
+    @property
+    def removal(self) -> str:
+        """The command that ends the failure: removes the distribution, or repairs ours."""
+        if not self.plugin.distribution:
+            return f"unset {LIMIT}"
+        if self.plugin.builtin:
+            return f"pip install --force-reinstall {BUILTIN}"
+        return f"pip uninstall {self.plugin.distribution}"
+
+
+@dataclass(frozen=True)
+class PackagedGrid:
+    """A grid that a plugin brings. ``conflict`` is the message to give if several plugins claim its name."""
+
+    name: str
+    path: Path
+    plugin: Plugin
+    conflict: str = ""
+
+
+def conflict(subject: str, claimants: Iterable[Plugin]) -> str:
+    """The message for a name that several plugins claim."""
+    return f"{subject} is claimed by {' and by '.join(map(str, claimants))}; uninstall one, or leave it out of {LIMIT}"
+
+
+def taken(subject: str) -> str:
+    """The message for a third party's component or grid that has the name of one of ours."""
+    return f"{subject} is taskloom's own, which keeps the name; the plugin should choose another"
 
 
 class _Manager(pluggy.PluginManager):
@@ -55,7 +122,6 @@ class Plugins:
         self.failed: list[Failure] = []
         self.hidden: list[Plugin] = []
         self.grids: dict[str, PackagedGrid] = {}
-        self._raised: dict[tuple[str, str], Failure] = {}  # hook and plugin → the first error
 
     def hooks_of(self, plugin: Plugin) -> list[str]:
         """The hooks that a plugin implements."""
@@ -76,30 +142,29 @@ class Plugins:
         found: list[tuple[Plugin, Any]] = []
         for plugin in self.loaded:
             implementation = implementations.get(plugin.key)
-            if implementation is None:
-                continue
-            try:
-                with guard(f"{hook}()"):
+            if implementation is not None:
+                with self.isolated(plugin, hook):
                     copies = [deepcopy(arguments[name]) for name in implementation.argnames]
                     found.append((plugin, implementation.function(*copies)))
-            except TaskloomError as error:
-                failure = Failure.of(plugin, str(error))
-                if self._raised.setdefault((hook, plugin.key), failure) is failure:
-                    self.failed.append(failure)
         return found
 
-    def raised(self, hooks: Sequence[str]) -> list[Failure]:
-        """The first error of each plugin in each of these hooks, as far as they were called."""
-        return [failure for (hook, _), failure in self._raised.items() if hook in hooks]
-
     @contextmanager
-    def isolated(self, plugin: Plugin, doing: str = "") -> Iterator[None]:
-        """Run a plugin's code: what it raises is noted in ``failed``, and everybody else goes on."""
+    def isolated(self, plugin: Plugin, hook: str = "") -> Iterator[None]:
+        """Run a plugin's code: what it raises is noted in ``failed``, of a hook only the first error; others go on."""
         try:
-            with guard(doing):
+            with guard(f"{hook}()" if hook else ""):
                 yield
         except TaskloomError as error:
-            self.failed.append(Failure.of(plugin, str(error)))
+            failure = Failure(plugin, str(error), hook)
+            if not hook or all((one.plugin, one.hook) != (plugin, hook) for one in self.failed):
+                self.failed.append(failure)
+
+    @property
+    def hidden_note(self) -> str:
+        """What to add to "no such component" while TASKLOOM_PLUGINS leaves plugins out; empty if it does not."""
+        names = sorted({plugin.distribution for plugin in self.hidden})
+        limit = os.environ.get(LIMIT, "")
+        return f"{LIMIT}={limit!r} leaves out {', '.join(names)}, which may have it" if names else ""
 
     def load(self, plugin: Plugin, entry: EntryPoint) -> None:
         """Import an entry point's module and add it."""
@@ -112,8 +177,6 @@ class Plugins:
     def add(self, module: object, plugin: Plugin) -> None:
         """Register a module; note in ``failed`` what is wrong with its hooks."""
         with self.isolated(plugin):
-            if self.manager.is_registered(module):
-                raise PluginError(f"its module is loaded already, as {self.manager.get_name(module)}")
             try:
                 self.manager.register(module, plugin.key)
             except pluggy.PluginValidationError as error:
@@ -127,7 +190,7 @@ class Plugins:
     def collect_grids(self) -> None:
         """Ask every plugin for its packaged grids."""
         for plugin, paths in self.results("taskloom_grids"):
-            with self.isolated(plugin, "taskloom_grids()"):
+            with self.isolated(plugin, "taskloom_grids"):
                 if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
                     raise PluginError(f"should return a list of paths. Found {paths!r}.")
                 for path in paths:
@@ -137,13 +200,12 @@ class Plugins:
         with self.isolated(plugin):
             if path.suffix != ".json" or not path.is_file():
                 raise PluginError(f"a packaged grid should be a JSON file. Found {str(path)!r}.")
-            new = PackagedGrid(path.stem, path, plugin.name, plugin.distribution, plugin.version)
+            new = PackagedGrid(path.stem, path, plugin)
             old = self.grids.setdefault(new.name, new)
-            if old.distribution == BUILTIN and not plugin.builtin:
+            if old.plugin.builtin and not plugin.builtin:
                 raise PluginError(taken(f"grid {new.name!r}"))
             if old is not new:
-                first = f"plugin {old.plugin!r} of {old.distribution} {old.version}"
-                message = conflict(f"grid {new.name!r}", [first, str(plugin)])
+                message = conflict(f"grid {new.name!r}", [old.plugin, plugin])
                 self.grids[new.name] = replace(old, conflict=message)
                 raise PluginError(message)
 
@@ -161,20 +223,15 @@ def load_plugins() -> Plugins:
     return _load((COMPONENTS, GRIDS))
 
 
+@cache
+def grid_plugins() -> Plugins:
+    """The plugins of the light group alone, loaded once per process."""
+    return _load((GRIDS,))
+
+
 def packaged_grids() -> dict[str, PackagedGrid]:
     """The packaged grids by name; imports only the light modules that name them, no torch."""
-    return dict(grid_plugins().grids)
-
-
-def grid_plugins() -> Plugins:
-    """The plugins of the light group alone."""
-    return _grids(os.environ.get(LIMIT), tuple(sys.path))
-
-
-@cache
-def _grids(limit: str | None, path: tuple[str, ...]) -> Plugins:
-    """Loaded once for what it depends on, so that a broken plugin is reported once."""
-    return _load((GRIDS,))
+    return grid_plugins().grids
 
 
 def _load(groups: Sequence[str]) -> Plugins:
@@ -194,7 +251,7 @@ def _load(groups: Sequence[str]) -> Plugins:
     if COMPONENTS in groups:  # else a plugin without grids would count as absent
         for key in wanted.keys() - {normalized(name) for name in known}:
             reason = f"{LIMIT}: {unknown('plugin', wanted[key], known, where='installed')}"
-            plugins.failed.append(Failure(wanted[key], "", "", reason))
+            plugins.failed.append(Failure(Plugin(wanted[key], "", "", ""), reason))
     plugins.collect_grids()
     return plugins
 
@@ -208,7 +265,8 @@ def installed(groups: Sequence[str]) -> tuple[list[tuple[Plugin, EntryPoint]], l
             with guard("its entry_points.txt cannot be read"):
                 entries = [entry for entry in distribution.entry_points if entry.group in groups]
         except PluginError as error:
-            failed.append(Failure(distribution.name, distribution.name, distribution.version, str(error)))
+            unread = Plugin(distribution.name, "", distribution.name, distribution.version)
+            failed.append(Failure(unread, str(error)))
             continue
         if entries:
             name, version = distribution.name, distribution.version

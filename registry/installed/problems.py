@@ -1,8 +1,9 @@
 """pydantic's validation errors as problems in our words: where, what is allowed, what was found."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,7 +16,59 @@ from taskloom.registry.installed.words import bare, component_words, describe, j
 #: Where the error of a component inside an option keeps that component's own problems.
 INNER = "problems"
 _OWN = ("value_error", "assertion_error")  # what validators raise
+M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]
+
+
+def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, list[Problem]]:
+    """The model of ``raw``, and all that is wrong with it.
+
+    Where something is wrong the model is that of the rest, so that what comes later can be checked too; None if too
+    little is left.
+    """
+    problems: list[Problem] = []
+    for _ in range(10):  # a valid rest shows after a round or two
+        try:
+            return model.model_validate(raw), problems
+        except ValidationError as error:
+            problems = problems or problems_of(error, model, prefix)
+            raw = _without(raw, error)
+    return None, problems
+
+
+def _without(raw: Any, error: ValidationError) -> Any:
+    """A copy without everything that the error complains of."""
+    rest: Any = deepcopy(raw)
+    found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in error.errors()]
+    places = {_removable(raw, place) for place in found}
+    for place in places:
+        if any(other != place and other[: len(place)] == place for other in places):
+            continue  # a list without its bad items is "too short": only a consequence
+        home: Any = rest
+        for step in place[:-1]:
+            home = home[step]
+        if place and isinstance(home, dict):
+            home.pop(place[-1], None)
+    return rest
+
+
+def _removable(raw: Any, place: Location) -> Location:
+    """The place, or the nearest around it, that is the key of an object: to take out of a list would shift the rest."""
+    removable: Location = ()
+    node = raw
+    for depth, step in enumerate(place, start=1):
+        if isinstance(node, dict) and step in node:
+            node, removable = node[step], place[:depth]
+        elif isinstance(node, list) and isinstance(step, int) and step < len(node):
+            node = node[step]
+        else:
+            break  # the names of unions and validators are not keys
+    return removable
+
+
+def below(path: str, problems: Iterable[Problem]) -> list[Problem]:
+    """The problems of a part, with their paths in the whole; ``path`` is where the part is."""
+    return [Problem(join(path, one.path), one.message) for one in problems]
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:

@@ -1,10 +1,12 @@
 """What a run consists of, how its gaps are filled, and which of its parts do not fit together."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from taskloom.core import Component, GradientCombiner, Problem, Sampler, TaskloomError, unknown
 from taskloom.core.guard import guard
+from taskloom.registry.installed.problems import below
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import join, kind_word
 
@@ -14,25 +16,13 @@ _STAGE_PARTS = ("sampler", "combiner")
 LR, LR_FROZEN = 1e-5, 1e-3
 
 
-def slots_of(run: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Every component of a run as (path, kind, component); a run that is not valid gives those it has."""
-    for path, home, kind in homes_of(run):
-        yield path, kind, home[kind]
-
-
 def homes_of(run: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Every place of a component: its path, what holds it, and its kind, which is its key there."""
-    if "encoder" in run:
-        yield "encoder", run, "encoder"
-    tasks, stages = run.get("tasks"), run.get("stages")
-    parts: list[tuple[str, Any, tuple[str, ...]]] = []
-    if isinstance(tasks, Mapping):
-        parts += [(f"tasks.{name}", task, _TASK_PARTS) for name, task in tasks.items()]
-    if isinstance(stages, list | tuple):
-        parts += [(f"stages.{place}", stage, _STAGE_PARTS) for place, stage in enumerate(stages)]
-    for path, part, kinds in parts:
-        if isinstance(part, Mapping):
-            yield from ((f"{path}.{kind}", part, kind) for kind in kinds if kind in part)
+    homes: list[tuple[str, Any, tuple[str, ...]]] = [("", run, ("encoder",))]
+    homes += [(f"tasks.{name}", task, _TASK_PARTS) for name, task in run.get("tasks", {}).items()]
+    homes += [(f"stages.{place}", stage, _STAGE_PARTS) for place, stage in enumerate(run.get("stages", ()))]
+    for path, home, kinds in homes:
+        yield from ((join(path, kind), home, kind) for kind in kinds if kind in home)
 
 
 def fill_gaps(run: dict[str, Any]) -> None:
@@ -68,19 +58,24 @@ def name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("selection", unknown("selection", run["selection"], [*tasks, "overall", "last"]))
 
 
-def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> Iterator[Problem]:
+def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[Problem]:
     """Parts that do not fit together; ``made`` are the components that could be constructed, by path."""
+    problems: list[Problem] = []
     for name in run["tasks"]:
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
         if len(parts) == len(_TASK_PARTS):
-            yield from _task_problems(name, parts)
-    yield from _selection_problems(run, made)
+            names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
+            with _checked(names, f"tasks.{name}", problems):
+                problems += Task(name=name, **parts).problems()
+    problems += _selection_problems(run, made)
     for place, stage in enumerate(run["stages"]):
         for kind in _STAGE_PARTS:
             path = f"stages.{place}.{kind}"
             part = made.get(path)
             if isinstance(part, Sampler | GradientCombiner):
-                yield from _stage_part_problems(path, part, stage["tasks"])
+                with _checked(f"{kind_word(kind)} {part.name!r}", path, problems):
+                    problems += below(path, part.problems(stage["tasks"]))
+    return problems
 
 
 def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> Iterator[Problem]:
@@ -95,18 +90,11 @@ def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -
         yield Problem("selection", f"task {name!r} has no dev score, so it cannot choose the best epoch")
 
 
-def _task_problems(name: str, parts: dict[str, Any]) -> list[Problem]:
-    names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
+@contextmanager
+def _checked(names: str, path: str, problems: list[Problem]) -> Iterator[None]:
+    """Run the checks of components: what they raise is a problem at ``path``."""
     try:
-        with guard(f"{names} cannot be checked against each other"):
-            return Task(name=name, **parts).problems()
+        with guard(f"{names} cannot be checked"):
+            yield
     except TaskloomError as error:
-        return [Problem(f"tasks.{name}", str(error))]
-
-
-def _stage_part_problems(path: str, part: Sampler | GradientCombiner, tasks: Sequence[str]) -> list[Problem]:
-    try:
-        with guard(f"{kind_word(part.kind)} {part.name!r} cannot be checked"):
-            return [Problem(join(path, one.path), one.message) for one in part.problems(tasks)]
-    except TaskloomError as error:
-        return [Problem(path, str(error))]
+        problems.append(Problem(path, str(error)))

@@ -4,6 +4,7 @@ It accepts every valid grid, and refuses keys that nothing has and values of the
 depends on the rest of the grid, so what ``axes`` and ``set`` hold is left to ``taskloom validate``.
 """
 
+import inspect
 import json
 import warnings
 from typing import Any
@@ -52,15 +53,11 @@ def component_schema(entry: Entry) -> Schema:
     except Exception:  # a type of a plugin's own may have no schema, and should not spoil that of others
         schema = {"type": "object", "properties": {"name": {"const": entry.name}}}
     described = {"description": entry.summary} if entry.summary else {}
-    if entry.doc != entry.summary:  # what VS Code shows in place of the summary
-        described["markdownDescription"] = f"```text\n{entry.doc}\n```\n\n{entry.origin}"
+    doc = inspect.cleandoc(entry.cls.__doc__ or "")
+    if doc != entry.summary:  # what VS Code shows in place of the summary
+        described["markdownDescription"] = f"```text\n{doc}\n```\n\n{entry.plugin}"
     schema["properties"]["name"] |= described
     return {**schema, **described, "required": ["name"]}
-
-
-def written(schema: Schema) -> str:
-    """A schema as text."""
-    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def _kind_schema(kind: str, entries: list[Entry]) -> Schema:

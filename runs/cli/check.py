@@ -1,5 +1,6 @@
 """What can be known of a grid before it runs: ``taskloom validate``, ``plan`` and ``schema``."""
 
+import json
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -108,14 +109,14 @@ def schema(out: Path | None) -> None:
       taskloom schema --out grid.schema.json
       taskloom schema | jq '."$defs"."loss.smart".properties | keys'
     """
-    from taskloom.registry.installed.schema import grid_schema, written
+    from taskloom.registry.installed.schema import grid_schema
 
-    text = written(grid_schema(checked_catalogue()))
+    text = json.dumps(grid_schema(checked_catalogue()), indent=1, ensure_ascii=False)
     if out is None:
-        say(text.rstrip("\n"))
+        say(text)
         return
     try:
-        write_text(out, text)
+        write_text(out, f"{text}\n")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise TaskloomError(f"the schema cannot be written to {out}: {reason}") from None

@@ -36,9 +36,9 @@ def grids(registry: Path, as_json: bool) -> None:
         {
             "name": grid.name,
             "description": _description(grid.path),
-            "plugin": grid.plugin,
-            "distribution": grid.distribution,
-            "version": grid.version,
+            "plugin": grid.plugin.name,
+            "distribution": grid.plugin.distribution,
+            "version": grid.plugin.version,
             "path": str(grid.path),
         }
         for grid in packaged_grids().values()

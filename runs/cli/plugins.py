@@ -12,7 +12,7 @@ from taskloom.runs.cli.options import is_strict, json_option, strict_option
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.installed.entries import Entry
-    from taskloom.registry.installed.failures import Failure, Plugin
+    from taskloom.registry.installed.manager import Failure, Plugin
 
 KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine")
 
@@ -55,6 +55,7 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
         component_facts,
         describe_component,
         describe_plugin,
+        failure_facts,
         list_components,
         list_failures,
         plugin_facts,
@@ -64,9 +65,9 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
         answer: dict[str, Any] = {
-            "components": [component_facts(catalogue, entry, full=name is not None) for entry in entries],
+            "components": [component_facts(entry, full=name is not None) for entry in entries],
             "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
-            "failed": [{**asdict(failure), "removal": failure.removal} for failure in failed],
+            "failed": [failure_facts(failure) for failure in failed],
         }
         if name is None:
             answer["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
@@ -75,7 +76,7 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
     if name is None:
         say(list_components(catalogue, kind))
     elif entries or loaded:
-        texts = [describe_component(catalogue, entry) for entry in entries]
+        texts = [describe_component(entry) for entry in entries]
         say("\n\n\n".join([*texts, *(describe_plugin(catalogue, plugin) for plugin in loaded)]))
     if failed:
         say(f"\nCannot be used:\n{list_failures(catalogue, failed)}")
@@ -88,7 +89,6 @@ def _find(
 
     Without a name, everything; ``RequestError`` if nothing has the name.
     """
-    from taskloom.registry.installed.failures import hidden_note
     from taskloom.registry.installed.manager import normalized
 
     entries = [entry for entry in catalogue.entries if name in (None, entry.name) and kind in (None, entry.kind)]
@@ -105,7 +105,7 @@ def _find(
     failed = [
         one
         for one in catalogue.failed
-        if normalized(name) in (normalized(one.plugin), normalized(one.distribution))
+        if normalized(name) in (normalized(one.plugin.name), normalized(one.plugin.distribution))
         or f" {name!r}" in one.reason.partition(";")[0]
     ]
     if not (entries or loaded or failed):
@@ -113,6 +113,6 @@ def _find(
         for plugin in catalogue.plugins.loaded:
             names |= set() if plugin.builtin else {plugin.name, plugin.distribution}
         message = unknown("component or plugin", name, names, where="installed")
-        hidden = hidden_note(catalogue.plugins.hidden)
-        raise RequestError("taskloom plugins", [Problem("", "; ".join(filter(None, [message, hidden])))])
+        shown = "; ".join(filter(None, [message, catalogue.plugins.hidden_note]))
+        raise RequestError("taskloom plugins", [Problem("", shown)])
     return entries, loaded, failed

@@ -11,7 +11,6 @@ from taskloom.runs.driver.loop import Listen, Loop
 from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
 from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
-from taskloom.runs.grid.build import make
 from taskloom.runs.grid.plan import Plan
 from taskloom.runs.training.checkpoint import check_folder, drop_checkpoints
 
@@ -66,7 +65,7 @@ def run_plan(
 
 def make_engine(catalogue: "Catalogue", spec: str | dict[str, Any]) -> Engine:
     """The engine that a name, or a name with options, stands for."""
-    return make(catalogue, Engine, {"name": spec} if isinstance(spec, str) else spec)
+    return catalogue.make(Engine, {"name": spec} if isinstance(spec, str) else spec)
 
 
 def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool) -> list[Job]:

@@ -17,8 +17,7 @@ from taskloom.runs.driver.wording import log_line
 from taskloom.runs.training.checkpoint import drop_checkpoints
 
 if TYPE_CHECKING:
-    from taskloom.registry.installed.failures import Failure
-    from taskloom.registry.installed.manager import Plugins
+    from taskloom.registry.installed.manager import Failure, Plugins
     from taskloom.registry.results.ledger import Ledger
 
 #: Seconds that the loop waits for events before it looks around.
@@ -295,4 +294,4 @@ def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]
 
 def broken_trackers(plugins: "Plugins") -> "list[Failure]":
     """The first error of each plugin in each tracker hook so far: with ``--strict-plugins`` a run then ends with 1."""
-    return plugins.raised(tuple(dict.fromkeys(HOOKS.values())))
+    return [failure for failure in plugins.failed if failure.hook in HOOKS.values()]

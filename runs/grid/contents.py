@@ -1,6 +1,6 @@
 """What the names in a specification stand for: data files and weights, each read, checked and hashed once."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +9,6 @@ from pydantic_core import to_json
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
 from taskloom.core.guard import guard
 from taskloom.registry.installed.words import kind_word, show
-from taskloom.runs.grid.build import make
 from taskloom.runs.grid.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -54,28 +53,24 @@ class Contents:
         if key not in self._known:
             entry = self._catalogue.get(kind, component["name"])
             try:
-                with guard(f"{kind_word(kind)} {entry.name!r} ({entry.origin}) cannot be used"):
+                with guard(f"{entry} cannot be used"):
                     self._known[key] = self._read(kind, component)
             except TaskloomError as error:
                 self._known[key] = error
         return self._known[key]
 
     def _read(self, kind: str, component: dict[str, Any]) -> str:
-        return self._encoder(component) if kind == "encoder" else self._data(component)
-
-    def _encoder(self, component: dict[str, Any]) -> str:
-        encoder = make(self._catalogue, Encoder, component)
-        encoder.check()
-        return self._fingerprint(encoder)
-
-    def _data(self, component: dict[str, Any]) -> str:
-        data = make(self._catalogue, DataSet, component)
+        if kind == "encoder":
+            encoder = self._catalogue.make(Encoder, component)
+            encoder.check()
+            return self._fingerprint(encoder)
+        data = self._catalogue.make(DataSet, component)
         content = self._fingerprint(data)
         splits: tuple[Split, Split] = ("train", "dev")
         for split in splits:
             examples = data.load(split)
             check_examples(data, split, examples)
-            self.notes += summary_of_skipped(examples.skipped)
+            self.notes += _summary_of_skipped(examples.skipped)
         return content
 
     def _fingerprint(self, part: DataSet | Encoder) -> str:
@@ -85,7 +80,7 @@ class Contents:
         filled = part.kind == "encoder" or bool(content)  # an encoder without weights has nothing to say
         if not isinstance(content, str) or not filled:
             raise TaskloomError(f"{where}: fingerprint() should be a string, a fingerprint. Found {show(content)}.")
-        if not self._catalogue.get(part.kind, part.name).builtin and (again := part.fingerprint()) != content:
+        if not self._catalogue.get(part.kind, part.name).plugin.builtin and (again := part.fingerprint()) != content:
             found = f"Found {show(content, 40)}, then {show(again, 40)}."
             raise TaskloomError(f"{where}: fingerprint() should be the same every time, or no result lasts. {found}")
         return content
@@ -145,11 +140,10 @@ def _check_texts(where: str, examples: Examples) -> None:
             ) from None
 
 
-def summary_of_skipped(skipped: Iterable[str], *, most: int = 3) -> list[str]:
-    """The log lines for rows that could not be read: the first few in full, the rest counted."""
-    rows = list(skipped)
-    lines = [f"skipped: {row}" for row in rows[:most]]
-    return lines + ([f"skipped: {len(rows) - most} more rows of the same file"] if len(rows) > most else [])
+def _summary_of_skipped(rows: Sequence[str]) -> list[str]:
+    """The log lines for rows that could not be read: the first three in full, the rest counted."""
+    lines = [f"skipped: {row}" for row in rows[:3]]
+    return lines + ([f"skipped: {len(rows) - 3} more rows of the same file"] if len(rows) > 3 else [])
 
 
 def _sources(spec: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

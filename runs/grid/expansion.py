@@ -42,10 +42,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The rows of a grid in table order, and what is wrong with the grid as a whole."""
+    """The rows of a grid in table order, what is wrong with the grid as a whole, and what the user may not expect."""
 
+    grid: Grid
     variants: list[Variant]
-    problems: list[Problem]
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
@@ -74,7 +76,7 @@ def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
         variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
     problems += _overlaps(spec)
     problems += _label_problems(variants, spec)
-    return Expansion(variants, list(dict.fromkeys(problems)))
+    return Expansion(grid, variants, list(dict.fromkeys(problems)))
 
 
 def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], places: Mapping[str, str]) -> Variant:

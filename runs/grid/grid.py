@@ -1,25 +1,21 @@
 """A grid file → what it says, and the run that it starts from."""
 
 import json
-import math
 import os
+from collections import Counter
 from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.registry.installed.manager import packaged_grids
-from taskloom.registry.installed.problems import problems_of
+from taskloom.registry.installed.problems import read_spec
 from taskloom.registry.installed.words import show
-
-M = TypeVar("M", bound=BaseModel)
-Location = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -46,10 +42,11 @@ def load_grid(source: str) -> Grid:
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         raise RequestError(source, [Problem("", _no_file(path, source, packaged))])
     raw = _read_json(path)
-    spec, problems = read_spec(GridSpec, raw)
+    named = raw if raw.get("name") is not None else {**raw, "name": path.stem}
+    spec, problems = read_spec(GridSpec, named)
     if spec is None:
         raise RequestError(str(path), problems)
-    return Grid(spec.name or _name_of(path), path, spec, raw, tuple(problems))
+    return Grid(spec.name or path.stem, path, spec, raw, tuple(problems))
 
 
 def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:
@@ -65,50 +62,23 @@ def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:
     return f"{str(path)!r} is not a file, and there is {unknown('packaged grid', source, packaged, where='packaged')}"
 
 
-def _name_of(path: Path) -> str:
-    try:
-        GridSpec(name=path.stem, base="")
-    except ValidationError as error:
-        (problem,) = problems_of(error, GridSpec)
-        text = f'the file has the name of the grid, and {problem.message} Rename the file, or set "name".'
-        raise RequestError(str(path), [Problem("name", text)]) from None
-    return path.stem
-
-
 def _read_json(path: Path) -> dict[str, Any]:
-    def refuse(message: str) -> RequestError:
-        return RequestError(str(path), [Problem("", message)])
-
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen = dict(pairs)
-        if len(seen) < len(pairs):
-            twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
-            raise refuse(f"the key {twice[0]!r} appears twice in one object; keep one of them")
-        return seen
-
-    def no_constant(text: str) -> float:
-        raise refuse(f"{text} is not a JSON number")
-
-    def number(text: str) -> float:
-        value = float(text)
-        if math.isinf(value):
-            raise refuse(f"the number {show(text, 30)} is too large")
-        return value if set(text) & set(".eE") else int(text)
+        twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+        if twice:
+            raise ValueError(f"the key {twice[0]!r} appears twice in one object; keep one of them")
+        return dict(pairs)
 
     try:
         text = path.read_text(encoding="utf-8-sig")
-        raw = json.loads(
-            text, object_pairs_hook=unique, parse_constant=no_constant, parse_float=number, parse_int=number
-        )
-        json.dumps(raw, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        raise refuse(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except UnicodeEncodeError:
-        raise refuse("a string in it holds half a character (a lone surrogate such as \\ud800); take it out") from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(f"cannot be read: {error}") from None
+        raw = from_json(text, allow_inf_nan=False)
+        json.loads(text, object_pairs_hook=unique)
+    except OSError as error:
+        raise RequestError(str(path), [Problem("", f"cannot be read: {error.strerror}")]) from None
+    except ValueError as error:
+        raise RequestError(str(path), [Problem("", f"is not JSON: {error}")]) from None
     if not isinstance(raw, dict):
-        raise refuse(f"a grid should be a JSON object. Found {show(raw)}.")
+        raise RequestError(str(path), [Problem("", f"a grid should be a JSON object. Found {show(raw)}.")])
     return raw
 
 
@@ -128,49 +98,3 @@ def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
         raw = _read_json(path).get("base", {})
     run, found = read_spec(RunSpec, raw, "base")
     return {} if run is None else plain(run), found
-
-
-def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, list[Problem]]:
-    """The model of ``raw``, and all that is wrong with it.
-
-    Where something is wrong the model is that of the rest, so that what comes later can be checked too; None if too
-    little is left.
-    """
-    problems: list[Problem] = []
-    for _ in range(10):  # a valid rest shows after a round or two
-        try:
-            return model.model_validate(raw), problems
-        except ValidationError as error:
-            problems = problems or problems_of(error, model, prefix)
-            raw = _without(raw, error)
-    return None, problems
-
-
-def _without(raw: Any, error: ValidationError) -> Any:
-    """A copy without everything that the error complains of."""
-    rest: Any = deepcopy(raw)
-    found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in error.errors()]
-    places = {_removable(raw, place) for place in found}
-    for place in places:
-        if any(other != place and other[: len(place)] == place for other in places):
-            continue  # a list without its bad items is "too short": only a consequence
-        home: Any = rest
-        for step in place[:-1]:
-            home = home[step]
-        if place and isinstance(home, dict):
-            home.pop(place[-1], None)
-    return rest
-
-
-def _removable(raw: Any, place: Location) -> Location:
-    """The place, or the nearest around it, that is the key of an object: to take out of a list would shift the rest."""
-    removable: Location = ()
-    node = raw
-    for depth, step in enumerate(place, start=1):
-        if isinstance(node, dict) and step in node:
-            node, removable = node[step], place[:depth]
-        elif isinstance(node, list) and isinstance(step, int) and step < len(node):
-            node = node[step]
-        else:
-            break  # the names of unions and validators are not keys
-    return removable

@@ -6,23 +6,22 @@ identity say what was really run.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from taskloom.core.errors import DataError, Problem, RequestError, unknown
+from taskloom.core import DataError, DataSet, Problem, RequestError, unknown
 from taskloom.core.specs import RunSpec, plain
 from taskloom.registry.results.records import OVERRIDES
-from taskloom.runs.grid.expansion import Variant, copied
-from taskloom.runs.grid.grid import Grid
+from taskloom.runs.grid.expansion import Expansion, Variant, copied
 from taskloom.runs.grid.paths import PathError, assign, values_at
 from taskloom.runs.grid.smoke import make_tiny, smoke_grid
 
 if TYPE_CHECKING:
-    from taskloom.core.data import DataSet
     from taskloom.registry.installed.catalogue import Catalogue
 
 #: Where the first is asked for and only the second is there, the second has data of the same form.
@@ -46,20 +45,12 @@ class Overrides:
     smoke: bool = False
 
 
-@dataclass(frozen=True)
-class Overridden:
-    """A grid with its variants after overrides, and what the user may not expect of them."""
-
-    grid: Grid
-    variants: list[Variant]
-    notes: list[str]
-
-
-def override(grid: Grid, variants: list[Variant], overrides: Overrides, catalogue: "Catalogue") -> Overridden:
+def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> Expansion:
     """Lay overrides over every row; a request that cannot be meant is a ``RequestError``."""
+    grid, variants = rows.grid, rows.variants
     if overrides == Overrides(only=overrides.only):
-        return Overridden(grid, _choose(variants, overrides.only), [])
-    said: list[str] = []
+        return replace(rows, variants=_choose(variants, overrides.only))
+    settings: list[str] = []
     notes: list[str] = []
     complete = [_complete(variant.spec) for variant in variants]
     specs = [spec for spec in complete if spec is not None]  # what is not valid stays, for the plan to report
@@ -68,25 +59,25 @@ def override(grid: Grid, variants: list[Variant], overrides: Overrides, catalogu
         grid = smoke_grid(grid)
         for spec in specs:
             make_tiny(spec, catalogue)
-        said.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
+        settings.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
     if overrides.data is not None:
-        notes += _DataFolder(overrides.data, catalogue).rewrite(specs)
+        notes += _use_folder(overrides.data, specs, catalogue)
     before = copied(complete)
     if overrides.epochs is not None:
         for stage in (stage for spec in specs for stage in spec["stages"]):
             stage["epochs"] = min(stage["epochs"], overrides.epochs)
-        said.append(f"at most {overrides.epochs} epoch{'' if overrides.epochs == 1 else 's'} per stage")
+        settings.append(f"at most {overrides.epochs} epoch{'' if overrides.epochs == 1 else 's'} per stage")
     weights = {} if overrides.weights is None else {"encoder.weights": overrides.weights}
     for path, value in (weights | dict(overrides.settings)).items():
         _assign_everywhere(specs, path, value)
-        said.append(f"{path} = {json.dumps(value)}")
+        settings.append(f"{path} = {json.dumps(value)}")
     lost = [one.label for one, old, new in zip(variants, before, complete, strict=True) if _loses(one, old, new)]
     if lost:
         notes.append(f"other values than the grid's own in {quoted(lost)}: labels may no longer fit")
-    if said or notes:
-        grid = replace(grid, raw={**grid.raw, OVERRIDES: [*said, *notes]})
+    if settings or notes:
+        grid = replace(grid, raw={**grid.raw, OVERRIDES: [*settings, *notes]})
     changed = [replace(one, spec=spec or one.spec) for one, spec in zip(variants, complete, strict=True)]
-    return Overridden(grid, _choose(changed, overrides.only), notes)
+    return replace(rows, grid=grid, variants=_choose(changed, overrides.only), notes=notes)
 
 
 def quoted(labels: list[str]) -> str:
@@ -147,66 +138,50 @@ def _choose(variants: list[Variant], patterns: tuple[str, ...]) -> list[Variant]
     if not patterns:
         return variants
     labels = [variant.label for variant in variants]
-    problems = [
-        Problem("", unknown("row", pattern, labels, where="rows"))
-        for pattern in patterns
-        if not any(_fits(label, pattern) for label in labels)
-    ]
+    chosen: set[str] = set()
+    problems: list[Problem] = []
+    for pattern in patterns:
+        found = {label for label in labels if label == pattern or fnmatchcase(label, pattern)}
+        if not found:
+            problems.append(Problem("", unknown("row", pattern, labels, where="rows")))
+        chosen |= found
     if problems:
         raise RequestError("--only", problems)
-    return [replace(one, chosen=any(_fits(one.label, pattern) for pattern in patterns)) for one in variants]
+    return [replace(one, chosen=one.label in chosen) for one in variants]
 
 
-def _fits(label: str, pattern: str) -> bool:
-    return label == pattern or fnmatchcase(label, pattern)
+def _use_folder(folder: Path, specs: list[dict[str, Any]], catalogue: "Catalogue") -> list[str]:
+    """Point every data set that has an option ``dir`` at its files, in place: in the folder, or in one of its name.
 
-
-class _DataFolder:
-    """One folder for all data sets that have an option ``dir``: their files are in it, or in a folder of their name."""
-
-    def __init__(self, folder: Path, catalogue: "Catalogue") -> None:
-        self.folder = folder.expanduser().absolute()
-        self._catalogue = catalogue
-        self._said: dict[str, None] = {}
-        if not self.folder.is_dir():
-            raise RequestError("--data", [Problem("", f"{folder} is not a folder")])
-
-    def rewrite(self, specs: list[dict[str, Any]]) -> list[str]:
-        """Point every data set at its files, in place; returns what a reader of the results should know."""
-        for spec in specs:
-            for task in spec["tasks"].values():
-                if self._has_folder(task["data"]["name"]):
-                    task["data"] = self._point(task["data"])
-        return list(self._said)
-
-    def _has_folder(self, name: str) -> bool:
-        names = self._catalogue.names("data")
-        return name in names and "dir" in self._catalogue.get("data", name).options
-
-    def _point(self, data: dict[str, Any]) -> dict[str, Any]:
-        found = self._search(data)
+    Returns what a reader of the results should know.
+    """
+    home = folder.expanduser().absolute()
+    if not home.is_dir():
+        raise RequestError("--data", [Problem("", f"{folder} is not a folder")])
+    names = [name for name in catalogue.names("data") if "dir" in catalogue.get("data", name).options]
+    notes: list[str] = []
+    for task in (task for spec in specs for task in spec["tasks"].values()):
+        data = task["data"]
+        if data["name"] not in names:
+            continue
+        found = _found_in(home, data, catalogue)
         other = STAND_INS.get(data["name"])
         if found is None and other is not None:
-            found = self._search({**data, "name": other})
+            found = _found_in(home, {**data, "name": other}, catalogue)
             if found is not None:
-                self._said[f"{other} in place of {data['name']}, which is not in the data folder"] = None
+                notes.append(f"{other} in place of {data['name']}, which is not in the data folder")
         # Where nothing is found the plan says what it looked for, and where.
-        return found or {**data, "dir": str(self.folder)}
+        task["data"] = found or {**data, "dir": str(home)}
+    return list(dict.fromkeys(notes))
 
-    def _search(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        """The data set with the folder in which it finds its files, or None."""
-        for folder in (self.folder, *sorted(self.folder.glob(f"{data['name']}*"))):
-            candidate = {**data, "dir": str(folder)}
-            if folder.is_dir() and self._readable(candidate):
+
+def _found_in(home: Path, data: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any] | None:
+    """The data set with the folder in which it finds its files, or None."""
+    for folder in (home, *sorted(home.glob(f"{data['name']}*/"))):
+        candidate = {**data, "dir": str(folder)}
+        made, _ = catalogue.try_out(DataSet, candidate)
+        with suppress(DataError):
+            if made is not None:  # else its options are wrong, which the plan reports
+                made.fingerprint()
                 return candidate
-        return None
-
-    def _readable(self, data: dict[str, Any]) -> bool:
-        made = self._catalogue.try_out("data", data)
-        if isinstance(made, list):  # its options are wrong, which the plan reports
-            return False
-        try:
-            cast("DataSet", made).fingerprint()
-        except DataError:
-            return False
-        return True
+    return None

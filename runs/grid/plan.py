@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.runs.grid.contents import Contents
-from taskloom.runs.grid.expansion import Variant, expand
+from taskloom.runs.grid.expansion import Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, override, quoted
@@ -69,44 +69,37 @@ def make_plan(
     is resolved. Rows that they do not choose and that could not be run are left out.
     """
     overrides = overrides or Overrides()
-    expansion = expand(grid, allow_large=allow_large)
-    problems = expansion.problems
-    if not any(variant.spec for variant in expansion.variants):  # no base to speak of
+    rows = expand(grid, allow_large=allow_large)
+    problems = rows.problems
+    if not any(variant.spec for variant in rows.variants):  # no base to speak of
         raise RequestError(str(grid.path), problems)
     # What is left out is a matter of the grid as it is written, not of what is laid over it.
-    excluded = _excluded(expansion.variants, grid, catalogue, problems)
-    kept = [variant for variant in expansion.variants if variant.explicit or variant.label not in excluded]
-    wanted = override(grid, kept, overrides, catalogue)
-    grid, contents = wanted.grid, Contents(catalogue, overrides)
-    problems += _column_problems(wanted.variants, grid)
-    rows = [_resolved(variant, catalogue, contents) for variant in wanted.variants]
-    rows = [row for row in rows if row.variant.chosen or not row.problems]
-    problems += _row_problems(rows)
+    excluded = _excluded(rows, catalogue)
+    kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
+    rows = override(replace(rows, variants=kept), overrides, catalogue)
+    grid, contents = rows.grid, Contents(catalogue, overrides)
+    problems += _column_problems(rows)
+    variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
+    variants = [variant for variant in variants if variant.chosen or not variant.problems]
+    problems += _row_problems(variants)
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
-    cells = [cell for row in rows for cell in _cells(row, grid, catalogue, contents, states)]
-    notes = (*wanted.notes, *contents.notes, *_replaced(grid, cells, ledger))
+    cells = [cell for variant in variants for cell in _cells(variant, grid, catalogue, contents, states)]
+    notes = (*rows.notes, *contents.notes, *_replaced(grid, cells, ledger))
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A variant with its resolved spec and what is wrong with it."""
-
-    variant: Variant
-    spec: dict[str, Any]
-    problems: list[Problem]
-
-
-def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> _Row:
+def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> Variant:
+    """The row with its complete specification, and everything that is wrong with it."""
     spec, found = catalogue.resolve_run(variant.spec)
     problems = [*variant.problems, *found]
-    return _Row(variant, spec, problems + contents.problems(spec, {problem.path for problem in problems}))
+    problems += contents.problems(spec, {problem.path for problem in problems})
+    return replace(variant, spec=spec, problems=tuple(dict.fromkeys(problems)))
 
 
 def _cells(
-    row: _Row, grid: Grid, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
+    row: Variant, grid: Grid, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
 ) -> Iterator[PlannedCell]:
     """The cells of a row, one for each seed."""
     made_of = facts(row.spec, catalogue, contents)
@@ -116,14 +109,14 @@ def _cells(
         identity = digest(facts_of_cell)
         yield PlannedCell(
             id=identity,
-            label=row.variant.label,
+            label=row.label,
             seed=seed,
             status=states.get(identity, "new"),
             spec=spec,
             versions=made_of["plugins"],
             stage_keys=stage_keys(spec, catalogue, contents),
-            reported=row.variant.reported,
-            chosen=row.variant.chosen,
+            reported=row.reported,
+            chosen=row.chosen,
             facts=facts_of_cell,
         )
 
@@ -147,23 +140,24 @@ def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> 
         )
 
 
-def _excluded(variants: list[Variant], grid: Grid, catalogue: "Catalogue", problems: list[Problem]) -> dict[str, int]:
+def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
     """Label → place of the first entry of ``exclude`` that leaves a row of the product out.
 
-    An entry may name values as the grid has them, or defaults.
+    An entry may name values as the grid has them, or defaults. What is wrong with an entry is added to the problems.
     """
-    if not grid.spec.exclude:
+    entries = rows.grid.spec.exclude
+    if not entries:
         return {}
-    product = [(one.label, [one.spec, catalogue.resolve_run(one.spec)[0]]) for one in variants if not one.explicit]
+    product = [(one.label, [one.spec, catalogue.resolve_run(one.spec)[0]]) for one in rows.variants if not one.explicit]
     excluded: dict[str, int] = {}
-    for place, entry in enumerate(grid.spec.exclude):
+    for place, entry in enumerate(entries):
         out = [label for label, specs in product if any(_matches(entry, spec) for spec in specs)]
         excluded = {**dict.fromkeys(out, place), **excluded}
         if not out:
             text = "leaves nothing out: no row of the product has all of these values"
-            problems.append(Problem(f"exclude.{place}", f"{text}. Found {json.dumps(entry)}."))
-    if all(variant.label in excluded and not variant.explicit for variant in variants):
-        problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
+            rows.problems.append(Problem(f"exclude.{place}", f"{text}. Found {json.dumps(entry)}."))
+    if all(variant.label in excluded and not variant.explicit for variant in rows.variants):
+        rows.problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
     return excluded
 
 
@@ -174,24 +168,25 @@ def _matches(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
         return False  # this row lacks the place, say a second stage
 
 
-def _column_problems(variants: list[Variant], grid: Grid) -> Iterator[Problem]:
+def _column_problems(rows: Expansion) -> Iterator[Problem]:
     """Columns and published figures that no row can have."""
-    runs = [variant.spec.get("tasks") for variant in variants]
+    grid = rows.grid.spec
+    runs = [variant.spec.get("tasks") for variant in rows.variants]
     tasks = {name for run in runs if isinstance(run, dict) for name in run}
     columns = [*sorted(tasks), "overall", "seconds", "memory"]
-    wanted = [("table.columns", column) for column in grid.spec.table.columns or ()]
-    wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.spec.cells) for key in cell.reported]
+    wanted = [("table.columns", column) for column in grid.table.columns or ()]
+    wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.cells) for key in cell.reported]
     for path, column in wanted:
         if column not in columns:
             yield Problem(path, unknown("column", column, columns, where="columns"))
 
 
-def _row_problems(rows: list[_Row]) -> Iterator[Problem]:
+def _row_problems(rows: list[Variant]) -> Iterator[Problem]:
     """The problems of all rows, each once with the rows it concerns."""
     labels: dict[Problem, list[str]] = {}
     for row in rows:
-        for problem in dict.fromkeys(row.problems):
-            labels.setdefault(problem, []).append(row.variant.label)
+        for problem in row.problems:
+            labels.setdefault(problem, []).append(row.label)
     for problem, concerned in labels.items():
         everywhere = len(concerned) == len(rows) or problem.path.startswith("cells.")
         yield problem if everywhere else replace(problem, message=f"{problem.message} [in {quoted(concerned)}]")

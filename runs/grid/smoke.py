@@ -5,12 +5,12 @@ recorded under a name of its own.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from taskloom.core import DataSet
 from taskloom.runs.grid.grid import Grid
 
 if TYPE_CHECKING:
-    from taskloom.core.data import DataSet
     from taskloom.registry.installed.catalogue import Catalogue
 
 SUFFIX = "-smoke"
@@ -42,10 +42,9 @@ def make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
 
 def _generated(given: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
     """Generated text in the place of a data set: with as many texts, and labels that the same losses can take."""
-    made = catalogue.try_out("data", given)
-    if isinstance(made, list):  # the plan reports what is wrong with it
+    data, _ = catalogue.try_out(DataSet, given)
+    if data is None:  # the plan reports what is wrong with it
         return given
-    data = cast("DataSet", made)
     if data.labels is None or data.columns > 2:
         task = "entailment"
     elif data.labels.classes == 2:

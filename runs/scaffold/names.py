@@ -61,11 +61,11 @@ def refuse_taken(kind: str, names: Names) -> None:
                 f"{names.distribution} {plugin.version} is installed already; edit that, or choose another name"
             )
     if kind == "grid":
-        owners = {grid.name: grid.distribution for grid in packaged_grids().values()}
+        owners = {grid.name: grid.plugin.distribution for grid in packaged_grids().values()}
     else:
         from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
 
-        owners = {entry.name: entry.distribution for entry in load_catalogue().entries if entry.kind == kind}
+        owners = {entry.name: entry.plugin.distribution for entry in load_catalogue().entries if entry.kind == kind}
     if names.name in owners:
         subject = f"a {KINDS[kind].word} {names.name!r}"
         raise TaskloomError(f"there is {subject} already, of {owners[names.name]}; choose another name")

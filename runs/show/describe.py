@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from taskloom.registry.installed.manager import BUILTIN, LIMIT
 from taskloom.registry.installed.words import describe, kind_word
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.installed.entries import Entry
-    from taskloom.registry.installed.failures import Failure, Plugin
+    from taskloom.registry.installed.manager import Failure, Plugin
 
 #: The text parts of a docstring that stand before and after the table of options.
 _BEFORE, _AFTER = ("Reads", "Decides"), ("Siblings", "Reference")
@@ -38,10 +39,26 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
     return {"base": {"tasks": {"mine": {entry.kind: component}}}}
 
 
-def component_facts(catalogue: "Catalogue", entry: "Entry", *, full: bool = False) -> dict[str, Any]:
+def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
     """A component as JSON values; ``full`` adds the parts of its docstring and the snippet."""
-    loaded = _plugin_of(catalogue, entry)
-    found = {**entry.as_dict(), "builtin": entry.builtin, "import_seconds": loaded.seconds if loaded else None}
+    found: dict[str, Any] = {
+        "kind": entry.kind,
+        "name": entry.name,
+        **_origin(entry.plugin),
+        "summary": entry.summary,
+        "options": [
+            {
+                "name": one.name,
+                "takes": describe(one.annotation),
+                "required": one.required,
+                "default": one.default,
+                "text": one.text,
+            }
+            for one in entry.options.values()
+        ],
+        "builtin": entry.plugin.builtin,
+        "import_seconds": entry.plugin.seconds,
+    }
     if full:
         doc = entry.docstring
         parts = {name.lower(): doc.parts.get(name) for name in (*_BEFORE, *_AFTER)}
@@ -49,12 +66,11 @@ def component_facts(catalogue: "Catalogue", entry: "Entry", *, full: bool = Fals
     return found
 
 
-def describe_component(catalogue: "Catalogue", entry: "Entry") -> str:
+def describe_component(entry: "Entry") -> str:
     """One component in full: what it does, its options, its siblings, the paper, and a snippet of a grid."""
     doc = entry.docstring
-    loaded = _plugin_of(catalogue, entry)
-    time = f", imported in {_milliseconds(loaded)} ms" if loaded else ""
-    blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.origin}{time}", doc.summary, doc.text]
+    time = f", imported in {_milliseconds(entry.plugin)} ms"
+    blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}{time}", doc.summary, doc.text]
     blocks += [f"{name}: {doc.parts[name]}" for name in _BEFORE if name in doc.parts]
     options = [
         (
@@ -85,9 +101,9 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
     rows: dict[bool, list[tuple[object, ...]]] = {True: [], False: []}  # whether it is built in
     for entry in catalogue.entries:
         if kind in (None, entry.kind):
-            time = _milliseconds(_plugin_of(catalogue, entry))
-            row = (entry.kind, entry.name, entry.version, entry.distribution, time, entry.summary)
-            rows[entry.builtin].append(row)
+            time = _milliseconds(entry.plugin)
+            row = (entry.kind, entry.name, entry.plugin.version, entry.plugin.distribution, time, entry.summary)
+            rows[entry.plugin.builtin].append(row)
     for plugin in catalogue.plugins.loaded if kind is None else ():
         if not _components(catalogue, plugin):
             hooks, summary = catalogue.plugins.hooks_of(plugin), catalogue.plugins.summary_of(plugin)
@@ -128,30 +144,36 @@ def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
     return "\n".join(line for line in lines if line)
 
 
+def failure_facts(failure: "Failure") -> dict[str, Any]:
+    """What cannot be used, as JSON values."""
+    return {**_origin(failure.plugin), "reason": failure.reason, "removal": failure.removal}
+
+
 def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
     """What cannot be used, by distribution: the reasons, and the commands that end them."""
-    broken = {failure.distribution for failure in catalogue.failed}
-    others = {plugin.distribution for plugin in catalogue.plugins.loaded} - broken
+    broken = {failure.plugin.distribution for failure in catalogue.failed}
+    intact = {plugin.distribution for plugin in catalogue.plugins.loaded} - broken
     lines = []
-    for name in dict.fromkeys(failure.distribution for failure in failures):
-        mine = [failure for failure in failures if failure.distribution == name]
+    for name in dict.fromkeys(failure.plugin.distribution for failure in failures):
+        mine = [failure for failure in failures if failure.plugin.distribution == name]
         lines += [f"  {failure}" for failure in mine]
         lines.append(f"    to remove it: {mine[0].removal}")
-        rivals = {rival for failure in mine for rival in failure.rivals}  # without this one they have the name
-        if without := mine[0].without(others | rivals):
-            lines.append(f"    to leave it out: {without}")
+        if name and not mine[0].plugin.builtin:
+            # Those that claim a name together with this one give the same reason, and have the name without it.
+            reasons = {failure.reason for failure in mine}
+            rivals = {failure.plugin.distribution for failure in catalogue.failed if failure.reason in reasons}
+            kept = sorted((intact | rivals) - {name, BUILTIN})
+            lines.append(f"    to leave it out: {LIMIT}={','.join(kept)}")
     return "\n".join(lines)
 
 
-def _plugin_of(catalogue: "Catalogue", entry: "Entry") -> "Plugin | None":
-    loaded = catalogue.plugins.loaded
-    return next((one for one in loaded if (one.name, one.distribution) == (entry.plugin, entry.distribution)), None)
+def _origin(plugin: "Plugin") -> dict[str, str]:
+    return {"plugin": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
 
 
 def _components(catalogue: "Catalogue", plugin: "Plugin") -> list[str]:
-    mine = (plugin.distribution, plugin.name)
-    return [f"{one.kind} {one.name}" for one in catalogue.entries if (one.distribution, one.plugin) == mine]
+    return [f"{entry.kind} {entry.name}" for entry in catalogue.entries if entry.plugin == plugin]
 
 
-def _milliseconds(plugin: "Plugin | None") -> str:
-    return f"{plugin.seconds * 1000:.0f}" if plugin else ""
+def _milliseconds(plugin: "Plugin") -> str:
+    return f"{plugin.seconds * 1000:.0f}"

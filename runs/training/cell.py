@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from taskloom.core import Emit, Encoder, Event, Job, Split
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts, write_text
-from taskloom.runs.grid.build import make, make_task
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import peak_memory
@@ -115,8 +114,8 @@ class Run:
         where = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
         pulse = Pulse(job, emit, **where)
         device, artifacts, spec = device_for_this_process(), Artifacts(Path(job.folder)), job.spec
-        tasks = {name: make_task(catalogue, name, task) for name, task in spec["tasks"].items()}
-        encoder, precision = make(catalogue, Encoder, spec["encoder"]), spec.get("precision", "float32")
+        tasks = {name: catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
+        encoder, precision = catalogue.make(Encoder, spec["encoder"]), spec.get("precision", "float32")
         model = Model(encoder, tasks, seed=spec["seed"], precision=precision)
 
         def feed(task: Task, split: Split) -> Feed:

@@ -10,7 +10,6 @@ from taskloom.core import DataError, DataSet, Encoder, Examples, Split, Taskloom
 from taskloom.core.errors import RegistryError
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name, write_text
-from taskloom.runs.grid.build import make, make_task
 from taskloom.runs.grid.contents import check_examples
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
@@ -65,7 +64,7 @@ def predict_cell(
     spec: dict[str, Any] = cell.spec
     _check_names(cell, registry)
     _check_folders(out, registry, data)
-    tasks = {name: make_task(catalogue, name, task) for name, task in spec["tasks"].items()}
+    tasks = {name: catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
     chosen = _choose(tasks, only)
     paths = {name: out / file_name(name, spec["tasks"][name]["data"], split, form) for name in chosen}
     _check_apart(paths)
@@ -114,7 +113,7 @@ def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: d
             f"the weights of cell {cell.id} cannot be used: {error}. Put back a copy of {folder}, or run the grid "
             "again in another --registry."
         ) from None
-    encoder = make(catalogue, Encoder, cell.spec["encoder"])
+    encoder = catalogue.make(Encoder, cell.spec["encoder"])
     model = Model(encoder, tasks, seed=cell.spec["seed"], precision=cell.spec.get("precision", "float32"))
     kept = {name: tensor for name, tensor in tensors.items() if name.startswith(PARTS)}
     needed = {name: tensor for name, tensor in saved.module_state(model, "").items() if name.startswith(PARTS)}
@@ -134,7 +133,7 @@ def read_split(catalogue: "Catalogue", spec: Mapping[str, Any], split: Split, fo
     problem: DataError | None = None
     for each in _candidates(catalogue, spec, folder):
         try:
-            data = make(catalogue, DataSet, each)
+            data = catalogue.make(DataSet, each)
             examples = data.load(split)
             check_examples(data, split, examples)
         except DataError as error:

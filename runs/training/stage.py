@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_generator
-from taskloom.runs.grid.build import make
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.optimize import make_optimizer
 
@@ -40,11 +39,11 @@ class StageState:
             "combiner": derive_generator(seed, "stage", index, "combiner"),
         }
         bind_generator(run.model, generators["model"])
-        sampler = make(run.catalogue, Sampler, stage["sampler"])
+        sampler = run.catalogue.make(Sampler, stage["sampler"])
         pools = {name: run.train[name].pool() for name in tasks}
         draws = derive_generator(seed, "stage", index, "sampler")
         sampler.prepare(pools, generator=draws, epochs=stage["epochs"])
-        combiner = make(run.catalogue, GradientCombiner, stage["combiner"])
+        combiner = run.catalogue.make(GradientCombiner, stage["combiner"])
         combiner.prepare(tasks=tasks)
         combiner.to(run.device)
         bind_generator(combiner, generators["combiner"])

@@ -8,7 +8,7 @@ import pytest
 from taskloom.registry.installed.catalogue import load_catalogue
 
 #: Without engines, which are chosen on the command line.
-BUILT_INS = [one for one in load_catalogue().entries if one.distribution == "taskloom" and one.kind != "engine"]
+BUILT_INS = [one for one in load_catalogue().entries if one.plugin.builtin and one.kind != "engine"]
 
 
 def mentions(value: Any, name: str) -> Iterator[Any]:

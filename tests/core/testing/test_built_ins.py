@@ -74,7 +74,7 @@ ELSEWHERE = {("data", "cs224n"), ("engine", "ray")}
 
 def built_ins() -> Iterator[type[Component]]:
     """Everything in the catalogue that comes with taskloom."""
-    yield from (entry.cls for entry in load_catalogue().entries if entry.distribution == "taskloom")
+    yield from (entry.cls for entry in load_catalogue().entries if entry.plugin.builtin)
 
 
 def cases() -> Iterator[Any]:

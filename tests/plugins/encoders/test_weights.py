@@ -15,7 +15,6 @@ from torch import Tensor
 from taskloom.core import Dropout, SpecialTokens, Tokens, WeightsError, derive_generator
 from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.build import make
 from taskloom.runs.grid.identity import without_locations
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -157,7 +156,7 @@ def identity(folder: Path, **options: object) -> tuple[object, str]:
     catalogue = load_catalogue()
     resolved, problems = catalogue.resolve("encoder", {"name": "minbert", "weights": str(folder), **options})
     assert not problems
-    return without_locations(catalogue, "encoder", resolved), make(catalogue, MinBert, resolved).fingerprint()
+    return without_locations(catalogue, "encoder", resolved), catalogue.make(MinBert, resolved).fingerprint()
 
 
 def test_weights_count_by_what_they_are_and_not_by_where_they_lie(tiny_folder: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_two_tasks_cannot_share_a_layer_on_different_terms() -> None:
 def test_a_shared_layer_inside_a_shared_layer_is_refused_with_the_request() -> None:
     inner = {"name": "shared_layer", "head": "linear"}
     with pytest.raises(RequestError, match="should not be inside another"):
-        load_catalogue().make("head", {"name": "shared_layer", "head": inner})
+        load_catalogue().make(Head, {"name": "shared_layer", "head": inner})
 
 
 def test_a_grid_trains_the_papers_heads_behind_a_shared_layer(tmp_path: Path) -> None:

@@ -302,9 +302,9 @@ def test_total_expects_what_its_parts_do(parts: list[Loss], expects: str) -> Non
 def test_total_refuses_parts_that_need_different_scores_before_any_work() -> None:
     spec = {"name": "total", "losses": ["mnr", "mse", {"name": "cross_entropy"}]}
     with pytest.raises(RequestError, match="Found 'cross_entropy', which needs one logit per class, and 'mse'"):
-        load_catalogue().make("loss", spec)
+        load_catalogue().make(Loss, spec)
     with pytest.raises(RequestError, match=r"one weight for each of 2 losses\. Found \[1.0\]"):
-        load_catalogue().make("loss", {"name": "total", "losses": ["mnr", "mse"], "weights": [1]})
+        load_catalogue().make(Loss, {"name": "total", "losses": ["mnr", "mse"], "weights": [1]})
     _, problems = load_catalogue().resolve("loss", {"name": "total", "losses": ["mrn", "mse"]}, "tasks.sts.loss")
     assert [problem.path for problem in problems] == ["tasks.sts.loss.losses.0"]
     assert "did you mean 'mnr'?" in problems[0].message

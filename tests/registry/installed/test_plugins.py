@@ -16,8 +16,7 @@ from taskloom.core import PluginError
 from taskloom.core.guard import guard, shorten
 from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
-from taskloom.registry.installed.failures import Plugin
-from taskloom.registry.installed.manager import installed
+from taskloom.registry.installed.manager import Plugin, installed
 
 #: Writes to a file what the command `plugins` prints, and what the catalogue says of losses by name.
 REPORT = """
@@ -263,7 +262,7 @@ found = {}
 for limit in sys.argv[1:]:
     os.environ["TASKLOOM_PLUGINS"] = limit
     plugins = load_plugins()
-    failed = {one.plugin: one.reason for one in plugins.failed}
+    failed = {one.plugin.name: one.reason for one in plugins.failed}
     found[limit] = [[one.distribution for one in plugins.loaded], failed]
 print(json.dumps(found))
 """

@@ -11,8 +11,7 @@ from test_resume import Ear, cell_of, same_result, write_grid
 
 from taskloom.core import Event, Job, hookimpl
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.installed.failures import Plugin
-from taskloom.registry.installed.manager import COMPONENTS, Plugins
+from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver.loop import notify_trackers
 from taskloom.runs.grid.grid import load_grid

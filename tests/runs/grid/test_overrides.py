@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.expansion import expand
+from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.overrides import Overridden, Overrides, override
+from taskloom.runs.grid.overrides import Overrides, override
 from taskloom.runs.grid.plan import make_plan
 
 Invoke = Callable[..., Result]
@@ -60,17 +60,17 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def lay(write: Callable[..., Path]) -> Callable[..., Overridden]:
+def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
     """The grid with overrides laid over it."""
 
-    def overridden(grid: dict[str, Any] | None = None, **overrides: Any) -> Overridden:
+    def overridden(grid: dict[str, Any] | None = None, **overrides: Any) -> Expansion:
         loaded = load_grid(str(write(**(grid or {}))))
-        return override(loaded, expand(loaded).variants, Overrides(**overrides), load_catalogue())
+        return override(expand(loaded), Overrides(**overrides), load_catalogue())
 
     return overridden
 
 
-def test_nothing_is_changed_by_nothing(lay: Callable[..., Overridden], write: Callable[..., Path]) -> None:
+def test_nothing_is_changed_by_nothing(lay: Callable[..., Expansion], write: Callable[..., Path]) -> None:
     grid = load_grid(str(write()))
     laid = lay()
     assert (laid.grid, laid.notes) == (grid, [])
@@ -79,7 +79,7 @@ def test_nothing_is_changed_by_nothing(lay: Callable[..., Overridden], write: Ca
     assert resolved[0] == resolved[1]
 
 
-def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Overridden]) -> None:
+def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Expansion]) -> None:
     laid = lay(settings={"stages.*.optimizer": {"lr": 0.5}, "stages.1.epochs": 7, "tasks.sts.head.layers": 2})
     specs = [variant.spec for variant in laid.variants]
     assert {stage["optimizer"]["lr"] for spec in specs for stage in spec["stages"]} == {0.5}
@@ -89,13 +89,13 @@ def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Overr
     assert laid.grid.raw["overrides"][:2] == ['stages.*.optimizer = {"lr": 0.5}', "stages.1.epochs = 7"]
 
 
-def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Overridden]) -> None:
+def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Expansion]) -> None:
     for path, words in {"stagse.0.epochs": "did you mean 'stages'", "stages.9.epochs": "0", "seed": "seeds"}.items():
         with pytest.raises(RequestError, match=words):
             lay(settings={path: 1})
 
 
-def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Overridden]) -> None:
+def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Expansion]) -> None:
     (note,) = lay(settings={"stages.0.combiner": "mean"}).notes
     assert "surgery" in note
     assert "untrained" not in note
@@ -104,7 +104,7 @@ def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Overridd
     assert "in 'two stages':" in note, "which sets its stages as a whole"
 
 
-def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Overridden]) -> None:
+def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Expansion]) -> None:
     specs = [variant.spec for variant in lay(epochs=1).variants]
     assert [[stage["epochs"] for stage in spec["stages"]] for spec in specs] == [[1], [1], [0], [0, 1]]
     cells = [{"label": "default", "set": {"stages": [{}]}}]
@@ -177,7 +177,7 @@ NLI = {
 }
 
 
-def folders(laid: Overridden) -> dict[str, tuple[str, str]]:
+def folders(laid: Expansion) -> dict[str, tuple[str, str]]:
     tasks = laid.variants[0].spec["tasks"]
     return {name: (task["data"]["name"], task["data"]["dir"]) for name, task in tasks.items()}
 
@@ -216,7 +216,7 @@ def write_snli(folder: Path) -> None:
         (folder / f"snli_1.0_{split}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def test_data_lie_in_the_folder_or_in_one_of_their_name(lay: Callable[..., Overridden], tmp_path: Path) -> None:
+def test_data_lie_in_the_folder_or_in_one_of_their_name(lay: Callable[..., Expansion], tmp_path: Path) -> None:
     write_sst(tmp_path / "all" / "cs224n")
     for data in (tmp_path / "all", tmp_path / "all" / "cs224n"):
         laid = lay(course_grid("sst"), data=data)
@@ -226,7 +226,7 @@ def test_data_lie_in_the_folder_or_in_one_of_their_name(lay: Callable[..., Overr
         lay(course_grid("sst"), data=tmp_path / "nowhere")
 
 
-def test_sick_stands_in_for_snli_only_where_snli_is_not(lay: Callable[..., Overridden], tmp_path: Path) -> None:
+def test_sick_stands_in_for_snli_only_where_snli_is_not(lay: Callable[..., Expansion], tmp_path: Path) -> None:
     grid = course_grid("sst")
     grid["base"]["tasks"]["nli"] = NLI
     write_sst(tmp_path / "all" / "cs224n")
@@ -268,7 +268,7 @@ def test_what_is_missing_says_which_option_helps(taskloom: Invoke, write: Callab
 # Smoke
 
 
-def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Overridden], write: Callable[..., Path]) -> None:
+def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Expansion], write: Callable[..., Path]) -> None:
     encoder = {"name": "minbert", "weights": "nobody/has-this", "pooling": "cls", "trainable": False}
     grid = {
         "base": {**BASE, "encoder": encoder, "stages": [{"epochs": 9, "sampler": {"name": "mixed", "iterations": 755}}]}
@@ -305,9 +305,7 @@ def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Overridden], write:
         ({"name": "sick", "task": "relatedness", "dir": "x"}, "similarity"),
     ],
 )
-def test_smoke_text_has_labels_of_the_same_kind(
-    lay: Callable[..., Overridden], data: dict[str, str], task: str
-) -> None:
+def test_smoke_text_has_labels_of_the_same_kind(lay: Callable[..., Expansion], data: dict[str, str], task: str) -> None:
     laid = lay({"base": {"tasks": {"only": {"data": data}}}, "cells": []}, smoke=True)
     assert laid.variants[0].spec["tasks"]["only"]["data"]["task"] == task
 

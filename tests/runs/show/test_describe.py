@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from taskloom.core import Component, GridSpec, RunSpec
+from taskloom.core import GridSpec, RunSpec
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.installed.resolution import slots_of
+from taskloom.registry.installed.entries import INTERFACES
+from taskloom.registry.installed.resolution import homes_of
 from taskloom.runs.show.describe import describe_component, snippet
 
 
@@ -22,18 +23,16 @@ def test_the_snippet_of_every_component_is_a_valid_piece_of_a_grid() -> None:
         tasks: Any = grid.base.get("tasks", {"mine": {}})
         run = {**grid.base, "tasks": {name: {"data": "generated", **task} for name, task in tasks.items()}}
         RunSpec.model_validate(run)
-        slots = list(slots_of(grid.base))
-        assert f'"{entry.name}"' in json.dumps([part for _, kind, part in slots if kind == entry.kind])
-        for path, kind, part in slots:
-            resolved, problems = installed.resolve(kind, part, path)
-            assert problems == [], (entry.name, problems)
-            assert isinstance(installed.try_out(kind, resolved), Component), (entry.name, path)
+        homes = list(homes_of(grid.base))
+        assert f'"{entry.name}"' in json.dumps([home[kind] for _, home, kind in homes if kind == entry.kind])
+        for path, home, kind in homes:
+            assert installed.try_out(INTERFACES[kind], home[kind])[1] == [], (entry.name, path)
 
 
 def test_what_a_component_says_of_itself_is_shown_in_full() -> None:
     installed = load_catalogue()
-    text = describe_component(installed, installed.get("combiner", "pcgrad"))
+    text = describe_component(installed.get("combiner", "pcgrad"))
     for part in ("combiner pcgrad – plugin 'combiners' of taskloom ", "Options:", '"mean"', "Siblings:", "Reference: "):
         assert part in text
     assert json.loads(text.partition("In a grid:")[2]) == snippet(installed.get("combiner", "pcgrad"))
-    assert "taskloom run quickstart --engine" in describe_component(installed, installed.get("engine", "inline"))
+    assert "taskloom run quickstart --engine" in describe_component(installed.get("engine", "inline"))

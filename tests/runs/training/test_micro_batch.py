@@ -9,7 +9,7 @@ import torch
 from small_runs import BATCH, ENCODER, NO_DROPOUT, Bench
 from torch import Tensor
 
-from taskloom.core import Loss, Prediction, TrainingError
+from taskloom.core import Head, Loss, Prediction, TrainingError
 from taskloom.core.prediction import Pass, Replay
 from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -91,8 +91,8 @@ def test_every_loss_and_every_way_of_reading_is_among_the_cases() -> None:
     ]
     ours = set(catalogue.names("loss"))
     assert ours <= {task["loss"]["name"] for task in made}
-    heads = [catalogue.make("head", task["head"]) for task in made]
-    assert {head.reads for head in heads} == {"single", "pair", "triple", "joint", "both_orders"}  # type: ignore[attr-defined]
+    heads = [catalogue.make(Head, task["head"]) for task in made]
+    assert {head.reads for head in heads} == {"single", "pair", "triple", "joint", "both_orders"}
 
 
 @pytest.mark.parametrize("label", CASES)
