@@ -264,9 +264,9 @@ def test_the_payload_is_a_real_one(tmp_path: Path) -> None:
 
 
 def checkpoint_of(folder: Path, state: str) -> Path:
-    """A checkpoint's folder with a state that has the checksum right; {} stands for it."""
+    """A checkpoint's folder whose state has the right checksum in place of SUM if it has nothing else."""
     folder.mkdir(parents=True, exist_ok=True)
-    checksum = hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest()
+    checksum = hashlib.sha256((folder / "tensors.safetensors").read_bytes() + b"{}").hexdigest()
     (folder / "state.json").write_text(state.replace("SUM", checksum))
     return folder
 
@@ -288,7 +288,7 @@ def test_a_checkpoint_that_holds_no_tensors_is_passed_over(tmp_path: Path, write
     assert not (tmp_path / "sprung").exists()
 
 
-STATES = ["[]", "null", "3", "{", "", '{"sha256": 3}', "[" * 100_000, "9" * 10_000, '{"sha256": "SUM", "check": []}']
+STATES = ["[]", "null", "3", "{", "", '{"sha256": 3}', "[" * 100_000, "9" * 10_000, '{"sha256": "SUM", "step": 1}']
 
 
 @pytest.mark.parametrize("state", STATES, ids=[text[:20] or "empty" for text in STATES])

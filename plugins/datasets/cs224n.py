@@ -1,11 +1,10 @@
 """The files of the course project."""
 
-from pathlib import Path
 from typing import Any, Literal
 
-from taskloom.core import Examples, Labels, Split
-from taskloom.plugins.datasets.files import FolderDataSet, expand, fingerprint_of
-from taskloom.plugins.datasets.reading import Layout, read_examples
+from taskloom.core import Labels
+from taskloom.plugins.datasets.folder import FolderDataSet
+from taskloom.plugins.datasets.reading import Layout
 
 CourseTask = Literal["sst", "cfimdb", "para", "sts"]
 PAIR = ("sentence1", "sentence2")
@@ -54,21 +53,11 @@ class CS224N(FolderDataSet):
     ) -> None:
         super().__init__(**options)
         stem, texts, label, self.labels = TASKS[task]
-        self.files: dict[Split, str] = {
+        self.files = {
             "train": train or f"{stem}-train.csv",
             "dev": dev or f"{stem}-dev.csv",
             "test": test or f"{stem}-test-student.csv",
         }
         self.columns = len(texts)
         self.layout = Layout(texts, label, id="id", labels=self.labels, format="tsv", strict=self.strict)
-
-    def path(self, split: Split) -> Path:
-        return expand(self.dir) / self.files[split]
-
-    def read(self, split: Split) -> Examples:
-        return read_examples(self.path(split), self.layout, needs_labels=split != "test")
-
-    def fingerprint(self) -> str:
-        """Of the training and dev files only: a test file may come later and make no finished run anew."""
-        options = {"columns": [self.layout.texts, self.layout.label], "limit": self.limit}
-        return fingerprint_of([self.path("train"), self.path("dev")], options)
+        self.reading = {"columns": [texts, label]}

@@ -1,68 +1,19 @@
-"""Data sets in files: where the files are, a fingerprint of what they hold, and a choice of their examples."""
+"""Files of data sets: where they are, what they hold, and a fingerprint of it."""
 
 import hashlib
 import json
 import os
 import re
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
-from taskloom.core import DataError, DataSet, Examples, Split, unknown
+from taskloom.core import DataError, unknown
+from taskloom.plugins.digests import sha256_of
 
 #: How many names of a folder an error lists.
 LISTED = 20
-
-
-class FolderDataSet(DataSet):
-    """A corpus in a folder, its files as they are distributed.
-
-    Options:
-        dir: the folder; relative to the current one, ``~`` and environment variables are expanded.
-        strict: refuse the first row that cannot be read.
-        limit: use at most so many training examples, a shuffled sample that is always the same.
-    """
-
-    location_options = frozenset({"dir", "strict"})  # strict refuses rows and changes none
-
-    def __init__(self, *, dir: str, strict: bool = False, limit: Annotated[int, Field(ge=1)] | None = None) -> None:
-        self.dir, self.strict, self.limit = dir, strict, limit
-
-    @abstractmethod
-    def path(self, split: Split) -> Path:
-        """The file of a split."""
-
-    @abstractmethod
-    def read(self, split: Split) -> Examples:
-        """All examples of a split."""
-
-    def load(self, split: Split) -> Examples:
-        examples = self.read(split)
-        if self.limit is None or split != "train":
-            return examples
-        lots = lots_of(examples)  # a larger limit begins with the smaller one's
-        return take(examples, sorted(range(len(examples)), key=lambda row: (lots[row], row))[: self.limit])
-
-
-def lots_of(examples: Examples) -> list[bytes]:
-    """A lot for each example: as good as drawn at random, the same everywhere, and equal for equal texts."""
-    return [hashlib.sha256("\x1f".join(texts).encode()).digest() for texts in zip(*examples.columns, strict=True)]
-
-
-def take(examples: Examples, rows: Sequence[int]) -> Examples:
-    """Only these rows, in this order."""
-    return Examples(
-        tuple(tuple(column[row] for row in rows) for column in examples.columns),
-        None if examples.labels is None else examples.labels[list(rows)],
-        tuple(examples.ids[row] for row in rows),
-        examples.skipped,
-    )
 
 
 def expand(path: str) -> Path:
@@ -79,20 +30,13 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def fingerprint_of(files: Sequence[Path], options: Mapping[str, object]) -> str:
+def fingerprint_of(files: Iterable[Path], options: Mapping[str, object]) -> str:
     """A fingerprint of the bytes of files and of the options that say how they are read."""
     digests = []
     for path in files:
         with _readable(path):
-            facts = path.stat()
-        digests.append(_digest(path.resolve(), facts.st_size, facts.st_mtime_ns))
+            digests.append(sha256_of(path))
     return hashlib.sha256(json.dumps([digests, options], sort_keys=True).encode()).hexdigest()
-
-
-@lru_cache(maxsize=256)
-def _digest(path: Path, size: int, changed: int) -> str:
-    """Computed once per state of a file: ``size`` and ``changed`` stand for it in the cache."""
-    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, Split, unknown
-from taskloom.plugins.datasets.files import FolderDataSet, expand, fingerprint_of
+from taskloom.plugins.datasets.folder import FolderDataSet
 from taskloom.plugins.datasets.reading import Layout, UnreadableError, read_examples
 
 #: The classes of natural language inference, in the order of their numbers.
@@ -52,6 +52,8 @@ class SNLI(FolderDataSet):
     def __init__(self, *, task: Literal["entailment", "triples"], **options: Any) -> None:
         super().__init__(**options)
         self.task = task
+        self.reading = {"task": task}
+        self.files = {split: f"snli_1.0_{split}.jsonl" for split in PARTS}
         self.columns = 2 if task == "entailment" else 3
         self.labels = CLASSES if task == "entailment" else None
         self.layout = Layout(
@@ -65,16 +67,11 @@ class SNLI(FolderDataSet):
             keep=lambda values: values.get("gold_label") != UNDECIDED,
         )
 
-    def path(self, split: Split) -> Path:
-        return expand(self.dir) / f"snli_1.0_{split}.jsonl"
-
     def read(self, split: Split) -> Examples:
-        needs_labels = split != "test" or self.task == "triples"
-        examples = read_examples(self.path(split), self.layout, needs_labels=needs_labels)
-        return triples_of(examples, str(self.path(split))) if self.task == "triples" else examples
-
-    def fingerprint(self) -> str:
-        return fingerprint_of([self.path("train"), self.path("dev")], {"task": self.task, "limit": self.limit})
+        if self.task == "entailment":
+            return super().read(split)
+        pairs = read_examples(self.path(split), self.layout, needs_labels=True)
+        return triples_of(pairs, str(self.path(split)))
 
 
 class SICK(FolderDataSet):
@@ -105,6 +102,8 @@ class SICK(FolderDataSet):
     def __init__(self, *, task: Literal["entailment", "relatedness", "triples"], **options: Any) -> None:
         super().__init__(**options)
         self.task = task
+        self.reading = {"task": task}
+        self.files = dict.fromkeys(PARTS, "SICK.txt")
         self.columns = 3 if task == "triples" else 2
         self.labels = {"entailment": CLASSES, "relatedness": Labels.of_range(1, 5), "triples": None}[task]
         self.layout = Layout(
@@ -119,18 +118,12 @@ class SICK(FolderDataSet):
             also=("SemEval_set",),
         )
 
-    def path(self, split: Split) -> Path:
-        return expand(self.dir) / "SICK.txt"
-
     def read(self, split: Split) -> Examples:
         layout = replace(self.layout, keep=partial(_belongs, PARTS[split]))
         path = self.path(split)
         if self.task == "triples":
             return triples_of(_both_directions(path, layout), f"{path}, {PARTS[split]}")
         return read_examples(path, layout, needs_labels=split != "test")
-
-    def fingerprint(self) -> str:
-        return fingerprint_of([self.path("train")], {"task": self.task, "limit": self.limit})
 
 
 def _both_directions(path: Path, layout: Layout) -> Examples:

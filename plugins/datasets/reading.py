@@ -33,7 +33,6 @@ class Layout:
     format: Format = "auto"
     quotes: bool = True
     strict: bool = False
-    quotes_hint: str = ""  # what to do about quotes that do not close
     #: Whether a row belongs to the split; others are left out. Raises ``UnreadableError`` where that is unclear.
     keep: Callable[[Mapping[str, object]], bool] | None = None
     also: tuple[str, ...] = ()  # columns that ``keep`` looks at
@@ -83,7 +82,7 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
         texts.append(found)
         labels.append(label)
         ids.append(name)
-    _check_share(path, skipped, len(table.rows), left_out, layout)
+    _check_share(path, skipped, len(table.rows), left_out)
     columns = tuple(zip(*texts, strict=True))
     return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped))
 
@@ -163,7 +162,7 @@ def _check_columns(path: Path, table: Rows, needed: Sequence[str]) -> None:
         raise DataError(f"{path}: {'; '.join(wrong)}")
 
 
-def _check_share(path: Path, skipped: Sequence[str], rows: int, left_out: int, layout: Layout) -> None:
+def _check_share(path: Path, skipped: Sequence[str], rows: int, left_out: int) -> None:
     """Refuse a file none of whose rows, or too few of those that are not left out, can be used."""
     if left_out == rows:
         raise DataError(f"{path}: none of its {rows} rows belongs to this split")
@@ -171,8 +170,7 @@ def _check_share(path: Path, skipped: Sequence[str], rows: int, left_out: int, l
     if len(skipped) <= TOLERATED * rows:
         return
     more = f"; and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
-    hint = layout.quotes_hint if any("quote" in problem for problem in skipped) else ""
     raise DataError(
         f"{path}: {len(skipped)} of {rows} rows cannot be read; up to {TOLERATED:.0%} would be skipped: "
-        f"{'; '.join(skipped[:NAMED])}{more}{hint}"
+        f"{'; '.join(skipped[:NAMED])}{more}"
     )

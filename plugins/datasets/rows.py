@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -91,56 +91,33 @@ def _json_rows(text: str, wanted: Collection[str]) -> Rows:
 def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row: IsRow) -> Rows:
     columns: tuple[str, ...] = ()
 
-    def stands_alone(line: str) -> bool:
-        """Whether a line, quotes or not, would be a row."""
+    def is_swallowed(line: str) -> bool:
+        """Whether a line inside a quoted text would be a row by itself."""
         fields = [part.strip().strip('"') for part in line.split(delimiter)]
         return len(fields) == len(columns) > 1 and is_row(dict(zip(columns, fields, strict=True)), delimiter)
 
     rows: list[Row] = []
     lines = list(io.StringIO(text, newline=""))  # ends stay as they are: a quoted text keeps its own
-    for number, fields in _records(lines, delimiter, quotes, stands_alone):
-        if not columns:
-            if isinstance(fields, str):
-                raise DataError(f"{path.name}, line {number}: the header cannot be read: {fields}")
-            columns = tuple(name.strip() for name in fields)
-        elif isinstance(fields, str):
-            rows.append((number, fields))
-        elif len(fields) != len(columns):
-            count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-            rows.append((number, f"{count}; the header has {len(columns)}"))
-        else:
-            rows.append((number, dict(zip(columns, fields, strict=True))))
+    reader = csv.reader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE, strict=True
+    )
+    done = 0
+    try:
+        for fields in reader:
+            number, taken = done + 1, lines[done : reader.line_num]
+            # A quote that never closes may reach up to the next quote: most of such a text would be rows.
+            if len(taken) > 1 and sum(map(is_swallowed, taken)) > len(taken) / 2:
+                raise csv.Error
+            done = reader.line_num
+            if fields and not columns:
+                columns = tuple(name.strip() for name in fields)
+            elif fields and len(fields) != len(columns):
+                rows.append((number, f"the number of fields is {len(fields)}; the header has {len(columns)}"))
+            elif fields:
+                rows.append((number, dict(zip(columns, fields, strict=True))))
+    except csv.Error:
+        raise DataError(
+            f"{path}, line {done + 1}: a quote opens and does not close, or text follows the closing quote; correct "
+            'the file, or, if quotes are plain characters in it, read it as data set "table" with "quotes": false'
+        ) from None
     return Rows(columns, rows)
-
-
-def _records(
-    lines: list[str], delimiter: str, quotes: bool, stands_alone: Callable[[str], bool]
-) -> Iterator[tuple[int, list[str] | str]]:
-    """The line and the fields of each record, or why it cannot be read.
-
-    After a record that cannot be right, reading goes on at the next line: a quote that never closes costs one row
-    and not all that follow. It shows in what comes after the next quote, in the end of the file, or, where neither
-    does, in a text most of whose lines would be rows.
-    """
-    start = 0
-    while start < len(lines):
-        reader = csv.reader(
-            (lines[at] for at in range(start, len(lines))),
-            delimiter=delimiter,
-            quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-            strict=True,
-        )
-        done = 0
-        try:
-            for fields in reader:
-                taken = lines[start + done : start + reader.line_num]
-                if len(taken) > 1 and sum(map(stands_alone, taken)) > len(taken) / 2:
-                    raise csv.Error
-                if fields:
-                    yield start + done + 1, fields
-                done = reader.line_num
-            return
-        except csv.Error as error:
-            here = reader.line_num == done + 1 and "expected after" in str(error)
-            yield start + done + 1, "text follows a closing quote" if here else "a quote opens and does not close"
-            start += done + 1

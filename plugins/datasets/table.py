@@ -5,11 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from taskloom.core import DataError, DataSet, Examples, Labels, Split
-from taskloom.plugins.datasets.files import expand, fingerprint_of, lots_of, take
+from taskloom.plugins.datasets.files import expand, fingerprint_of
+from taskloom.plugins.datasets.folder import lots_of, take
 from taskloom.plugins.datasets.reading import Layout, read_examples
 from taskloom.plugins.datasets.rows import Format
-
-QUOTES_HINT = ' (if quotes are plain text in this file, set "quotes": false)'
 
 
 class Table(DataSet):
@@ -80,7 +79,6 @@ class Table(DataSet):
             format=format,
             quotes=quotes,
             strict=strict,
-            quotes_hint=QUOTES_HINT if quotes else "",
         )
 
     def load(self, split: Split) -> Examples:

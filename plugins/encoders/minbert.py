@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -11,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Encoder, Ids, Tokens, WeightsError
+from taskloom.plugins.digests import sha256_of
 from taskloom.plugins.encoders.attention import Layout, take
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Pooler, initialise
 from taskloom.plugins.encoders.folders import find_folder, weight_file
@@ -202,17 +202,8 @@ class MinBert(Encoder):
 
 def _fingerprint(paths: Iterable[Path]) -> str:
     """One hash of the contents of files."""
-    parts = []
-    for path in paths:
-        try:
-            facts = path.stat()
-            parts.append(f"{path.name} {_hash_file(path, facts.st_size, facts.st_mtime_ns)}")
-        except OSError as error:
-            raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        parts = [f"{path.name} {sha256_of(path)}" for path in paths]
+    except OSError as error:
+        raise WeightsError(f"{error.filename} cannot be read: {error.strerror}") from None
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-@lru_cache(maxsize=64)
-def _hash_file(path: Path, size: int, changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
 A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
-random states) and ``state.json`` (where the run stands, the sampler's state, what was reported so far, and the
-checksums of both files).
+random states) and ``state.json`` (where the run stands, the sampler's state, what was reported so far, and a checksum
+of it all). The token cache consists of such folders too.
 The last two are kept, so that a damaged one can be passed over. One that was written in the middle of an epoch makes
 way for the epoch's. Nothing is ever unpickled.
 """
@@ -37,8 +37,8 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
         save_file(tensors, partial / "tensors.safetensors")
-        facts = json.loads(json.dumps({**state, "sha256": sha256_of(partial / "tensors.safetensors")}, allow_nan=False))
-        facts["check"] = _check_of(facts)
+        facts = json.loads(json.dumps(state, allow_nan=False))
+        facts["sha256"] = _checksum(partial, facts)
         (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
         for path in (partial / "tensors.safetensors", partial / "state.json", partial):
             sync(path)
@@ -75,20 +75,22 @@ def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
 def check_folder(folder: Path) -> dict[str, Any]:
     """The state that :func:`save_folder` wrote; ``ValueError`` if it or the tensors are not what was written."""
     try:
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        found = sha256_of(folder / "tensors.safetensors")
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        whole = isinstance(state, dict) and state.get("sha256") == _checksum(folder, state)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
-    whole = isinstance(state, dict) and found == state.get("sha256")
-    if not whole or state.get("check") != _check_of(state):
+    if not whole:
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
-    return state
+    return dict(state)
 
 
-def _check_of(state: dict[str, Any]) -> str:
-    """The checksum of a state, less itself."""
-    kept = {key: value for key, value in state.items() if key != "check"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+def _checksum(folder: Path, state: dict[str, Any]) -> str:
+    """The checksum of the tensors in a folder together with a state."""
+    with (folder / "tensors.safetensors").open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    kept = {key: value for key, value in state.items() if key != "sha256"}
+    digest.update(json.dumps(kept, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def save_checkpoint(
@@ -132,19 +134,13 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*"))
 
 
-def sha256_of(path: Path) -> str:
-    """The checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def module_state(module: nn.Module, prefix: str) -> Tensors:
     """A module's weights and buffers by name."""
     return {prefix + name: tensor for name, tensor in unique(module.state_dict()).items()}
 
 
 def unique(tensors: Tensors) -> Tensors:
-    """What stands under two names (a shared layer) once, under the first: safetensors refuses to store it twice."""
+    """A tensor that has two names (of a shared layer) only under the first: safetensors refuses to store it twice."""
     seen: set[tuple[int, int]] = set()
     kept: Tensors = {}
     for name, tensor in tensors.items():

@@ -73,14 +73,12 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def score_of(task: Task, feed: Feed, predicted: NDArray[np.float64]) -> float:
     """The task's metric on a labelled split; one that is not finite is an error."""
     assert feed.examples.labels is not None
-    found = task.metric(predicted, feed.examples.labels)
-    if isinstance(found, bool) or not isinstance(found, Real):  # numpy's numbers are some
-        metric, kind = f"the metric {task.metric.name!r} of task {task.name!r}", type(found).__name__
-        raise TrainingError(f"{metric} should give a number. Found {kind} {str(found)[:40]}.")
-    score = float(found)
+    score, name = task.metric(predicted, feed.examples.labels), f"the metric {task.metric.name!r} of task {task.name!r}"
+    if isinstance(score, bool) or not isinstance(score, Real):  # numpy's numbers are some
+        raise TrainingError(f"{name} should give a number. Found {type(score).__name__} {score!s:.40}.")
     if not isfinite(score):
-        raise TrainingError(f"the metric {task.metric.name!r} of task {task.name!r} is {score}")
-    return score
+        raise TrainingError(f"{name} is {score}")
+    return float(score)
 
 
 def overall(scores: Mapping[str, float], tasks: Mapping[str, Task], how: str) -> float:

@@ -1,8 +1,6 @@
 """Data for training: texts tokenized once, kept flat on disk, laid out batch by batch."""
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +12,12 @@ from torch import Tensor
 
 from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Tokens, arrange
 from taskloom.registry.installed.task import Task
-from taskloom.registry.results.artifacts import partial_prefix, sync
-from taskloom.runs.training.checkpoint import put_folder, sha256_of
+from taskloom.runs.training.checkpoint import load_folder, save_folder
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column of tokenized texts: all ids in one row (memory-mapped if it was read), and where each text begins."""
+    """A column of tokenized texts: all ids in one row, memory-mapped if cached, and where each text begins."""
 
     ids: NDArray[np.int32]  # [tokens]
     starts: NDArray[np.int64]  # [texts + 1]
@@ -35,69 +32,37 @@ class Column:
 
 #: Texts that are tokenized between two signs of life.
 SOME = 4096
-#: What the cache keeps of a column: its two arrays, and their checksums.
-IDS, STARTS, CHECK = "ids.npy", "starts.npy", "sha256"
 
 
 def tokenized(
-    texts: tuple[str, ...], encoder: Encoder, cache: Path, alive: Callable[[], None] = lambda: None
+    texts: tuple[str, ...], encoder: Encoder, cache: Path | None = None, alive: Callable[[], None] = lambda: None
 ) -> Column:
     """The tokens of a column, from the cache if the same texts were tokenized the same way before."""
+    if cache is None:
+        return _tokenize(texts, encoder, alive)
     key = hashlib.sha256(encoder.vocabulary_key().encode())
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")
         key.update(len(raw).to_bytes(8, "big"))
         key.update(raw)
     folder = cache / "tokens" / key.hexdigest()[:32]
-    column = _read(folder)
-    if column is None or len(column.starts) != len(texts) + 1:
-        sequences: list[Ids] = []
-        for start in range(0, len(texts), SOME):
-            sequences += encoder.tokenize(texts[start : start + SOME])
-            alive()
-        column = _joined(sequences)
-        _write(folder, column)
-    return column
+    try:
+        tensors, _ = load_folder(folder)
+    except ValueError:  # it does not exist, or is damaged
+        column = _tokenize(texts, encoder, alive)
+        save_folder(folder, {"ids": torch.from_numpy(column.ids), "starts": torch.from_numpy(column.starts)}, {})
+        return column
+    return Column(tensors["ids"].numpy(), tensors["starts"].numpy())
 
 
-def _joined(sequences: list[Ids]) -> Column:
+def _tokenize(texts: tuple[str, ...], encoder: Encoder, alive: Callable[[], None]) -> Column:
+    sequences: list[Ids] = []
+    for start in range(0, len(texts), SOME):
+        sequences += encoder.tokenize(texts[start : start + SOME])
+        alive()
     lengths = np.fromiter((len(ids) for ids in sequences), np.int64, len(sequences))
     ids = np.concatenate([np.empty(0, np.int32), *sequences]).astype(np.int32)
     return Column(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-
-
-def _read(folder: Path) -> Column | None:
-    """What the cache holds, or nothing if that is not what was written."""
-    try:
-        if _checksums(folder) != (folder / CHECK).read_text(encoding="ascii"):
-            return None
-        path = folder / IDS
-        few = path.stat().st_size < 4096  # no more than a page, and an empty file cannot be mapped
-        ids = np.load(path, mmap_mode=None if few else "r", allow_pickle=False)
-        return Column(ids, np.load(folder / STARTS, allow_pickle=False))
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _write(folder: Path, column: Column) -> None:
-    """Write the arrays into a folder that appears whole or not at all; a damaged one makes way for it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
-    try:
-        np.save(partial / STARTS, column.starts)
-        np.save(partial / IDS, column.ids)
-        (partial / CHECK).write_text(_checksums(partial), encoding="ascii")
-        for path in (partial / STARTS, partial / IDS, partial / CHECK, partial):
-            sync(path)
-        if _read(folder) is None:  # else another process was quicker
-            put_folder(partial, folder)
-            sync(folder.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _checksums(folder: Path) -> str:
-    return f"{sha256_of(folder / STARTS)} {sha256_of(folder / IDS)}\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +82,7 @@ class Feed:
         task: Task,
         examples: Examples,
         encoder: Encoder,
-        cache: Path,
+        cache: Path | None,
         device: torch.device,
         alive: Callable[[], None] = lambda: None,
     ) -> "Feed":

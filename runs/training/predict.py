@@ -1,7 +1,6 @@
 """Writes what a finished cell predicts for a split of its tasks. Only reads the registry."""
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,12 +61,15 @@ def predict_cell(
     and so is a request by which nothing could be written.
     """
     spec: dict[str, Any] = cell.spec
-    _check_names(cell, registry)
-    _check_folders(out, registry, data)
+    _check_request(cell, registry, out, data)
     tasks = {name: catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
     chosen = _choose(tasks, only)
     paths = {name: out / file_name(name, spec["tasks"][name]["data"], split, form) for name in chosen}
-    _check_apart(paths)
+    if len(set(paths.values())) < len(paths):
+        raise TaskloomError(
+            f"tasks {', '.join(paths)} would not all be written to files of their own; choose one with --task, or "
+            "--format jsonl, which names files after tasks"
+        )
 
     outcome = Predictions(notes=_changed_versions(cell, catalogue))
     found: dict[str, Examples] = {}
@@ -83,24 +85,35 @@ def predict_cell(
     model = restore(cell, catalogue, registry, tasks)
     device = device_for_this_process()
     model.to(device)
-    with tempfile.TemporaryDirectory(prefix="taskloom-", ignore_cleanup_errors=True) as cache:
-        for name, examples in found.items():
-            feed = Feed.open(tasks[name], examples, model.encoder, Path(cache), device)
-            values = predictions(model, name, feed)
-            classes = tasks[name].labels.classes
-            _write(paths[name], file_text(spec["tasks"][name]["data"], examples, values, classes, form))
-            outcome.files.append(File(name, paths[name], len(examples), examples.skipped))
+    for name, examples in found.items():
+        values = predictions(model, name, Feed.open(tasks[name], examples, model.encoder, None, device))
+        text = file_text(spec["tasks"][name]["data"], examples, values, tasks[name].labels.classes, form)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_text(paths[name], text)
+        except OSError as error:
+            raise TaskloomError(f"{paths[name]} cannot be written: {error.strerror}; choose another --out") from error
+        outcome.files.append(File(name, paths[name], len(examples), examples.skipped))
     return outcome
 
 
-def _check_names(cell: "CellRecord", registry: Path) -> None:
-    """What becomes part of a path: a registry may come from a stranger."""
+def _check_request(cell: "CellRecord", registry: Path, out: Path, data: Path | None) -> None:
+    """Before any work: names that become part of a path (a registry may come from a stranger), and folders."""
     for name in (cell.id, *cell.spec["tasks"]):
         if not is_name(name):
             raise RegistryError(f"cell {cell.id!r}: {name!r} cannot name a file; taskloom did not write that")
     folder = registry / "cells" / cell.id / "best"
     if not folder.resolve().is_relative_to(registry.resolve()):
         raise RegistryError(f"{folder} is a link that leads out of the registry, to {folder.resolve()}; it is not read")
+    try:
+        if data is not None and not data.is_dir():
+            raise TaskloomError(f"--data {data} is not a folder")
+        if out.resolve().is_relative_to(registry.resolve()):
+            raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")
+        if not next(place for place in (out, *out.absolute().parents) if place.exists()).is_dir():
+            raise TaskloomError(f"--out {out} cannot be made, because part of it is a file; choose another folder")
+    except OSError as error:
+        raise TaskloomError(f"{error.filename} cannot be used: {error.strerror}; choose another folder") from error
 
 
 def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: dict[str, Task]) -> Model:
@@ -117,41 +130,35 @@ def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: d
     model = Model(encoder, tasks, seed=cell.spec["seed"], precision=cell.spec.get("precision", "float32"))
     kept = {name: tensor for name, tensor in tensors.items() if name.startswith(PARTS)}
     needed = {name: tensor for name, tensor in saved.module_state(model, "").items() if name.startswith(PARTS)}
-    for name in sorted(kept.keys() | needed.keys()):
-        there, wanted = (tuple(each[name].shape) if name in each else None for each in (kept, needed))
-        if there != wanted:
-            raise WeightsError(
-                f"the weights of cell {cell.id} do not fit the model that its specification gives now: {name} is "
-                f"{there or 'not'} in the weights and {wanted or 'not'} in the model. {_trained_with(cell)}"
-            )
+    there, wanted = ({(name, *tensor.shape) for name, tensor in each.items()} for each in (kept, needed))
+    if there != wanted:
+        differing = ", ".join(sorted({name for name, *_ in there ^ wanted})[:3])
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
+        raise WeightsError(
+            f"the weights of cell {cell.id} do not fit the model that its specification gives now: {differing} differ "
+            f"in shape or are in only one of the two. It was trained with {versions}."
+        )
     saved.load_module_state(model, kept, "")
     return model
 
 
 def read_split(catalogue: "Catalogue", spec: Mapping[str, Any], split: Split, folder: Path | None) -> Examples:
     """A split of a data set: where the run had it, or in ``folder`` or a folder of the data set's name in it."""
-    problem: DataError | None = None
-    for each in _candidates(catalogue, spec, folder):
+    candidates = [dict(spec)]
+    if folder is not None and "dir" in catalogue.get("data", spec["name"]).options:
+        inner = sorted(path for path in folder.glob(f"{spec['name']}*") if path.is_dir())
+        # The folder of its name first: if no file is found, the message should be about the place that was meant.
+        candidates = [{**spec, "dir": str(place)} for place in (*inner, folder)]
+    problems = []
+    for candidate in candidates:
         try:
-            data = catalogue.make(DataSet, each)
+            data = catalogue.make(DataSet, candidate)
             examples = data.load(split)
             check_examples(data, split, examples)
-        except DataError as error:
-            problem = problem or error
-        else:
             return examples
-    assert problem is not None  # there is at least one candidate
-    raise problem
-
-
-def _candidates(catalogue: "Catalogue", spec: Mapping[str, Any], folder: Path | None) -> Iterator[dict[str, Any]]:
-    if folder is None or "dir" not in catalogue.get("data", spec["name"]).options:
-        yield dict(spec)
-        return
-    inner = sorted(path for path in folder.glob(f"{spec['name']}*") if path.is_dir())
-    # The folder of its name first: if no file is found, the message should be about the place that was meant.
-    for place in (*inner, folder):
-        yield {**spec, "dir": str(place)}
+        except DataError as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def _choose(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
@@ -168,38 +175,6 @@ def _choose(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
     return [name for name in able if not only or name in only]
 
 
-def _check_folders(out: Path, registry: Path, data: Path | None) -> None:
-    """Before any work: predictions go into a folder, and not among the files of a registry."""
-    try:
-        if data is not None and not data.is_dir():
-            raise TaskloomError(f"--data {data} is not a folder")
-        if out.resolve().is_relative_to(registry.resolve()):
-            raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")
-        nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
-    except OSError as error:
-        raise TaskloomError(f"{error.filename} cannot be used: {error.strerror}; choose another folder") from error
-    if not nearest.is_dir():
-        raise TaskloomError(f"--out {out} cannot be made: {nearest} is a file; choose another folder")
-
-
-def _check_apart(paths: Mapping[str, Path]) -> None:
-    for name, path in paths.items():
-        same = [other for other in paths if paths[other] == path]
-        if len(same) > 1:
-            raise TaskloomError(
-                f"tasks {', '.join(same)} would all be written to {path.name}; choose one with --task {name}, or "
-                "--format jsonl, which names files after tasks"
-            )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    except OSError as error:
-        raise TaskloomError(f"{path} cannot be written: {error.strerror}; choose another folder with --out") from error
-
-
 def _changed_versions(cell: "CellRecord", catalogue: "Catalogue") -> list[str]:
     """Other code may predict other things from the same weights; training's parts play no part."""
     used = catalogue.versions({"encoder": cell.spec["encoder"], "tasks": cell.spec["tasks"]})
@@ -208,7 +183,3 @@ def _changed_versions(cell: "CellRecord", catalogue: "Catalogue") -> list[str]:
         for name, version in used.items()
         if cell.versions.get(name, version) != version
     ]
-
-
-def _trained_with(cell: "CellRecord") -> str:
-    return f"It was trained with {', '.join(f'{name} {version}' for name, version in sorted(cell.versions.items()))}."

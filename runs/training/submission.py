@@ -28,10 +28,6 @@ Form = Literal["submission", "jsonl"]
 COURSE = "cs224n"
 
 
-def _class(value: float) -> str:
-    return f"{value:g}"
-
-
 def _single(value: float) -> str:
     """A number in single precision, with as many digits as tell it from its neighbours.
 
@@ -43,8 +39,8 @@ def _single(value: float) -> str:
 
 #: By the data set's task: what the header calls a prediction, and how one is written.
 COURSE_FILES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "sst": ("Predicted_Sentiment", _class),
-    "cfimdb": ("Predicted_Sentiment", _class),
+    "sst": ("Predicted_Sentiment", "{:g}".format),
+    "cfimdb": ("Predicted_Sentiment", "{:g}".format),
     "para": ("Predicted_Is_Paraphrase", _single),
     "sts": ("Predicted_Similiary", _single),
 }
@@ -84,7 +80,7 @@ def table(examples: Examples, values: NDArray[np.float64], classes: int) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["id", "prediction"])
-    write = _class if classes else repr
+    write = "{:g}".format if classes else repr
     lines.writerows([id, write(value)] for id, value in zip(examples.ids, values.tolist(), strict=True))
     return text.getvalue()
 

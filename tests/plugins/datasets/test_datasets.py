@@ -105,7 +105,7 @@ def test_fields_may_be_larger_than_the_csv_module_allows(tmp_path):
 def test_quotes_can_be_plain_characters(tmp_path):
     content = 'text\tlabel\n"so" he said\t1\n"\t0\n'
     assert table(file(tmp_path, content), quotes=False).load("train").columns == (('"so" he said', '"'),)
-    assert 'set "quotes": false' in refusal(table(file(tmp_path, content)))
+    assert 'with "quotes": false' in refusal(table(file(tmp_path, content)))
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ WHOLE = [
     ("\t\n1\t2\n", "no column 'text' (in the file: none); no column 'label'"),
     ("text\ttext\tlabel\na\tb\t1\n", "column 'text' appears 2 times"),
     ("text\tlabel\n".encode("utf-16"), "data.tsv is UTF-16; save it as UTF-8"),
-    ('"text\tlabel\na\t1\n', "line 1: the header cannot be read: a quote opens and does not close"),
+    ('"text\tlabel\na\t1\n', "line 1: a quote opens and does not close"),
     (b"text\tlab\xe9l\na\t1\n", "no column 'label'; did you mean 'lab?l'?"),
     ("text;label\na;1\n", "data.tsv seems to be separated by ';'"),
     ('"text"|"label"\n"a"|1\n', "data.tsv seems to be separated by '|'"),
@@ -452,10 +452,8 @@ BAD = [
     ("fine\tinf", "label inf is out of range; it should be an integer from 0 to 1"),
     ("fine\tgood", "label 'good' is not a number"),
     ("fine\t0_1", "label '0_1' is not a number"),
-    ("fine", "1 field; the header has 2"),
-    ("fine\t1\tmore", "3 fields; the header has 2"),
-    ('"never closed\t1', "a quote opens and does not close"),
-    ('"closed" too early\t1', "text follows a closing quote"),
+    ("fine", "the number of fields is 1; the header has 2"),
+    ("fine\t1\tmore", "the number of fields is 3; the header has 2"),
     ("caf\udce9 au lait\t1", "text is not UTF-8 (byte 0xe9 after 'caf')"),
 ]
 
@@ -501,27 +499,24 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
     """A text over three lines and an empty line before the bad row."""
     content = 'text\tlabel\n"one\ntwo\nthree"\t1\n\nbad\n' + "fine\t1\n" * 200
     examples = table(file(tmp_path, content)).load("train")
-    assert examples.skipped == ("data.tsv, line 6: 1 field; the header has 2",)
+    assert examples.skipped == ("data.tsv, line 6: the number of fields is 1; the header has 2",)
     assert examples.columns[0][0] == "one\ntwo\nthree"
 
 
-@pytest.mark.parametrize("closing", ['he said so"\t1', 'x "y" z\t1', '"quoted"\t1'])
+@pytest.mark.parametrize("closing", ['he said so"\t1', 'x "y" z\t1', '"quoted"\t1', "nothing closes\t1"])
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_an_open_quote_does_not_swallow_rows_up_to_the_next_quote(tmp_path, closing, delimiter):
+def test_an_open_quote_is_an_error_and_swallows_no_rows(tmp_path, closing, delimiter):
     good = [f"text number {n}\t1" for n in range(300)]
     lines = ["text\tlabel", *good[:100], '"open\t1', *good[100:150], "", *good[150:200], closing, *good[200:]]
     path = file(tmp_path, "\n".join(lines).replace("\t", delimiter))
-    examples = table(path).load("train")
-    assert examples.skipped == ("data.tsv, line 102: a quote opens and does not close",)
-    assert len(examples) == 301
+    assert "line 102: a quote opens and does not close" in refusal(table(path))
+    assert len(table(path, quotes=False).load("train")) == 302
 
 
 def test_an_open_quote_does_not_swallow_rows_without_labels(tmp_path):
     lines = ["id\ttext", *(f"{n}\tx" for n in range(200)), '7\t"open', *(f"{n}\ty" for n in range(9)), '8\tclose"']
     path = file(tmp_path, "\n".join(lines))
-    examples = table(path, test=str(path)).load("test")
-    assert examples.skipped == ("data.tsv, line 202: a quote opens and does not close",)
-    assert len(examples) == 210
+    assert "line 202: a quote opens" in refusal(table(path, test=str(path)), "test")
 
 
 @pytest.mark.parametrize(("bad", "good", "refused"), [(1, 99, False), (1, 98, True), (2, 198, False), (5, 100, True)])
@@ -535,11 +530,6 @@ def test_one_per_cent_may_be_bad(tmp_path, bad, good, refused):
         f"{path}: {bad} of {bad + good} rows cannot be read; up to 1% would be skipped: data.tsv, line 2"
     )
     assert ("and 2 more" in message) == (bad == 5)
-
-
-def test_a_file_of_nothing_but_quotes_is_read_in_reasonable_time(tmp_path):
-    message = refusal(table(file(tmp_path, "text\tlabel\n" + '"a\t1\n' * 20_000)))
-    assert "20000 of 20000 rows" in message
 
 
 @pytest.mark.parametrize(

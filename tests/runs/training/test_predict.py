@@ -322,7 +322,7 @@ def test_test_files_may_lie_apart_from_what_was_trained_on(tmp_path: Path, taskl
     twice = {"sst": course_task("sst", tmp_path / "data"), "again": course_task("sst", tmp_path / "data")}
     plan = train(tmp_path, {"tasks": twice, "stages": [{"epochs": 0}]})
     cell, registry = plan.cells[0].id, tmp_path / "registry"
-    assert "all be written to sst-test-output.csv" in refused(taskloom("predict", cell, registry=registry))
+    assert "--format jsonl" in refused(taskloom("predict", cell, registry=registry)), "both are sst-test-output.csv"
     one = ("predict", cell, "--task", "again")
     assert "no file 'ids-sst-test-student.csv'" in refused(taskloom(*one, registry=registry))
 
