@@ -81,7 +81,7 @@ class OutOfMemory(TrainingError):  # noqa: N818 - a state of the cell, not its f
 
 
 def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "allowed") -> str:
-    """The message for a name that does not exist, with the nearest one that does. Names with commas are quoted.
+    """The message for a name that does not exist, with the nearest one that does.
 
     >>> unknown("combiner", "pcgard", ["sum", "pcgrad"], where="installed")
     "no combiner 'pcgard'; did you mean 'pcgrad'? (installed: pcgrad, sum)"
@@ -89,5 +89,4 @@ def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "a
     names = sorted(allowed)
     near = get_close_matches(str(given), names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    listed = ", ".join(repr(name) if "," in name else name for name in names)
-    return f"no {kind} {given!r}{hint} ({where}: {listed or 'none'})"
+    return f"no {kind} {given!r}{hint} ({where}: {', '.join(names) or 'none'})"

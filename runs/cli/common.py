@@ -4,7 +4,9 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -141,3 +143,11 @@ def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
         if ledger.has_cell(source):
             return ledger.cell(source)
         raise RegistryError(f"{error}, and no cell's identity begins with it (`taskloom cells` lists them)") from None
+
+
+def unknown_row(row: str, labels: Iterable[str]) -> RegistryError:
+    """The error for a row that a grid does not have. Labels are quoted: most contain commas."""
+    names = sorted(set(labels))
+    near = get_close_matches(row, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return RegistryError(f"no row {row!r}{hint} (rows: {', '.join(map(repr, names))})")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import RegistryError, RequestError, unknown
+from taskloom.core.errors import RegistryError, RequestError
 from taskloom.core.visible import one_line
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, CellRecord, PastRow
-from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_json, unknown_row
 from taskloom.runs.cli.options import json_option, plan_options, registry_option
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
             note(line)
     chosen = [one for one in explained if row in (None, one.label)]
     if not chosen and row is not None:
-        raise RegistryError(unknown("row", row, {one.label for one in explained}, where="rows"))
+        raise unknown_row(row, (one.label for one in explained))
     if as_json:
         say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in chosen]})
     else:

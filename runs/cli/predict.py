@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.errors import RegistryError
 from taskloom.core.units import count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
-from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
+from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say, unknown_row
 from taskloom.runs.cli.options import UserPath, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
@@ -110,7 +110,7 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
         return grid
     places = [place for place in grid.cells if row in (None, place.label)]
     if row is not None and not places:
-        raise RegistryError(unknown("row", row, {place.label for place in grid.cells}, where="rows"))
+        raise unknown_row(row, (place.label for place in grid.cells))
     seeds = sorted({place.seed for place in places})
     places = [place for place in places if seed in (None, place.seed)]
     if not places:
