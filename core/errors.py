@@ -81,7 +81,7 @@ class OutOfMemory(TrainingError):  # noqa: N818 - a state of the cell, not its f
 
 
 def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "allowed") -> str:
-    """The message for a name that does not exist, with the nearest one that does. Names with commas are quoted.
+    """The message for a name that does not exist, with the nearest one that does.
 
     >>> unknown("combiner", "pcgard", ["sum", "pcgrad"], where="installed")
     "no combiner 'pcgard'; did you mean 'pcgrad'? (installed: pcgrad, sum)"

@@ -66,11 +66,14 @@ def _read_setting(given: str) -> tuple[str, Any]:
     (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
     """
 
+    def refuse(constant: str) -> None:
+        raise click.BadParameter(f"{constant} is not a JSON number")
+
     path, equals, text = (part.strip() for part in given.partition("="))
     if not path or not equals:
         raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {given!r}.")
     try:
-        return path, json.loads(text, parse_constant=str)  # NaN is a string, too
+        return path, json.loads(text, parse_constant=refuse)
     except ValueError as error:
         if not text or text[0] in '{["-+.0123456789':
             raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None

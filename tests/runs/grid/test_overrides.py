@@ -143,7 +143,7 @@ def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Cal
         ("stages.0.epochs", "PATH=JSON"),
         ("a={", "not a JSON"),
         ("a=", "not a JSON"),
-        ("stages.*.optimizer.lr=NaN", "Found 'NaN'"),
+        ("a=NaN", "not a JSON"),
         ("=1", "PATH=JSON"),
     ],
 )
