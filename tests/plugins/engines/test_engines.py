@@ -173,7 +173,7 @@ def test_what_a_component_forked_neither_hides_a_death_nor_outlives_it(local: Wa
     wait_until(lambda: all(map(gone, left)))
 
 
-def test_a_forked_copy_that_goes_on_with_the_work_is_not_heard(local: Watched, tmp_path: Path) -> None:
+def test_events_of_a_forked_copy_that_continues_the_work_are_dropped(local: Watched, tmp_path: Path) -> None:
     local.submit("c", "fork and return")
     assert local.end("c").what == "finished"
     wait_until(lambda: gone(int((tmp_path / "copy").read_text())))

@@ -112,7 +112,7 @@ def test_a_cell_started_anew_forgets_its_former_attempt(ledger: Ledger) -> None:
     assert (ledger.cell("aa01").reason, ledger.cell("aa01").finished) == (None, None)
 
 
-def test_a_score_that_is_no_number_stays_one(ledger: Ledger) -> None:
+def test_a_score_that_is_not_a_number_stays_one(ledger: Ledger) -> None:
     finish(ledger, "aa01", sst=math.nan, overall=math.inf)
     scores = ledger.cell("aa01").scores
     assert math.isnan(scores["sst"])
@@ -120,7 +120,7 @@ def test_a_score_that_is_no_number_stays_one(ledger: Ledger) -> None:
 
 
 def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None:
-    ledger.write(Event("lost", "aa01", {"reason": "worker 7 died while it loaded"}))  # before its first word
+    ledger.write(Event("lost", "aa01", {"reason": "worker 7 died while it loaded"}))  # before its first event
     ledger.write(Event("started", "aa01", {"worker": "gpu0", "versions": {"torch": "2"}}))
     ledger.write(Event("oom", "aa01", {"reason": "sst: 16 examples", "task": "sst", "micro_batch": 16}))
     assert (ledger.cell("aa01").status, ledger.cell("aa01").reason) == ("oom", "sst: 16 examples")
@@ -134,8 +134,8 @@ def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None
     ledger.write(Event("resumed", "aa01", {"versions": {"torch": "3"}}))
     assert ledger.attempts("aa01")[-1].ended is None
     ledger.write(Event("finished", "aa01", {"scores": {"sst": 0.5}}))
-    told = [(a.number, a.how, a.reason, a.micro_batch, a.worker) for a in ledger.attempts("aa01")]
-    assert told == [
+    kept = [(a.number, a.how, a.reason, a.micro_batch, a.worker) for a in ledger.attempts("aa01")]
+    assert kept == [
         (1, "lost", "worker 7 died while it loaded", None, None),
         (2, "oom", "sst: 16 examples", None, "gpu0"),
         (3, "interrupted", None, 8, None),
@@ -208,10 +208,10 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_any_history_reads_as_if_only_its_last_words_had_been_said(
+def test_any_history_reads_as_its_last_events(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, str, int, float]]
 ) -> None:
-    """The ledger against a dictionary that is told the same."""
+    """The ledger against a dictionary that is given the same."""
     status = dict.fromkeys(["aa01", "aa02"], "planned")
     epochs: dict[str, dict[int, float]] = {"aa01": {}, "aa02": {}}
     with Ledger.open(tmp_path_factory.mktemp("law"), create=True) as ledger:
@@ -310,7 +310,7 @@ def test_what_the_ledger_cannot_keep_is_refused_and_nothing_is_half_written(ledg
 # Files beside the ledger
 
 
-def test_folders_lie_inside_the_registry(tmp_path: Path) -> None:
+def test_folders_are_inside_the_registry(tmp_path: Path) -> None:
     artifacts = Artifacts(tmp_path / "registry")
     assert artifacts.cell("0a1b") == tmp_path / "registry" / "cells" / "0a1b"
     assert artifacts.stage("ff-2").is_dir()

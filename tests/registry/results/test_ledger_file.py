@@ -75,7 +75,7 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_what_is_not_a_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hello")
     for create in (True, False):
         assert "should be a folder" in refusal(tmp_path / "file", create=create)
@@ -85,7 +85,7 @@ def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert "cannot be opened. It should be a file" in refusal(tmp_path / "folder")
 
     (tmp_path / "text").mkdir()
-    (tmp_path / "text" / FILE).write_text("this is no database, and long enough to be looked at " * 20)
+    (tmp_path / "text" / FILE).write_text("this is not a database, but long enough to be looked at " * 20)
     assert "not a database" in refusal(tmp_path / "text")
 
     (tmp_path / "other").mkdir()
@@ -132,7 +132,7 @@ def test_any_damage_is_a_message_or_goes_unnoticed(
     tmp_path_factory: pytest.TempPathFactory, sound: Path, place: float, junk: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
-    # Most of a page is empty; what is not stands at both its ends.
+    # Most of a page is empty; the rest is at both its ends.
     content = sound.read_bytes()
     used = [at for at, byte in enumerate(content) if byte]
     at = used[int(place * len(used))]
@@ -199,7 +199,7 @@ def shared() -> Iterator[Path]:
 
 
 def answers(folder: Path) -> list[str]:
-    """What a process is told that may not write to the folder."""
+    """What a process prints that may not write to the folder."""
     for path in folder.iterdir():
         path.chmod(0o444)
     folder.chmod(0o555)

@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("drivers.py")
 
 @contextmanager
 def drivers(folder: Path, count: int, *how: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Drivers that are ready, and wait for the word to go."""
+    """Drivers that are ready, and wait for the signal to begin."""
     command = [sys.executable, str(SCRIPT), str(folder), "grid", *how]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = [subprocess.Popen(command, encoding="utf-8", **pipes) for _ in range(count)]

@@ -4,39 +4,26 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from driven import Run, record
 from faults import faulty_rows, write_grid
 
-from taskloom.core import Engine, Event, Job
-from taskloom.plugins.engines.inline import Inline
+from taskloom.core import Event, Job, RegistryError
 from taskloom.plugins.engines.local import Local
-from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results import file
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
-from taskloom.runs.driver.loop import Loop, Outcome
 from taskloom.runs.driver.signals import Stop
-
-WORK = "faulty_work:work"
 
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"), prepend=":")
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(tmp_path, create=True) as opened:
-        yield opened
 
 
 def jobs_of(ledger: Ledger, **dos: str | tuple[str, ...]) -> list[Job]:
@@ -45,43 +32,7 @@ def jobs_of(ledger: Ledger, **dos: str | tuple[str, ...]) -> list[Job]:
     for name, do in dos.items():
         what, *keys = [do] if isinstance(do, str) else do
         jobs.append(Job(name, name, 0, {"do": what}, str(ledger.folder), tuple(keys)))
-    cells = [
-        SimpleNamespace(id=job.cell, label=job.label, seed=0, spec=job.spec, reported={}, facts={}) for job in jobs
-    ]
-    ledger.record_grid("grid", {}, cells)
-    return jobs
-
-
-class Run:
-    """A loop with everything that was told."""
-
-    def __init__(self, ledger: Ledger, jobs: list[Job], engine: Engine | None = None, **options: Any) -> None:
-        self.events: list[Event] = []
-        self.outcome = Outcome()
-        self.engine = engine or Inline()
-        self.react: Callable[[Event], None] = lambda event: None
-        self.claims = Claims(ledger.folder)
-        options = {"outcome": self.outcome, "listen": self.hear, **options}
-        plugins = load_catalogue().plugins
-        self.loop = Loop(jobs, self.engine, ledger, plugins, self.claims, **options)
-        self.folder = ledger.folder
-
-    def hear(self, event: Event) -> None:
-        self.events.append(event)
-        self.react(event)
-
-    def __call__(self) -> Outcome:
-        self.engine.check()
-        self.engine.open(WORK, self.folder)
-        with self.claims:
-            try:
-                self.loop.run()
-            finally:
-                self.engine.close()
-        return self.outcome
-
-    def told(self, *what: str) -> list[str]:
-        return [f"{event.cell} {event.what}" for event in self.events if event.what in what]
+    return record(ledger, jobs)
 
 
 def test_cells_that_share_a_stage_wait_for_it_once(ledger: Ledger) -> None:
@@ -90,7 +41,7 @@ def test_cells_that_share_a_stage_wait_for_it_once(ledger: Ledger) -> None:
 
     def react(event: Event) -> None:
         if event.what == "finished" and event.cell == "other":
-            assert not {"second started", "third started"} & set(run.told("started")), "somebody did not wait"
+            assert not {"second started", "third started"} & set(run.reported("started")), "somebody did not wait"
             (ledger.folder / "stages" / "k" / "result").mkdir(parents=True)  # the first has computed it and goes on
         if event.what == "finished" and event.cell == "third":
             run.engine.stop("first")
@@ -98,7 +49,7 @@ def test_cells_that_share_a_stage_wait_for_it_once(ledger: Ledger) -> None:
     run.react = react
     outcome = run()
     assert (outcome.finished, outcome.interrupted) == (3, 1)
-    assert run.told("finished", "interrupted")[-1] == "first interrupted"
+    assert run.reported("finished", "interrupted")[-1] == "first interrupted"
 
 
 def test_when_the_one_that_computes_a_stage_fails_the_next_takes_over(ledger: Ledger) -> None:
@@ -107,7 +58,7 @@ def test_when_the_one_that_computes_a_stage_fails_the_next_takes_over(ledger: Le
     outcome = run()
     assert (outcome.finished, outcome.failed) == (1, 1)
     assert outcome.reasons == {"first": "ValueError: a plugin's defect"}
-    assert run.told("started", "failed") == ["first started", "first failed", "second started"]
+    assert run.reported("started", "failed") == ["first started", "first failed", "second started"]
     assert "in work" in (ledger.folder / "cells" / "first" / "log.txt").read_text(), "the traceback is in the log"
 
 
@@ -128,7 +79,7 @@ def test_a_cell_of_another_driver_is_waited_for_and_taken_over(ledger: Ledger) -
 
         run.react = react
         outcome = run()
-    assert run.told("started") == ["mine started", "left started"]
+    assert run.reported("started") == ["mine started", "left started"]
     assert (outcome.finished, outcome.elsewhere, outcome.failed) == (2, 1, 1)
     assert outcome.reasons == {"broken": "their defect"}
     assert next(e for e in run.events if e.cell == "theirs").facts["scores"] == {"sst": 0.25}
@@ -152,7 +103,7 @@ def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how:
 
         def react(event: Event) -> None:
             if event.cell == "other" and event.what == "finished":
-                assert run.told("started") == ["other started"], "somebody did not wait"
+                assert run.reported("started") == ["other started"], "somebody did not wait"
                 if how == "dies":
                     driver.kill()
                 else:  # and goes on with its next stage
@@ -163,8 +114,8 @@ def test_a_stage_that_another_driver_computes_is_waited_for(ledger: Ledger, how:
             assert run().finished == 3
         finally:
             driver.kill()
-    assert run.told("started")[0] == "other started"
-    assert sorted(run.told("started")[1:]) == ["mine started", "too started"]
+    assert run.reported("started")[0] == "other started"
+    assert sorted(run.reported("started")[1:]) == ["mine started", "too started"]
 
 
 def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: Ledger) -> None:
@@ -185,19 +136,17 @@ def test_stopping_begins_nothing_and_counts_what_is_left(ledger: Ledger) -> None
     run = Run(ledger, jobs_of(ledger, first="wait", second="fine", third="fine"), stop=stop)
     run.react = lambda event: stop() if event.what == "started" else None
     outcome = run()
-    assert run.told("started", "interrupted") == ["first started", "first interrupted"]
+    assert run.reported("started", "interrupted") == ["first started", "first interrupted"]
     assert (outcome.finished, outcome.interrupted) == (0, 3)
     assert [text.partition(":")[0] for text in said] == ["Stopping"]
     assert ledger.states() == {"first": "interrupted"}
 
 
 def test_a_ledger_that_cannot_be_written_ends_the_run_and_its_cells(ledger: Ledger) -> None:
-    from taskloom.core import RegistryError
-
     run = Run(ledger, jobs_of(ledger, first="wait", second="wait"), Local(workers=2, devices="cpu", threads=1))
 
     def react(event: Event) -> None:
-        if len(run.told("started")) == 2:
+        if len(run.reported("started")) == 2:
             raise RegistryError("the disk is full")
 
     run.react = react
@@ -229,7 +178,7 @@ def invoke(*arguments: object) -> Result:
         (["--attempts", "0"], "--attempts"),
     ],
 )
-def test_flags_that_cannot_be_are_told_before_anything_is_made(flags: list[str], message: str, tmp_path: Path) -> None:
+def test_impossible_flags_are_refused_before_anything_is_made(flags: list[str], message: str, tmp_path: Path) -> None:
     answer = invoke(write_grid(tmp_path), "--registry", tmp_path / "registry", *flags)
     assert answer.exit_code == 2
     assert message in answer.stderr
@@ -237,9 +186,7 @@ def test_flags_that_cannot_be_are_told_before_anything_is_made(flags: list[str],
     assert not (tmp_path / "registry").exists()
 
 
-def test_a_ledger_that_is_held_is_no_wrong_request(
-    faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_ledger_is_not_a_wrong_request(faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, registry = write_grid(tmp_path), tmp_path / "registry"
     monkeypatch.setattr(file, "TIMEOUT", 0.3)
     Ledger.open(registry, create=True).close()
