@@ -5,6 +5,7 @@ import inspect
 import re
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from taskloom.core.options import options_of
@@ -29,6 +30,10 @@ def its_options_are_annotated_and_documented(subject: Subject) -> None:
         with given(f"option {option.name!r}"):
             annotation = FieldInfo.from_annotation(option.annotation).annotation
             require(annotation not in (Any, object), f"annotate it with the type it takes, not with {annotation}")
+            adapter = TypeAdapter[Any](option.annotation)
+            if not option.required and option.default is not None:
+                with given(f"the default {option.default!r}"):
+                    adapter.validate_json(adapter.dump_json(option.default, warnings=False), strict=True)
             line = f"Options:\n    {option.name}: what it is"
             require(bool(option.text), f"the docstring should say what it is, in a line of its own: {line!r}")
     unknown = sorted(set(subject.component.location_options) - options.keys())
