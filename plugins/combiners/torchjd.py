@@ -3,12 +3,12 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
-from pydantic import JsonValue
+from safetensors.torch import load, save
 from torch import Tensor
 
 from taskloom.core import (
@@ -23,8 +23,9 @@ from taskloom.core import (
     take_gradients,
     unknown,
 )
-from taskloom.plugins.combiners.torchjd_state import pack, unpack
 
+#: What an option of an aggregator may be.
+Argument = bool | int | float | str | list[float] | None
 _BASES = ("Aggregator", "WeightedAggregator", "GramianWeightedAggregator")
 
 
@@ -58,9 +59,13 @@ class TorchJD(GradientCombiner):
     relies_on = ("torchjd",)
     anchor: Tensor  # holds nothing; is where the combiner is
 
-    def __init__(self, *, aggregator: str = "UPGrad", options: dict[str, JsonValue] | None = None) -> None:
+    def __init__(self, *, aggregator: str = "UPGrad", options: dict[str, Argument] | None = None) -> None:
         super().__init__()
-        self.wanted, self.options = aggregator, {key: _argument(key, value) for key, value in (options or {}).items()}
+        self.wanted = aggregator
+        self.options = {
+            key: torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
+            for key, value in (options or {}).items()
+        }
         self.register_buffer("anchor", torch.zeros(0), persistent=False)
         self._take(make_aggregator(self.wanted, self.options, tasks=2))
 
@@ -88,23 +93,39 @@ class TorchJD(GradientCombiner):
         if self._by_gramian:
             combine_gradients(taken, self._call(gramian, self._seed()), step.shared)
         elif step.shared:
-            self._write(step, self._call(_jacobian(taken, step), self._seed()))
+            update = self._call(_jacobian(taken, step), self._seed())
+            parts = torch.split(update, [parameter.numel() for parameter in step.shared])
+            for parameter, part in zip(step.shared, parts, strict=True):
+                parameter.grad = part.view_as(parameter).to(parameter.dtype)
         step.apply()
         return losses
 
     def get_extra_state(self) -> Tensor:
-        """What a stateful aggregator remembers, as one row of bytes."""
-        return pack(self._aggregator, self._shape)
+        """What a stateful aggregator remembers, as one row of bytes that can be saved beside weights."""
+        state: dict[str, Tensor] = {}
+        if self._shape and hasattr(self._aggregator, "reset"):  # only what has state can be reset
+            state["shape"] = torch.tensor(self._shape)
+            for name, _, _, value in _state_of(self._aggregator):
+                if value is not None:
+                    # A float of Python's is one of 64 bits.
+                    dtype = torch.float64 if isinstance(value, float) else None
+                    state[name] = torch.as_tensor(value, dtype=dtype).detach().clone().contiguous()
+        return torch.frombuffer(bytearray(save(state)), dtype=torch.uint8)
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Give an aggregator its memory back: after one call its state has the right form and can be filled."""
+    def set_extra_state(self, packed: Tensor) -> None:
+        """Restore what an aggregator remembers: after one call its state has the right form and can be filled."""
+        state = load(packed.cpu().numpy().tobytes())
+        if "shape" not in state:
+            return
         device = "cpu" if self._by_gramian else self.anchor.device
         dtype = torch.float64 if self._by_gramian else torch.float32
-
-        def prime(shape: list[int]) -> None:
-            self._call(torch.eye(*shape, dtype=dtype, device=device))
-
-        unpack(self._aggregator, state, prime)
+        self._call(torch.eye(*state["shape"].tolist(), dtype=dtype, device=device))
+        for name, home, key, value in list(_state_of(self._aggregator)):
+            saved = state.get(name)
+            if saved is None or isinstance(value, Tensor) or value is None:
+                home[key] = saved if saved is None else saved.to(value.device if isinstance(value, Tensor) else "cpu")
+            else:
+                home[key] = saved.numpy() if isinstance(value, np.ndarray) else type(value)(saved.item())
 
     def _take(self, aggregator: Any) -> None:
         # In a tuple, so that its buffers are not taken for ours: they change their form while it works.
@@ -129,7 +150,8 @@ class TorchJD(GradientCombiner):
                 if isinstance(value, Tensor):  # a vector among the options
                     vars(module)[key] = value.to(matrix)
         try:
-            with seeded_globals(seed), warnings.catch_warnings():
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())), warnings.catch_warnings():
+                torch.manual_seed(seed)
                 warnings.simplefilter("ignore")  # of solvers, about how TorchJD uses them
                 result = call(matrix)
         except (ValueError, RuntimeError, TypeError) as error:
@@ -138,11 +160,6 @@ class TorchJD(GradientCombiner):
             raise TrainingError(f"TorchJD's {self.wanted} gave an update that is not finite")
         self._shape = list(matrix.shape)
         return result
-
-    def _write(self, step: Step, update: Tensor) -> None:
-        parts = torch.split(update, [parameter.numel() for parameter in step.shared])
-        for parameter, part in zip(step.shared, parts, strict=True):
-            parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
 
 def make_aggregator(name: str, options: Mapping[str, Any], tasks: int) -> Any:
@@ -157,33 +174,11 @@ def make_aggregator(name: str, options: Mapping[str, Any], tasks: int) -> Any:
     if name not in known:
         raise ValueError(unknown("aggregator", name, known, where="in TorchJD"))
     cls = getattr(library, name)
-    accepted = inspect.signature(cls.__init__).parameters.keys() - {"self"}
-    for key in options:
-        if key not in accepted:
-            raise ValueError(unknown(f"option of {name}", key, accepted))
-    given = {"n_tasks": tasks, **options} if "n_tasks" in accepted else dict(options)
+    counted = {"n_tasks": tasks} if "n_tasks" in inspect.signature(cls).parameters else {}
     try:
-        return cls(**given)
+        return cls(**counted, **options)
     except (ImportError, TypeError, ValueError) as error:
         raise ValueError(f"TorchJD's {name} cannot be made: {error}") from None
-
-
-@contextmanager
-def seeded_globals(seed: int) -> Iterator[None]:
-    """Seed torch's global generators, and leave them as they were before."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
-
-
-def _argument(key: str, value: JsonValue) -> Any:
-    if isinstance(value, list):
-        if not all(isinstance(item, int | float) for item in value):
-            raise ValueError(f"option {key!r} should be a number, a text or a list of numbers. Found {value!r}.")
-        return torch.tensor(value, dtype=torch.float64)
-    if isinstance(value, dict):
-        raise ValueError(f"option {key!r} should be a number, a text or a list of numbers. Found {value!r}.")
-    return value
 
 
 def _jacobian(taken: Sequence[Gradients], step: Step) -> Tensor:
@@ -196,3 +191,13 @@ def _jacobian(taken: Sequence[Gradients], step: Step) -> Tensor:
             if gradient is not None:
                 row.copy_(gradient.to_dense().reshape(-1) if gradient.is_sparse else gradient.reshape(-1))
     return jacobian
+
+
+def _state_of(aggregator: Any) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
+    """Every number, array and buffer of an aggregator's modules: name, holder, key there, value."""
+    for path, module in aggregator.named_modules():
+        for key, value in list(vars(module).items()):
+            if isinstance(value, int | float | np.ndarray) and not isinstance(value, bool):
+                yield f"{path}.{key}", vars(module), key, value
+        for key, value in list(module._buffers.items()):
+            yield f"{path}.{key}", module._buffers, key, value

@@ -3,8 +3,13 @@
 import importlib.util
 import re
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from taskloom.core import WeightsError
+
+M = TypeVar("M", bound=BaseModel)
 
 #: Files that hold weights, the one that cannot carry code first.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -38,6 +43,20 @@ def weight_file(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise WeightsError(f"{folder} has no weights; it should have {' or '.join(WEIGHT_FILES)}")
+
+
+def read_json(path: Path, model: type[M]) -> M:
+    """A JSON file beside weights, read as a model; an error names every key that does not fit."""
+    try:
+        return model.model_validate_json(path.read_bytes(), strict=True)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        wrong = [
+            f"{one['loc'][0]}: {one['msg']} (found {one['input']!r:.60})" if one["loc"] else one["msg"]
+            for one in error.errors()
+        ]
+        raise WeightsError(f"{path} does not fit minbert: {'; '.join(wrong)}") from None
 
 
 def _checked(folder: Path) -> Path:

@@ -13,9 +13,9 @@ from taskloom.core import Encoder, Ids, Tokens, WeightsError
 from taskloom.plugins.digests import sha256_of
 from taskloom.plugins.encoders.attention import Layout, take
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Pooler, initialise
-from taskloom.plugins.encoders.folders import find_folder, weight_file
-from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, Vocabulary, vocabulary_files, word_pieces
-from taskloom.plugins.encoders.weights import check_tensors, load_tensors, read_config
+from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
+from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
+from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -168,7 +168,7 @@ class MinBert(Encoder):
         folder = find_folder(self.weights)
         return _fingerprint([weight_file(folder), folder / "config.json", *vocabulary_files(folder)])
 
-    def _vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> WordPieces | HashedWords:
         if self.weights is not None:
             return word_pieces(find_folder(self.weights))
         if self._hashed is None:
@@ -183,7 +183,7 @@ class MinBert(Encoder):
             width = self.given.get("width", UNTRAINED.width)
             return UNTRAINED.model_copy(update={"feed_forward": 4 * width, **self.given, **chosen})
         folder = find_folder(self.weights)
-        config = read_config(folder)
+        config = read_json(folder / "config.json", Config)
         self._compare(config, folder)
         return config.model_copy(update=chosen)
 

@@ -1,47 +1,54 @@
 """From text to token ids: a BERT's own word pieces, or hashed words for an untrained encoder."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from taskloom.core import Ids, SpecialTokens, WeightsError
+from taskloom.plugins.digests import sha256_of
+from taskloom.plugins.encoders.folders import read_json
 
 RESERVED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _SETTINGS = "tokenizer_config.json"
 _CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
 
 
-class Vocabulary(Protocol):
-    """Gives the token ids of texts, and the special tokens around them."""
+def _content(token: object) -> object:
+    """A special token's text; some files write it as an object with its properties."""
+    return token.get("content", token) if isinstance(token, dict) else token
 
-    @property
-    def special_tokens(self) -> SpecialTokens: ...
 
-    @property
-    def size(self) -> int: ...
+class Settings(BaseModel):
+    """What ``tokenizer_config.json`` says; other keys are not looked at."""
 
-    def tokenize(self, texts: Sequence[str]) -> list[Ids]: ...
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    cls_token: Annotated[str | None, BeforeValidator(_content)] = None
+    sep_token: Annotated[str | None, BeforeValidator(_content)] = None
 
 
 class WordPieces:
     """The word pieces that belong to weights: ``tokenizer.json``, else ``vocab.txt``."""
 
     def __init__(self, folder: Path) -> None:
-        settings = _read_settings(folder)
+        path = folder / _SETTINGS
+        settings = read_json(path, Settings) if path.is_file() else Settings()
         self._tokenizer = _load(folder, settings)
         # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); arrange() cuts.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        start, end = (self._special(folder, settings, role) for role in ("cls_token", "sep_token"))
+        start = self._special(folder, settings.cls_token or "[CLS]")
+        end = self._special(folder, settings.sep_token or "[SEP]")
         self.special_tokens = SpecialTokens(start=(start,), middle=(end,), end=(end,))
 
     @property
@@ -55,11 +62,7 @@ class WordPieces:
             found += (np.array(encoding.ids, np.int32) for encoding in encodings)
         return found
 
-    def _special(self, folder: Path, settings: dict[str, Any], role: str) -> int:
-        given = settings.get(role) or f"[{role[:3].upper()}]"
-        token = given.get("content") if isinstance(given, dict) else given
-        if not isinstance(token, str):
-            raise WeightsError(f"{folder / _SETTINGS}: {role} should be a token, such as '[CLS]'. Found {given!r}.")
+    def _special(self, folder: Path, token: str) -> int:
         number = self._tokenizer.token_to_id(token)
         if number is None:
             raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
@@ -109,37 +112,15 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 def word_pieces(folder: Path) -> WordPieces:
     """The vocabulary in a folder, read once as long as its files stay as they are."""
-    facts = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in vocabulary_files(folder))
-    return _word_pieces(folder, facts)
+    return _word_pieces(folder, tuple(map(sha256_of, vocabulary_files(folder))))
 
 
 @lru_cache(maxsize=4)
-def _word_pieces(folder: Path, facts: tuple[tuple[str, int, int], ...]) -> WordPieces:
+def _word_pieces(folder: Path, digests: tuple[str, ...]) -> WordPieces:
     return WordPieces(folder)
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    path = folder / _SETTINGS
-    if not path.is_file():
-        return {}
-    try:
-        settings: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} cannot be read: {error}") from None
-    if not isinstance(settings, dict):
-        raise WeightsError(f"{path} should be an object. Found {type(settings).__name__}.")
-    return {key: value for key, value in settings.items() if value is not None}
-
-
-def _flag(folder: Path, settings: dict[str, Any], key: str) -> bool:
-    """A setting that is on unless something else is said."""
-    value = settings.get(key, True)
-    if not isinstance(value, bool):
-        raise WeightsError(f"{folder / _SETTINGS}: {key} should be true or false. Found {value!r}.")
-    return value
-
-
-def _load(folder: Path, settings: dict[str, Any]) -> Tokenizer:
+def _load(folder: Path, settings: Settings) -> Tokenizer:
     path = vocabulary_files(folder)[0]
     try:
         if path.suffix == ".json":
@@ -153,9 +134,9 @@ def _load(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=_flag(folder, settings, "tokenize_chinese_chars"),
-        strip_accents=_flag(folder, settings, "strip_accents") if "strip_accents" in settings else None,
-        lowercase=_flag(folder, settings, "do_lower_case"),
+        handle_chinese_chars=settings.tokenize_chinese_chars is not False,
+        strip_accents=settings.strip_accents,
+        lowercase=settings.do_lower_case is not False,
     )
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in RESERVED if token in vocab])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -25,21 +24,6 @@ class Config(Architecture):
     hidden_act: Literal["gelu"] | None = "gelu"
     position_embedding_type: Literal["absolute"] | None = "absolute"
     is_decoder: Literal[False] | None = False
-
-
-def read_config(folder: Path) -> Config:
-    """Read ``config.json``; an error names every key that does not fit."""
-    path = folder / "config.json"
-    try:
-        return Config.model_validate_json(path.read_bytes(), strict=True)
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        wrong = [
-            f"{one['loc'][0]}: {one['msg']} (found {one['input']!r:.60})" if one["loc"] else one["msg"]
-            for one in error.errors()
-        ]
-        raise WeightsError(f"{path} does not describe a BERT that minbert can be: {'; '.join(wrong)}") from None
 
 
 def sources(sizes: Architecture, *, pooler: bool) -> dict[str, list[tuple[str, tuple[int, ...]]]]:

@@ -45,5 +45,5 @@ class CosineEmbedding(PairLoss):
         self.margin = margin
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        cosine = cosine_of(*self.pair(prediction))  # [B]
+        cosine = cosine_of(*prediction.vectors)  # [B]
         return cosine_losses(cosine, target >= self.positive_from, self.margin).mean()

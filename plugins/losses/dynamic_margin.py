@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from taskloom.core import Labels, Prediction, TrainingError
+from taskloom.core import Labels, Prediction
 from taskloom.plugins.losses.cosine_embedding import cosine_losses
 from taskloom.plugins.losses.pairs import PairLoss
 from taskloom.plugins.similarity import cosine_of
@@ -77,14 +77,13 @@ class DynamicMargin(PairLoss):
                 setattr(self, buffer, start.expand(rows).clone())
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        cosine = cosine_of(*self.pair(prediction))  # [B]
+        cosine = cosine_of(*prediction.vectors)  # [B]
         margin = self._margins_of(prediction, cosine) if self.per_sample else self.margins
         return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
 
     def _margins_of(self, prediction: Prediction, cosine: Tensor) -> Tensor:
         """The pairs' own margins, [B]; notes how far apart the pairs are, in training steps only."""
-        if prediction.rows is None:
-            raise TrainingError(f"loss {self.name!r} with 'per_sample' needs the rows of a batch. Found none.")
+        assert prediction.rows is not None, "a run's predictions know their rows"
         rows = prediction.rows.to(self.margins.device)
         if self.training and torch.is_grad_enabled():
             self.current[rows] = 1 - cosine.detach().double()

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from taskloom.core import Labels, Prediction, TrainingError
+from taskloom.core import Labels, Prediction
 from taskloom.plugins.losses.pairs import PairLoss
 from taskloom.plugins.similarity import at_least_float32, cosine_matrix
 
@@ -64,11 +64,6 @@ class MNR(PairLoss):
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         vectors = at_least_float32(prediction.vectors)  # [S, B, d]
-        if len(vectors) < 2:
-            raise TrainingError(
-                f"loss {self.name!r} should see two or three vectors per example. Found {len(vectors)}; "
-                "use a head that reads pairs or triples, such as 'cosine' or 'embedding'."
-            )
         positive = target >= self.positive_from if self.labelled else torch.ones_like(target, dtype=torch.bool)
         anchors = positive.nonzero()[:, 0]  # [K]
         loss = self._ranking(vectors[0], vectors[1:].flatten(0, 1), anchors)

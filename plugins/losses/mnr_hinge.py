@@ -37,7 +37,7 @@ class MNRHinge(PairLoss):
         self.similarity = similarity
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        a, b = (at_least_float32(x) for x in self.pair(prediction))
+        a, b = (at_least_float32(x) for x in prediction.vectors)
         alike = cosine_of(a, b) if self.similarity == "cos" else (a * b).sum(-1)  # [B]
         positive = target >= self.positive_from  # [B]
         own, others = alike[positive], alike[~positive]  # [P], [K − 1]

@@ -1,8 +1,6 @@
-"""What the losses that look at pairs have in common: the two vectors, and which pairs are positive."""
+"""What the losses that look at pairs have in common: which pairs are positive."""
 
-from torch import Tensor
-
-from taskloom.core import Labels, Loss, Prediction, TrainingError
+from taskloom.core import Labels, Loss, TrainingError
 
 
 class PairLoss(Loss):
@@ -26,12 +24,3 @@ class PairLoss(Loss):
                 f"loss {self.name!r} should have labels that reach positive_from = {self.positive_from:g}. "
                 f"Found labels from {labels.low:g} to {labels.high:g}; lower it, or use labelled data."
             )
-
-    def pair(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
-        """The vectors of first and second texts, [B, d] each."""
-        if len(prediction.vectors) != 2:
-            raise TrainingError(
-                f"loss {self.name!r} should see two vectors per example. Found {len(prediction.vectors)}; "
-                "use a head that reads pairs, such as 'cosine'."
-            )
-        return prediction.vectors[0], prediction.vectors[1]

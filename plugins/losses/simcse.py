@@ -49,18 +49,16 @@ class SimCSE(Loss):
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         vectors = prediction.vectors  # [S, B, d]
         anchors = vectors[0]
-        candidates = self._again(prediction) if len(vectors) == 1 else vectors[1:].flatten(0, 1)  # [B or 2B, d]
         if len(vectors) > 1 and self.labels.high > self.labels.low:
             raise TrainingError(
                 f"loss {self.name!r} takes every pair for a positive one, so the data should have no labels. "
                 f"Found labels from {self.labels.low:g} to {self.labels.high:g}; use 'mnr', or a head that reads "
                 "one text."
             )
+        if len(vectors) == 1:
+            assert prediction.replay is not None, "a run's predictions can be replayed"
+            candidates = prediction.replay().vectors[0]  # the same sentences under new dropout, [B, d]
+        else:
+            candidates = vectors[1:].flatten(0, 1)  # [B or 2B, d]
         similarity = cosine_matrix(anchors, candidates) / self.temperature  # [B, B or 2B]
         return cross_entropy(similarity, torch.arange(len(anchors), device=anchors.device))
-
-    def _again(self, prediction: Prediction) -> Tensor:
-        """The vectors of the same sentences under new dropout, [B, d]."""
-        if prediction.replay is None:
-            raise TrainingError(f"loss {self.name!r} needs a prediction that can be replayed; make it with predict()")
-        return prediction.replay().vectors[0]

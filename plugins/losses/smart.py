@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Labels, Loss, Prediction, Replay, TrainingError
+from taskloom.core import Labels, Loss, Prediction, Replay
 from taskloom.plugins.similarity import at_least_float32
 
 Positive = Annotated[float, Field(gt=0)]
@@ -102,7 +102,7 @@ class Smart(Loss):
         if not self.training:
             return total
         if self.weight:
-            replay = self._replay_of(prediction)
+            replay = _replay_of(prediction)
             moved = (replay.embedded + self.perturbation(prediction)).to(replay.embedded.dtype)  # [N, d]
             total = total + self.weight * self._distance(prediction, replay(moved)).mean()
         if self.proximal:
@@ -111,7 +111,7 @@ class Smart(Loss):
 
     def perturbation(self, prediction: Prediction) -> Tensor:
         """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
-        replay = self._replay_of(prediction)
+        replay = _replay_of(prediction)
         start = replay.embedded.detach()
         # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
         fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}
@@ -138,7 +138,7 @@ class Smart(Loss):
 
     def _averaged(self, prediction: Prediction) -> Prediction:
         """What the moving average of the model predicts for the same examples."""
-        replay = self._replay_of(prediction)
+        replay = _replay_of(prediction)
         parameters = replay.parameters
         # Evaluating a loss is not a training step; all parts of a batch together are one.
         if torch.is_grad_enabled() and prediction.part == 0:
@@ -159,10 +159,10 @@ class Smart(Loss):
             kind = "kl"
         return divergence_of(outputs[0], outputs[1].detach() if detached else outputs[1], kind)
 
-    def _replay_of(self, prediction: Prediction) -> Replay:
-        if prediction.replay is None:
-            raise TrainingError(f"loss {self.name!r} needs a prediction that can be replayed; make it with predict()")
-        return prediction.replay
+
+def _replay_of(prediction: Prediction) -> Replay:
+    assert prediction.replay is not None, "a run's predictions can be replayed"
+    return prediction.replay
 
 
 def _largest(rows: Tensor) -> Tensor:

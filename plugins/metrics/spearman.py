@@ -4,7 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core import Metric
-from taskloom.plugins.metrics.checks import check_scorable
 from taskloom.plugins.metrics.pearson import correlation_of
 
 
@@ -36,5 +35,4 @@ class Spearman(Metric):
     correlation = True
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-        check_scorable(self.name, predicted, expected)
         return correlation_of(ranks_of(predicted), ranks_of(expected))

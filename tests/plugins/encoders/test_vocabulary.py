@@ -131,15 +131,16 @@ def test_a_vocabulary_needs_a_token_for_unknown_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"cls_token": 5}, r"cls_token should be a token, such as '\[CLS\]'. Found 5\."),
-        ({"sep_token": {"text": "[SEP]"}}, "sep_token should be a token"),
-        ({"do_lower_case": "yes"}, r"do_lower_case should be true or false\. Found 'yes'\."),
-        ({"strip_accents": 1}, r"strip_accents should be true or false\. Found 1\."),
+        ({"cls_token": 5}, "cls_token: .* string .*found 5"),
+        ({"sep_token": {"text": "[SEP]"}}, "sep_token: .* string"),
+        ({"do_lower_case": "yes"}, "do_lower_case: .* boolean .*found 'yes'"),
+        ({"strip_accents": 1}, "strip_accents: .* boolean .*found 1"),
+        ([], "object"),
     ],
 )
 def test_settings_of_the_wrong_type_are_named(plain_folder: Path, settings: object, message: str) -> None:
     (plain_folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(WeightsError, match=rf"tokenizer_config\.json: {message}"):
+    with pytest.raises(WeightsError, match=rf"tokenizer_config\.json .*{message}"):
         word_pieces(plain_folder)
 
 

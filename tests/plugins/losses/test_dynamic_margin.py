@@ -10,7 +10,7 @@ import torch
 from small_runs import run_grid
 from torch import Tensor
 
-from taskloom.core import Labels, Prediction, TrainingError
+from taskloom.core import Labels, Prediction
 from taskloom.plugins.losses import DynamicMargin
 from taskloom.runs.training.checkpoint import load_folder
 
@@ -91,13 +91,6 @@ def test_only_training_steps_are_remembered(mode: str) -> None:
         loss(seen(at_cosines(0.5), [0]), torch.tensor([0]))
     loss.epoch_ended(epoch=1, score=0.5)
     assert loss.margins.tolist() == [0]
-
-
-def test_a_margin_per_pair_needs_rows() -> None:
-    loss = DynamicMargin(per_sample=True)
-    loss.prepare(labels=BINARY, rows=1)
-    with pytest.raises(TrainingError, match="needs the rows"):
-        loss(seen(at_cosines(0.5)), torch.tensor([0]))
 
 
 def test_in_a_run_the_margin_follows_the_tasks_dev_metric(tmp_path: Path) -> None:

@@ -133,18 +133,6 @@ def test_a_bound_that_no_label_reaches_is_refused(loss: Any) -> None:
             loss().prepare(labels=NONE, rows=3)
 
 
-@pytest.mark.parametrize(
-    ("loss", "sequences"),
-    [(CosineEmbedding(), 1), (CosineEmbedding(), 3), (DynamicMargin(), 3), (MNRHinge(), 3), (MNR(), 1)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_losses_on_pairs_say_what_they_need(loss: Loss, sequences: int) -> None:
-    with pytest.raises(
-        TrainingError, match=rf"{loss.name}' should see two.* vectors per example. Found {sequences}; use"
-    ):
-        loss(seen(draw(0, sequences, 2, 4)), torch.tensor([0, 1]))
-
-
 # Ranking: mnr and mnr_hinge
 
 

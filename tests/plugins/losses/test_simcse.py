@@ -131,11 +131,6 @@ def test_unsupervised_compares_two_different_dropouts_and_learns_from_both() -> 
     assert all(parameter.grad is not None for parameter in model.encoder.parameters())
 
 
-def test_one_text_needs_a_replay() -> None:
-    with pytest.raises(TrainingError, match="loss 'simcse' needs a prediction that can be replayed"):
-        SimCSE()(seen(draw(0, 1, 2, 3)), NOTHING)
-
-
 def test_pairs_with_labels_are_refused_with_a_way_out() -> None:
     loss = SimCSE()
     loss.prepare(labels=Labels.of_classes(2), rows=9)

@@ -30,7 +30,7 @@ from taskloom.plugins.losses.binary_cross_entropy import BinaryCrossEntropy
 from taskloom.plugins.losses.cosine_embedding import CosineEmbedding
 from taskloom.plugins.losses.cross_entropy import CrossEntropy
 from taskloom.plugins.losses.mse import MSE
-from taskloom.plugins.losses.smart import Smart
+from taskloom.plugins.losses.smart import MovingAverage, Smart
 
 Kind = Literal["classes", "logit", "score", "vectors"]
 LABELS = {
@@ -268,13 +268,6 @@ def test_outside_of_training_it_is_the_wrapped_loss(kind: Kind) -> None:
     assert loss(alone, case.target).isfinite()
 
 
-def test_in_training_a_prediction_must_be_replayable() -> None:
-    case = Case("score")
-    prediction = case.predict()
-    with pytest.raises(TrainingError, match="loss 'smart' needs a prediction that can be replayed"):
-        case.smart()(Prediction(prediction.score, prediction.vectors), case.target)
-
-
 def test_expects_and_messages_are_those_of_the_wrapped_loss() -> None:
     assert [Case(kind).smart().expects for kind in KINDS] == ["classes", "score", "score", "vectors"]
     with pytest.raises(TrainingError, match="labels from 0 to 1"):
@@ -416,3 +409,15 @@ def test_the_first_proximal_term_is_zero_and_evaluation_moves_nothing() -> None:
     assert not loss.average.state_dict()
     first = loss(case.predict(), case.target)
     torch.testing.assert_close(first, case.wrapped()(case.predict(), case.target))
+
+
+def test_half_precision_is_averaged_in_float32() -> None:
+    """Where a step of 1 − m would be lost to rounding."""
+    average, weight = MovingAverage(0.999), nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    average.update({"weight": weight})
+    with torch.no_grad():
+        weight.fill_(2.0)
+    for _ in range(1000):
+        average.update({"weight": weight})
+    (kept,) = average.state_dict().values()
+    torch.testing.assert_close(kept, torch.tensor([2 - 0.999**1000]))
