@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from taskloom.core.data import DataSet as DataSet
     from taskloom.core.data import Examples as Examples
     from taskloom.core.data import Labels as Labels
+    from taskloom.core.data import Metric as Metric
     from taskloom.core.data import Split as Split
     from taskloom.core.encoder import Encoder as Encoder
     from taskloom.core.engine import ENDS as ENDS
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
     from taskloom.core.head import Head as Head
     from taskloom.core.head import SharedModules as SharedModules
     from taskloom.core.hookspecs import hookimpl as hookimpl
-    from taskloom.core.hookspecs import hookspec as hookspec
     from taskloom.core.loss import Loss as Loss
-    from taskloom.core.metric import Metric as Metric
     from taskloom.core.prediction import Prediction as Prediction
     from taskloom.core.prediction import Replay as Replay
     from taskloom.core.prediction import predict as predict
@@ -70,9 +69,6 @@ if TYPE_CHECKING:
     from taskloom.core.specs import StageSpec as StageSpec
     from taskloom.core.specs import TableSpec as TableSpec
     from taskloom.core.specs import TaskSpec as TaskSpec
-    from taskloom.core.specs import plain as plain
-    from taskloom.core.tokens import COLUMNS as COLUMNS
-    from taskloom.core.tokens import SEQUENCES as SEQUENCES
     from taskloom.core.tokens import Ids as Ids
     from taskloom.core.tokens import Reads as Reads
     from taskloom.core.tokens import SpecialTokens as SpecialTokens

@@ -1,4 +1,4 @@
-"""Data sets: texts with labels, and what the labels mean."""
+"""Data sets: texts with labels, and what the labels mean; metrics: how well predictions match them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -74,3 +74,19 @@ class DataSet(Component, ABC):
 
         It is part of a result's identity. A test split is left out: it decides nothing about a run.
         """
+
+
+class Metric(Component, ABC):
+    """Scores the predictions of a split: one number, larger is better.
+
+    ``correlation`` marks a metric in [−1, 1], which ``overall: normalised`` maps to (r + 1)/2 first.
+    """
+
+    kind: ClassVar[str] = "metric"
+    correlation: ClassVar[bool] = False
+    #: Which labels it can judge: class numbers, values, or either.
+    reads: ClassVar[Literal["classes", "values", "either"]] = "either"
+
+    @abstractmethod
+    def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+        """The score of predictions [n] (what ``Head.decide`` gave) against labels [n]."""

@@ -116,12 +116,6 @@ def taskloom_run_finished(cell: str, label: str, facts: dict[str, Any]) -> None:
         label: its row in the table
         facts: ``scores`` (task → dev score of the best epoch, and ``overall``; empty where nothing is scored),
             ``best_epoch``, ``seconds``, ``peak_memory`` in bytes
-
-    Example::
-
-        @hookimpl
-        def taskloom_run_finished(label: str, facts: dict[str, Any]) -> None:
-            print(label, facts["scores"].get("overall"), file=sys.stderr)
     """
 
 
@@ -135,10 +129,4 @@ def taskloom_run_failed(cell: str, label: str, reason: str) -> None:
         cell: the cell's identity, a hash
         label: its row in the table
         reason: why, in one line, as the table shows it
-
-    Example::
-
-        @hookimpl
-        def taskloom_run_failed(label: str, reason: str) -> None:
-            print(f"{label} failed: {reason}", file=sys.stderr)
     """

@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
 
+_FOREIGN = ("builtins", "torch")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -29,7 +31,8 @@ def options_of(cls: type[Component]) -> dict[str, Option]:
     to the component.
     """
     texts = {key: text for base in reversed(cls.__mro__) for key, text in option_texts(base.__doc__ or "").items()}
-    bases = [base for base in cls.__mro__ if "__init__" in vars(base) and not _is_foreign(base)]
+    # The constructors of Python and torch have no options.
+    bases = [one for one in cls.__mro__ if "__init__" in vars(one) and one.__module__.split(".")[0] not in _FOREIGN]
     declared: dict[str, Option] = {}
     for base in bases:
         constructor: Callable[..., None] = vars(base)["__init__"]
@@ -49,11 +52,6 @@ def options_of(cls: type[Component]) -> dict[str, Option]:
         if not passes_on:
             break
     return declared
-
-
-def _is_foreign(base: type) -> bool:
-    """Whether a base's ``__init__`` has no options: Python's own, or torch's."""
-    return base is object or base.__module__.partition(".")[0] == "torch"
 
 
 def _check_parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taskloom.core.metric import Metric
+from taskloom.core.data import Metric
 from taskloom.core.testing.law import law, untouched_randomness
 from taskloom.core.testing.require import given, require
 from taskloom.core.testing.subjects import REFUSALS, Subject

@@ -17,11 +17,10 @@ from torch.nn.functional import cosine_similarity
 
 from taskloom.core.combiner import GradientCombiner
 from taskloom.core.component import Component
-from taskloom.core.data import Labels
+from taskloom.core.data import Labels, Metric
 from taskloom.core.errors import TaskloomError
 from taskloom.core.head import Head, SharedModules
 from taskloom.core.loss import Loss
-from taskloom.core.metric import Metric
 from taskloom.core.options import Option, options_of
 from taskloom.core.prediction import Prediction
 from taskloom.core.random import new_linear

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from taskloom.core import ENDS, Event, Job, reason_of
-from taskloom.core.guard import shorten
 from taskloom.core.work import CELL_THREAD
 from taskloom.plugins.engines.inline import CellThread
 from taskloom.plugins.engines.worker import logged_work
+from taskloom.registry.installed.guard import shorten
 
 #: Seconds between two looks for the file that asks a cell to stop, if it reports nothing.
 LOOK = 0.5

@@ -23,11 +23,11 @@ from taskloom.core import (
     RequestError,
     RunSpec,
     TaskloomError,
-    plain,
     unknown,
 )
-from taskloom.core.guard import guard
+from taskloom.core.specs import plain
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
+from taskloom.registry.installed.guard import guard
 from taskloom.registry.installed.manager import Failure, Plugin, Plugins, conflict, load_plugins, taken
 from taskloom.registry.installed.options import Place, model_of
 from taskloom.registry.installed.problems import INNER, below, problems_of, read_spec

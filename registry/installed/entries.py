@@ -21,8 +21,8 @@ from taskloom.core import (
     Sampler,
     unknown,
 )
-from taskloom.core.guard import guard, shorten
 from taskloom.core.options import Option
+from taskloom.registry.installed.guard import guard, shorten
 from taskloom.registry.installed.manager import Plugin
 from taskloom.registry.installed.options import options_with_json_defaults
 from taskloom.registry.installed.words import kind_word

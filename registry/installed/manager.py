@@ -22,7 +22,7 @@ import pluggy
 
 from taskloom.core import hookspecs
 from taskloom.core.errors import PluginError, TaskloomError, unknown
-from taskloom.core.guard import guard
+from taskloom.registry.installed.guard import guard
 
 #: The variable that limits third-party plugins: names separated by commas, or empty to leave out all of them.
 LIMIT = "TASKLOOM_PLUGINS"

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from taskloom.core import Component, GradientCombiner, Problem, Sampler, TaskloomError, unknown
-from taskloom.core.guard import guard
+from taskloom.registry.installed.guard import guard
 from taskloom.registry.installed.problems import below
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import join, kind_word

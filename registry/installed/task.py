@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from taskloom.core.data import DataSet, Labels
+from taskloom.core.data import DataSet, Labels, Metric
 from taskloom.core.errors import Problem, TrainingError
 from taskloom.core.head import Head
 from taskloom.core.loss import Loss
-from taskloom.core.metric import Metric
 from taskloom.core.tokens import COLUMNS, SEQUENCES
 
 

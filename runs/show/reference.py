@@ -16,7 +16,7 @@ CORE = Path(core.__file__).parent
 SECTIONS = {
     "Hooks": ["hookspecs"],
     "The five interfaces": ["encoder", "head", "loss", "sampler", "combiner"],
-    "More interfaces": ["component", "data", "metric", "engine"],
+    "More interfaces": ["component", "data", "engine"],
     "What flows between them": ["tokens", "prediction", "events", "work"],
     "Randomness": ["random"],
     "Gradients": ["gradients"],

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskloom.core import COLUMNS, SEQUENCES, Ids, Reads, SpecialTokens, Tokens, arrange
+from taskloom.core import Ids, Reads, SpecialTokens, Tokens, arrange
+from taskloom.core.tokens import COLUMNS, SEQUENCES
 
 BERT = SpecialTokens(start=(101,), middle=(102,), end=(102,))
 ROBERTA = SpecialTokens(start=(0,), middle=(2, 2), end=(2,), second_type=0)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, linear
 
-from taskloom.core import SEQUENCES, Dropout, Head, Labels, SharedModules, arrange, bind_generator, predict
+from taskloom.core import Dropout, Head, Labels, SharedModules, arrange, bind_generator, predict
+from taskloom.core.tokens import SEQUENCES
 from taskloom.plugins.datasets import Generated
 from taskloom.plugins.encoders import MinBert
 from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, CosineSigmoid, Embedding, Linear, SharedLayer

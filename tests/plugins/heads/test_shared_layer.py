@@ -9,7 +9,8 @@ import torch
 from small_runs import run_grid
 from torch import Tensor
 
-from taskloom.core import SEQUENCES, Head, Labels, RequestError, SharedModules, TrainingError
+from taskloom.core import Head, Labels, RequestError, SharedModules, TrainingError
+from taskloom.core.tokens import SEQUENCES
 from taskloom.plugins.datasets import Generated
 from taskloom.plugins.encoders import MinBert
 from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, Embedding, Linear, SharedLayer

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from taskloom.core import PluginError
-from taskloom.core.guard import guard, shorten
 from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
+from taskloom.registry.installed.guard import guard, shorten
 from taskloom.registry.installed.manager import Plugin, installed
 
 #: Writes to a file what the command `plugins` prints, and what the catalogue says of losses by name.
