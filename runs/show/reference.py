@@ -17,7 +17,7 @@ SECTIONS = {
     "Hooks": ["hookspecs"],
     "The five interfaces": ["encoder", "head", "loss", "sampler", "combiner"],
     "More interfaces": ["component", "data", "engine"],
-    "What flows between them": ["tokens", "prediction", "events", "work"],
+    "What flows between them": ["tokens", "prediction", "work"],
     "Randomness": ["random"],
     "Gradients": ["gradients"],
     "Errors": ["errors"],
