@@ -11,7 +11,7 @@ KIND_REF = "https://taskloom/kinds/"
 
 
 def kind_schema(kind: str) -> dict[str, Any]:
-    """The JSON schema of any component of a kind, which the schema of all grids defines."""
+    """The JSON schema of any component of a kind: a reference into the schema of all grids."""
     return {"allOf": [{"$ref": f"{KIND_REF}{kind}"}]}
 
 

@@ -99,5 +99,4 @@ def count(number: int, thing: str) -> str:
     >>> count(1, "example"), count(0, "epoch"), count(2, "process")
     ('1 example', '0 epochs', '2 processes')
     """
-    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
-    return f"{number} {thing if number == 1 else plural}"
+    return f"{number} {thing}{'' if number == 1 else 'es' if thing.endswith('s') else 's'}"

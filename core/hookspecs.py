@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from taskloom.core.component import Component
 
 PROJECT = "taskloom"
-#: Marks a function of this file as a hook that plugins may implement. Plugins do not need it.
 hookspec = pluggy.HookspecMarker(PROJECT)
 #: Marks a function of a plugin's module as the implementation of the hook of the same name.
 hookimpl = pluggy.HookimplMarker(PROJECT)

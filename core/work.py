@@ -6,6 +6,7 @@ A cell's ``log.txt`` has what its worker and plugins print, its story, and why i
 import errno
 import os
 import signal
+import textwrap
 import threading
 import traceback
 from contextlib import chdir, suppress
@@ -107,16 +108,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """One line for the table: our own messages as they are, others with their type."""
+    """One line for the table, not too long: our own messages as they are, others with their type."""
     try:
-        text = " ".join(str(error).split())
+        text = textwrap.shorten(str(error), 600, placeholder=" …")
     except Exception:  # a third party's error may have no text
         text = ""
     if isinstance(error, TaskloomError):
         return text
-    named = f"{type(error).__name__}: {text}".rstrip(": ")
     hint = " (a component called sys.exit; it should raise an error)" if isinstance(error, SystemExit) else ""
-    return named + hint
+    return f"{type(error).__name__}: {text}".rstrip(": ") + hint
 
 
 def is_ctrl_c(error: BaseException) -> bool:

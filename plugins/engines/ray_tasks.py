@@ -16,7 +16,6 @@ from taskloom.core import ENDS, Event, Job, reason_of
 from taskloom.core.work import CELL_THREAD
 from taskloom.plugins.engines.inline import CellThread
 from taskloom.plugins.engines.worker import logged_work
-from taskloom.registry.installed.guard import shorten
 
 #: Seconds between two looks for the file that asks a cell to stop, if it reports nothing.
 LOOK = 0.5
@@ -101,7 +100,7 @@ class RayThread(threading.Thread):
             self._look()
             self.has_gpus = any(node.get("GPU") for node in self.nodes)
         except (Exception, SystemExit) as error:  # Ray gives up in many ways
-            self.trouble = shorten(reason_of(error))
+            self.trouble = reason_of(error)
             return
         finally:
             self.answered = time.monotonic()
@@ -112,7 +111,7 @@ class RayThread(threading.Thread):
                 self._exchange()
                 self.answered = time.monotonic()
             except Exception as error:  # perhaps it answers the next time
-                self.trouble = shorten(reason_of(error))
+                self.trouble = reason_of(error)
                 time.sleep(PULSE)
         for stream in self._streams:
             ray.cancel(stream, force=True)
@@ -161,7 +160,7 @@ class RayThread(threading.Thread):
         try:
             stream = task.remote(self._work_name, vars(job), max(1, int(cpus)))
         except Exception as error:  # 1.5 GPUs, say
-            self.events.put((sent, Event("failed", job.cell, {"reason": shorten(reason_of(error))}, job.attempt)))
+            self.events.put((sent, Event("failed", job.cell, {"reason": reason_of(error)}, job.attempt)))
         else:
             self._streams[stream] = sent
 
@@ -180,5 +179,5 @@ def next_event(stream: Any, job: Job) -> Event | None:
         reason = "Ray ended its worker because memory ran out"
         return Event("oom", job.cell, {"reason": reason, "micro_batch": job.micro_batch, "task": None}, job.attempt)
     except ray.exceptions.RayError as error:
-        reason = known.get(type(error).__name__) or shorten(reason_of(error))
+        reason = known.get(type(error).__name__) or reason_of(error)
     return Event("lost", job.cell, {"reason": reason}, job.attempt)

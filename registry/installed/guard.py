@@ -26,7 +26,7 @@ def guard(doing: str = "") -> Iterator[None]:
         ours = isinstance(error, TaskloomError) and not isinstance(error, PluginError)
         if ours or is_ctrl_c(error):
             raise
-        reason = shorten(reason_of(error))
+        reason = reason_of(error)
         raise PluginError(f"{doing}: {reason}" if doing else reason) from error
 
 
