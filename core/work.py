@@ -6,7 +6,6 @@ A cell's ``log.txt`` has what its worker and plugins print, its story, and why i
 import errno
 import os
 import signal
-import textwrap
 import threading
 import traceback
 from contextlib import chdir, suppress
@@ -110,7 +109,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def reason_of(error: BaseException) -> str:
     """One line for the table, not too long: our own messages as they are, others with their type."""
     try:
-        text = textwrap.shorten(str(error), 600, placeholder=" …")
+        text = " ".join(str(error).split())
+        text = text if len(text) <= 600 else f"{text[:600]}…"
     except Exception:  # a third party's error may have no text
         text = ""
     if isinstance(error, TaskloomError):

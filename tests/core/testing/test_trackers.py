@@ -107,7 +107,7 @@ def test_the_kit_tells_what_real_runs_tell(install: Callable[..., None], tmp_pat
             assert list(found) == list(inspect.signature(getattr(hookspecs, hook)).parameters)
 
 
-@pytest.mark.parametrize("hook", plugins.TRACKER_HOOKS)
+@pytest.mark.parametrize("hook", ["taskloom_run_started", "taskloom_epoch_ended"])
 def test_the_documented_example_keeps_every_law(hook: str, install: Callable[..., None]) -> None:
     code = inspect.cleandoc(getattr(hookspecs, hook).__doc__).partition("Example::")[2]
     imports = "import sys\nfrom typing import Any\nfrom taskloom.core import hookimpl\n"

@@ -188,7 +188,7 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
             stopped.process.send_signal(signal.SIGINT)
             code, said = patient.end()
             assert f"the Ray cluster at {made.address} has not answered for 12 s" in said
-            assert said.rstrip().endswith(f"from the last checkpoints:\n  {command}"), said
+            assert said.rstrip().endswith(f"to continue:\n  {command}"), said
             assert code == 1, said
             code, said = stopped.end()
             assert said.rstrip().endswith(command), said

@@ -256,6 +256,6 @@ MUTANTS = {
         mutant(Stateful, "loses the sum", forward=losing_the_epoch, epoch_ended=after_the_epoch),
         mutant(Stateful, "keeps the graph in a buffer", forward=keeping_the_graph),
         mutant(SquaredError, "saves an object", **PICKLED),
-        mutant(SquaredError, "reports words", figures=lambda self: {"of": "it"}),
+        mutant(SquaredError, "reports words", metrics=lambda self: {"of": "it"}),
     ],
 }
