@@ -121,7 +121,8 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
             "shows why"
         )
     best = max(finished, key=_overall)
-    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}, overall {_overall(best):.3f}.")
+    score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
+    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")
     return best.cell
 
 
