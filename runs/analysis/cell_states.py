@@ -48,7 +48,7 @@ class CellState:
         return min(self.cell.epochs, total), total
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; a score that is no number is null."""
+        """For programs; a score that is not finite is null."""
         facts = asdict(self.cell)
         facts.pop("facts")
         scores = {task: _finite(score) for task, score in self.cell.scores.items()}
