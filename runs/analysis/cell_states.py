@@ -89,6 +89,10 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
         score, shared = cell.scores.get("overall"), _shared(ledger, cell)
         return CellState(grid, label, seed, cell, "finished", None, score=score, seconds=cell.seconds, shared=shared)
     driver = holder(ledger.folder, cell.id)
+    if cell.status == "running" and driver is None:  # a driver writes how a cell ended, then lets it go: look again
+        now = ledger.cell(cell.id)
+        if now.status != "running":
+            return _state(ledger, grid, label, seed, now)
     if cell.status == "planned" and driver is None:
         return CellState(grid, label, seed, cell, "planned", cell.reason)
     attempts, epochs = ledger.attempts(cell.id), ledger.epochs(cell.id)

@@ -204,8 +204,9 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Claims
     with Ledger.open(registry, create=False) as ledger:
 
         def look() -> list[CellState]:
+            states = states_of(ledger, [ledger.grid("mine")])
             looked.set()
-            return states_of(ledger, [ledger.grid("mine")])
+            return states
 
         watcher = threading.Thread(
             target=watch_cells, args=(look, counted, said.append, sys.stdout), kwargs={"every": 0.01}
@@ -216,7 +217,7 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Claims
             for name in ("a1planned", "b1running", "b2running"):
                 assert watcher.is_alive(), "something still runs or waits"
                 driver.write(Event("failed", name, {"reason": "enough"}))
-                living.release(name)  # only then, as the driver does it: else it is interrupted for a moment
+                living.release(name)  # only then, as the driver does it
         watcher.join(60)
         assert not watcher.is_alive()
         assert is_over(look())
@@ -269,3 +270,12 @@ def test_showing_one_cell_reads_no_other(registry: Path, cells: Invoke) -> None:
     assert cells().exit_code == 2
     assert "loss of task 'sst' is not finite" in cells("d1").stdout
     assert cells("d2").exit_code == 2
+
+
+def test_a_cell_that_ends_while_one_looks_is_never_interrupted(registry: Path, living: Claims) -> None:
+    with Ledger.open(registry, create=False) as ledger:
+        before = ledger.grid("mine")
+        ledger.write(Event("failed", "b1running", {"reason": "enough"}))
+        living.release("b1running")
+        found = {each.cell.id: each.state for each in states_of(ledger, [before])}
+    assert found["b1running"] == "failed"
