@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from taskloom.core.component import Component
 
+#: Blocks of examples that the jackknife leaves out, one at a time.
+JACKKNIFE = 1000
 #: A part of the data: what is trained on, what chooses the best epoch, what is kept for the end.
 Split = Literal["train", "dev", "test"]
 
@@ -90,3 +92,20 @@ class Metric(Component, ABC):
     @abstractmethod
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         """The score of predictions [n] (what ``Head.decide`` gave) against labels [n]."""
+
+    def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How much each example moves the score, [n]: φ, centred, so that the score's variance is Σ φ² / n².
+
+        Unless a metric knows better this is the jackknife: φᵢ = (n − 1)(score − score without i). Of many examples it
+        leaves out a block at a time, and the block's sum is put down to its first member.
+        """
+        rows, score = len(expected), self(predicted, expected)
+        found = np.zeros(rows)
+        blocks = [np.arange(first, rows, JACKKNIFE) for first in range(min(rows, JACKKNIFE))]
+        for block in blocks if rows > 1 else ():
+            without = self(np.delete(predicted, block), np.delete(expected, block))
+            found[block[0]] = (rows - len(block)) * (score - without)
+        mean = found.mean()
+        for block in blocks:
+            found[block[0]] -= len(block) * mean
+        return found

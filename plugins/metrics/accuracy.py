@@ -23,3 +23,7 @@ class Accuracy(Metric):
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         return float(np.mean(predicted == expected))
+
+    def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        hits = (predicted == expected).astype(np.float64)
+        return hits - hits.mean()

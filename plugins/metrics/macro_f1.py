@@ -23,7 +23,23 @@ class MacroF1(Metric):
     reads = "classes"
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-        classes = np.union1d(predicted, expected)[:, None]  # [C, 1]
-        guessed, real = predicted == classes, expected == classes  # [C, n]
+        guessed, real = _by_class(predicted, expected)  # [C, n]
         hits = (guessed & real).sum(1)  # [C]
         return float(np.mean(2 * hits / (guessed.sum(1) + real.sum(1))))
+
+    def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        guessed, real = _by_class(predicted, expected)
+        hits = guessed & real
+        a, b, d = (each - each.mean(1, keepdims=True) for each in (hits, guessed, real))  # [C, n]
+        size = guessed.mean(1, keepdims=True) + real.mean(1, keepdims=True)
+        score = 2 * hits.mean(1, keepdims=True) / size
+        found: NDArray[np.float64] = ((2 * a - score * (b + d)) / size).mean(0)
+        return found
+
+
+def _by_class(
+    predicted: NDArray[np.float64], expected: NDArray[np.float64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which examples are predicted as, and which are, each of the classes that occur, [C, n]."""
+    classes = np.union1d(predicted, expected)[:, None]
+    return predicted == classes, expected == classes

@@ -37,3 +37,11 @@ class Pearson(Metric):
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         return correlation_of(predicted, expected)
+
+    def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        """φ = z_x z_y − r (z_x² + z_y²) / 2 with standardised predictions and labels; 0 where one is constant."""
+        if np.ptp(predicted) == 0 or np.ptp(expected) == 0:
+            return np.zeros(len(expected))
+        x, y = ((each - each.mean()) / each.std() for each in (predicted, expected))
+        found: NDArray[np.float64] = x * y - (x * y).mean() * (x * x + y * y) / 2
+        return found

@@ -83,3 +83,50 @@ def test_numbers_worked_by_hand():
 def test_a_constant_side_gives_zero_without_a_warning(metric: Metric, constant):
     flat, other = np.full(7, constant), np.arange(7.0)
     assert metric(flat, other) == metric(other, flat) == metric(flat, flat) == 0.0
+
+
+# Influence values: what an example does to a score
+
+
+class Plain(Metric):
+    """Another metric without influence values of its own, so the jackknife finds them."""
+
+    name = "plain"
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self.reads = metric.reads
+
+    def __call__(self, predicted, expected):
+        return self._metric(predicted, expected)
+
+
+def predictions_of(metric: Metric, runs: int, n: int):
+    """Runs of one method: their errors are alike, as they are where examples are hard."""
+    draw = np.random.default_rng(4)
+    y, hard = draw.normal(size=(2, n))
+    x = y + 0.7 * hard + draw.normal(0, 0.6, (runs, n))
+    if metric.reads == "classes":
+        return np.digitize(x, [-0.6, 0.5]).astype(float), np.digitize(y, [-0.4, 0.6]).astype(float)
+    return np.round(x, 1), np.round(y)  # with ties, as similarities have them
+
+
+@pytest.mark.parametrize("metric", [*METRICS, *map(Plain, METRICS)], ids=lambda metric: metric.name)
+@pytest.mark.parametrize("n", [150, 1300])
+def test_influence_values_give_the_covariances_of_a_bootstrap_over_examples(metric, n):
+    runs, expected = predictions_of(metric, 3, n)
+    influence = np.stack([metric.influence(one, expected) for one in runs])
+    assert np.abs(influence.mean(1)).max() < 1e-9, "centred"
+    draw = np.random.default_rng(1)
+    chosen = draw.integers(0, n, (800, n))
+    scores = np.array([[metric(one[some], expected[some]) for one in runs] for some in chosen])
+    bootstrap = np.cov(scores.T)
+    np.testing.assert_allclose(influence @ influence.T / n**2, bootstrap, rtol=0.2, atol=0.08 * bootstrap.max())
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_one_example_and_constant_predictions_have_no_influence(metric):
+    for predicted, expected in ((row(1.0), row(1.0)), (row(1, 1, 1), row(1, 1, 1))):
+        for found in (metric.influence(predicted, expected), Metric.influence(metric, predicted, expected)):
+            assert (found == 0).all()
+            assert found.shape == expected.shape

@@ -1,0 +1,243 @@
+"""Contrasts: weighted sums of rows, such as "this row less the baseline", with what seeds and examples leave open.
+
+Every seed of every row is scored on the same examples, so a difference has two sources of noise, and both count:
+another seed gives another model, another dev set another score. Radiology calls the design MRMC, readers by cases
+(Obuchowski & Rockette 1995; Hillis 2007 for the degrees of freedom); here seeds are the readers and examples the cases.
+
+For a contrast with the values d₁ … d_S, one per seed, and their mean δ:
+
+- s² is the sample variance of the d_s. From few seeds it is poor, so it is pooled over the rows: Σ wᵢ² σ², with σ² the
+  residual mean square of the layout row + seed. A contrast that is noisier than the pool keeps its own s².
+- C is the mean over s ≠ s′ of the covariance of d_s and d_s′ that their common examples cause, at least 0. It follows
+  from the examples' influence values (``Metric.influence``), summed within clusters of equal texts first.
+- Var δ = s²/S + C, with df · (1 + S·C/s²)² degrees of freedom, df being those of s².
+
+Everything is deterministic: no resampling, the same figures to the last bit every time.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri, stdtr, stdtrit
+
+#: The error rate of a family of comparisons, and the power that the number of seeds is planned for.
+ALPHA, POWER = 0.05, 0.8
+#: The confidence of the upper limit of s² that the number of seeds is planned with: a pilot of 3 often understates it.
+PILOT = 0.8
+#: More seeds than this are not proposed.
+MOST_SEEDS = 1000
+_MOST_DF = 1e6
+
+Verdict = Literal["better", "worse", "equal", "open"]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of one column, row by row and seed by seed.
+
+    ``values`` [R, S] has NaN where a seed is missing. ``shared`` [R, S, R, S] are the covariances between them that
+    their common examples cause, NaN where the examples of a score are not known or are not the same. ``examples`` is
+    the number of clusters of examples.
+    """
+
+    values: Values
+    shared: Values
+    examples: int
+
+    @classmethod
+    def of(cls, values: Values, moves: Values) -> "Scores":
+        """From ``moves`` [R, S, N], how far each example moves each score: its influence value divided by n."""
+        rows, seeds, examples = moves.shape
+        flat = moves.reshape(rows * seeds, examples)
+        return cls(values, (flat @ flat.T).reshape(rows, seeds, rows, seeds), examples)
+
+    @cached_property
+    def noise(self) -> tuple[float, int]:
+        """σ² and its degrees of freedom: the residual mean square of row + seed over the rows that have all seeds."""
+        whole = self.values[np.isfinite(self.values).all(1)]
+        rows, seeds = whole.shape
+        if rows < 2 or seeds < 2:
+            return 0.0, 0
+        rest = whole - whole.mean(1, keepdims=True) - whole.mean(0, keepdims=True) + whole.mean()
+        freedom = (rows - 1) * (seeds - 1)
+        return float((rest**2).sum() / freedom), freedom
+
+    def contrast(self, weights: Values) -> "Contrast":
+        """The contrast Σ wᵢ · rowᵢ over the seeds that all its rows have; the weights [R] sum to 0."""
+        rows = np.flatnonzero(weights)
+        used = np.isfinite(self.values[rows]).all(0)
+        seeds = int(used.sum())
+        if not seeds:
+            return Contrast(why="they have no finished seed in common")
+        w = weights[rows]
+        differences = w @ self.values[np.ix_(rows, used)]  # [S]
+        delta = float(differences.mean())
+        shared = self.shared[np.ix_(rows, used, rows, used)]
+        covariances = np.einsum("i,isjt,j->st", w, shared, w)  # [S, S]
+        if not np.isfinite(covariances).all():
+            return Contrast(delta=delta, seeds=seeds, why="they were not scored on the same known examples")
+        if seeds == 1:
+            return Contrast(
+                delta=delta,
+                seeds=1,
+                variance="examples",
+                common=float(covariances[0, 0]),
+                freedom=max(self.examples - 1, 1),
+            )
+        common = max(float((covariances.sum() - np.trace(covariances)) / (seeds * (seeds - 1))), 0.0)
+        own = float(differences.var(ddof=1))
+        sigma, freedom = self.noise
+        pooled = float(w @ w) * sigma
+        if own > pooled * (1 + 1e-9) or not freedom:
+            return Contrast(delta, seeds, "own", own, common, seeds - 1)
+        return Contrast(delta, seeds, "pooled", pooled, common, freedom)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """An estimated contrast: ``delta``, from so many ``seeds``, and its noise.
+
+    ``variance`` says which seed variance ``spread`` (s²) is: ``pooled`` over the rows, the contrast's ``own``, or none
+    because there is one seed and only ``examples`` speak. ``common`` is C, ``freedom`` the degrees of freedom of s².
+    ``why`` says what makes an interval impossible.
+    """
+
+    delta: float = math.nan
+    seeds: int = 0
+    variance: Literal["pooled", "own", "examples"] | None = None
+    spread: float = 0.0
+    common: float = 0.0
+    freedom: float = 0.0
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.why and self.error == 0 and self.delta != 0:
+            object.__setattr__(self, "why", "nothing varies, neither over seeds nor over examples")
+
+    @property
+    def error(self) -> float:
+        """The standard error of ``delta``."""
+        return math.sqrt(self.spread / max(self.seeds, 1) + self.common)
+
+    @property
+    def total_freedom(self) -> float:
+        """The degrees of freedom of the standard error: those of s², more where examples have a part in it."""
+        if self.variance == "examples":
+            return self.freedom
+        if self.spread == 0:
+            return _MOST_DF
+        return min(self.freedom * (1 + self.seeds * self.common / self.spread) ** 2, _MOST_DF)
+
+    @property
+    def identical(self) -> bool:
+        """Whether there is no difference at all, on any seed and example."""
+        return not self.why and self.delta == 0 and self.error == 0
+
+    @property
+    def p(self) -> float:
+        """The two-sided p value, uncorrected; NaN where there is none."""
+        if self.why:
+            return math.nan
+        return 1.0 if self.identical else 2 * float(stdtr(self.total_freedom, -abs(self.delta) / self.error))
+
+    def p_equal(self, margin: float) -> float:
+        """The p value of two one-sided tests that the difference is within ± ``margin``, uncorrected."""
+        if self.why:
+            return math.nan
+        if self.error == 0:
+            return 0.0
+        return float(stdtr(self.total_freedom, (abs(self.delta) - margin) / self.error))
+
+    def interval(self, alpha: float = ALPHA) -> tuple[float, float] | None:
+        """The confidence interval of level 1 − ``alpha``."""
+        if self.why:
+            return None
+        half = self.error and float(stdtrit(self.total_freedom, 1 - alpha / 2)) * self.error
+        return self.delta - half, self.delta + half
+
+    def seeds_needed(self, alpha: float = ALPHA) -> int | None:
+        """How many seeds in all would show a difference of this size; None if no number up to ``MOST_SEEDS`` would.
+
+        The smallest S′ with |δ| ≥ (t₁₋α/₂ + t_power) · √(s²/S′ + C). As S′ grows √C remains (see
+        :meth:`smallest`). Of one seed s² is not known, so the answer is 3, to begin with.
+        """
+        if self.why or self.delta == 0:
+            return None
+        if self.variance == "examples":
+            return 3 if abs(self.delta) >= self.smallest(alpha) else None
+        spread = self.spread * self.freedom / float(chdtri(self.freedom, PILOT))
+        for seeds in range(2, MOST_SEEDS + 1):
+            freedom = self.freedom * (seeds - 1) / (self.seeds - 1)
+            if self._settled(seeds, spread, freedom, alpha):
+                return seeds
+        return None
+
+    def smallest(self, alpha: float = ALPHA) -> float:
+        """The smallest difference that these examples could show, with however many seeds: about 2.8 · √C."""
+        return float(stdtrit(_MOST_DF, 1 - alpha / 2) + stdtrit(_MOST_DF, POWER)) * math.sqrt(self.common)
+
+    def _settled(self, seeds: float, spread: float, freedom: float, alpha: float) -> bool:
+        error = math.sqrt(spread / seeds + self.common)
+        if spread:
+            freedom = min(freedom * (1 + seeds * self.common / spread) ** 2, _MOST_DF)
+        return abs(self.delta) >= float(stdtrit(freedom, 1 - alpha / 2) + stdtrit(freedom, POWER)) * error
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A contrast in its family: the corrected p value, the interval of the level at which it was tested, the verdict."""
+
+    contrast: Contrast
+    p: float | None
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    alpha: float
+
+    @property
+    def seeds_needed(self) -> int | None:
+        return self.contrast.seeds_needed(self.alpha)
+
+
+def judge(contrasts: Sequence[Contrast], margin: float | None = None) -> list[Judged]:
+    """Judge a family of contrasts together, corrected by Holm's procedure.
+
+    The interval of a contrast has the level of the step at which Holm's procedure tested it: it leaves out 0 just
+    where the corrected p value is below 0.05. ``equal`` is only said of what is within ± ``margin`` by two one-sided
+    tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account.
+    """
+    ps, levels = holm([each.p for each in contrasts])
+    equals, _ = holm([each.p_equal(margin) if margin else math.nan for each in contrasts])
+    judged = []
+    for each, p, level, equal in zip(contrasts, ps, levels, equals, strict=True):
+        verdict: Verdict = "open"
+        if equal < ALPHA:
+            verdict = "equal"
+        elif p < ALPHA:
+            verdict = "better" if each.delta > 0 else "worse"
+        judged.append(Judged(each, None if each.why else p, each.interval(level), verdict, level))
+    return judged
+
+
+def holm(ps: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Holm's corrected p values, and the level at which each hypothesis was tested; NaN is no hypothesis.
+
+    What is not rejected was tested, with all that is not rejected, at the step where the procedure stopped.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])[0]]
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted((each for each in range(len(ps)) if not math.isnan(ps[each])), key=lambda each: ps[each])
+    corrected, levels = [math.nan] * len(ps), [ALPHA] * len(ps)
+    largest, stopped = 0.0, 0
+    for place, each in enumerate(order):
+        left = len(order) - place
+        largest = max(largest, min(left * ps[each], 1.0))
+        stopped = stopped or (left if largest >= ALPHA else 0)
+        corrected[each], levels[each] = largest, ALPHA / (stopped or left)
+    return corrected, levels
