@@ -25,5 +25,5 @@ class Accuracy(Metric):
         return float(np.mean(predicted == expected))
 
     def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
-        hits = (predicted == expected).astype(np.float64)
-        return hits - hits.mean()
+        hits: NDArray[np.float64] = (predicted == expected).astype(np.float64)
+        return hits - float(hits.mean())

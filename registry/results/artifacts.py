@@ -4,8 +4,9 @@
 
     taskloom-runs/
         ledger.sqlite
-        cells/<id>/      checkpoint, best weights, dev predictions, log of one cell; who works on it
+        cells/<id>/      checkpoint, best weights, scores, log of one cell; who works on it
         stages/<key>/    what a stage hands on, shared by the cells that have it in common
+        examples/        labels and clusters of the examples that scores are about, keyed by content
         cache/           tokenized text, keyed by content
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.errors import refusal
 
-ROOMS = ("cells", "stages", "cache")
+ROOMS = ("cells", "stages", "examples", "cache")
 # No dot and no separator: a name can neither leave its folder nor hide in it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -50,6 +51,10 @@ class Artifacts:
     def stage(self, key: str) -> Path:
         """The folder of one stage's result."""
         return self._make("stages", key)
+
+    def examples(self) -> Path:
+        """The folder for what cells on the same examples share."""
+        return self._make("examples")
 
     def cache(self) -> Path:
         """The folder for what can be computed again."""

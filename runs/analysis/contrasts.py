@@ -18,7 +18,6 @@ Everything is deterministic: no resampling, the same figures to the last bit eve
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -33,6 +32,9 @@ PILOT = 0.8
 MOST_SEEDS = 1000
 _MOST_DF = 1e6
 
+#: Why rows cannot be compared.
+UNLIKE, UNKNOWN = "they were scored on other examples", "their predictions are not in the registry"
+
 Verdict = Literal["better", "worse", "equal", "open"]
 Values = NDArray[np.float64]
 
@@ -42,61 +44,58 @@ class Scores:
     """The scores of one column, row by row and seed by seed.
 
     ``values`` [R, S] has NaN where a seed is missing. ``shared`` [R, S, R, S] are the covariances between them that
-    their common examples cause, NaN where the examples of a score are not known or are not the same. ``examples`` is
-    the number of clusters of examples.
+    their common examples cause. ``sets`` [R] numbers the set of examples that a row was scored on, −1 if it is not
+    known: only rows of one set can be compared. ``examples`` is the number of clusters of examples of each set.
     """
 
     values: Values
     shared: Values
-    examples: int
+    sets: NDArray[np.int64]
+    examples: tuple[int, ...]
 
     @classmethod
     def of(cls, values: Values, moves: Values) -> "Scores":
-        """From ``moves`` [R, S, N], how far each example moves each score: its influence value divided by n."""
+        """Of rows that were scored on one set of examples: ``moves`` [R, S, N] are influence values divided by n."""
         rows, seeds, examples = moves.shape
         flat = moves.reshape(rows * seeds, examples)
-        return cls(values, (flat @ flat.T).reshape(rows, seeds, rows, seeds), examples)
-
-    @cached_property
-    def noise(self) -> tuple[float, int]:
-        """σ² and its degrees of freedom: the residual mean square of row + seed over the rows that have all seeds."""
-        whole = self.values[np.isfinite(self.values).all(1)]
-        rows, seeds = whole.shape
-        if rows < 2 or seeds < 2:
-            return 0.0, 0
-        rest = whole - whole.mean(1, keepdims=True) - whole.mean(0, keepdims=True) + whole.mean()
-        freedom = (rows - 1) * (seeds - 1)
-        return float((rest**2).sum() / freedom), freedom
+        shared = (flat @ flat.T).reshape(rows, seeds, rows, seeds)
+        return cls(values, shared, np.zeros(rows, np.int64), (examples,))
 
     def contrast(self, weights: Values) -> "Contrast":
         """The contrast Σ wᵢ · rowᵢ over the seeds that all its rows have; the weights [R] sum to 0."""
         rows = np.flatnonzero(weights)
-        used = np.isfinite(self.values[rows]).all(0)
+        used = np.asarray(np.isfinite(self.values[rows]).all(0))
         seeds = int(used.sum())
         if not seeds:
             return Contrast(why="they have no finished seed in common")
         w = weights[rows]
         differences = w @ self.values[np.ix_(rows, used)]  # [S]
         delta = float(differences.mean())
-        shared = self.shared[np.ix_(rows, used, rows, used)]
-        covariances = np.einsum("i,isjt,j->st", w, shared, w)  # [S, S]
-        if not np.isfinite(covariances).all():
-            return Contrast(delta=delta, seeds=seeds, why="they were not scored on the same known examples")
+        examples = int(self.sets[rows[0]])
+        if examples < 0 or (self.sets[rows] != examples).any():
+            return Contrast(delta, seeds, why=UNLIKE if (self.sets[rows] >= 0).all() else UNKNOWN)
+        covariances = np.einsum("i,isjt,j->st", w, self.shared[np.ix_(rows, used, rows, used)], w)  # [S, S]
         if seeds == 1:
-            return Contrast(
-                delta=delta,
-                seeds=1,
-                variance="examples",
-                common=float(covariances[0, 0]),
-                freedom=max(self.examples - 1, 1),
-            )
+            freedom = max(self.examples[examples] - 1, 1)
+            return Contrast(delta, 1, "examples", common=float(covariances[0, 0]), freedom=freedom)
         common = max(float((covariances.sum() - np.trace(covariances)) / (seeds * (seeds - 1))), 0.0)
         own = float(differences.var(ddof=1))
-        sigma, freedom = self.noise
+        sigma, freedom = self.noise(used, examples)
         pooled = float(w @ w) * sigma
         if own > pooled * (1 + 1e-9) or not freedom:
             return Contrast(delta, seeds, "own", own, common, seeds - 1)
         return Contrast(delta, seeds, "pooled", pooled, common, freedom)
+
+    def noise(self, used: NDArray[np.bool_], examples: int = 0) -> tuple[float, int]:
+        """σ² and its degrees of freedom: the residual mean square of row + seed, over rows that have these seeds."""
+        values = self.values[self.sets == examples][:, used]
+        whole = values[np.isfinite(values).all(1)]
+        rows, seeds = whole.shape
+        if rows < 2 or seeds < 2:
+            return 0.0, 0
+        rest = whole - whole.mean(1, keepdims=True) - whole.mean(0, keepdims=True) + whole.mean()
+        freedom = (rows - 1) * (seeds - 1)
+        return float((rest**2).sum() / freedom), freedom
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Judged:
-    """A contrast in its family: the corrected p value, the interval of the level at which it was tested, the verdict."""
+    """A contrast in its family: the corrected p value, the interval of the level that it was tested at, the verdict."""
 
     contrast: Contrast
     p: float | None

@@ -2,8 +2,8 @@
 
     python tests/bench/coverage.py [--tables 1000] [--seeds 2 3 5]
 
-Tables of rows that differ only in noise are drawn from one latent model: labels y, a difficulty per example that all rows
-share, one that the seeds of a row share, a skill per row and seed, and noise. Every table is judged by
+Tables of rows that differ only in noise are drawn from one latent model: labels y, a difficulty per example that all
+rows share, one that the seeds of a row share, a skill per row and seed, and noise. Every table is judged by
 `taskloom.runs.analysis.contrasts`, as `taskloom table` judges it. Printed are, over all rows, the coverage of 95 %
 intervals (not corrected), the worst row's, the family-wise error (the share of tables with any wrong verdict), and the
 power to find one row that is better, beside that of a paired t test with Holm's correction.
@@ -33,7 +33,7 @@ UNEQUAL = (0.12, 0.12, 0.04, 0.12, 0.35, 0.12)
 
 @dataclass(frozen=True)
 class Setting:
-    """How a table is drawn: ``noise`` is the sd of each row's skill over seeds (repeated), ``paired`` that of the seeds."""
+    """How a table is drawn: ``noise`` is the sd of each row's skill over seeds (in turn), ``paired`` that of a seed."""
 
     name: str
     rows: int = 7

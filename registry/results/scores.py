@@ -1,0 +1,149 @@
+"""What a cell's model gave for every example of a split: one columnar file per cell and split, no texts.
+
+::
+
+    cells/<id>/scores-dev.safetensors      <task>.score [n] or [n, classes], <task>.predicted [n], <task>.influence [n]
+    examples/<key>.safetensors             ids, expected [n], cluster [n]: what all cells on the same examples share
+
+``score`` is what the head gave (logits or a value), ``predicted`` the decision in the data's own units, ``influence``
+how much an example moves the task's metric (``Metric.influence``). Examples that share a text are one cluster.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.core.data import Examples
+from taskloom.core.errors import RegistryError
+from taskloom.registry.results.artifacts import Artifacts, write_atomically
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleSet:
+    """The labelled examples of a split, without their texts; ``cluster`` numbers those that share a text from 0."""
+
+    key: str
+    ids: tuple[str, ...]
+    expected: Values
+    cluster: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a task's stored scores.
+
+    ``examples`` is the key of its examples and ``metric`` the name of its metric, which may be a ``correlation``;
+    ``classes`` is the number of classes, 0 for values.
+    """
+
+    examples: str
+    metric: str
+    correlation: bool
+    classes: int
+
+
+@dataclass(frozen=True)
+class StoredScores:
+    """The stored scores of a cell for one split; columns are read when they are asked for."""
+
+    path: Path
+    tasks: dict[str, TaskFacts]
+
+    def read(self, task: str, column: Literal["score", "predicted", "influence"]) -> NDArray[Any]:
+        """A column of a task, [n] (``score`` may be [n, classes])."""
+        with _opened(self.path) as file:
+            found: NDArray[Any] = file.get_tensor(f"{task}.{column}")
+            return found
+
+
+def clusters_of(columns: tuple[tuple[str, ...], ...]) -> NDArray[np.int64]:
+    """Numbers the examples' clusters, [n]: two that share a text in any column, or a chain of such, are in one.
+
+    >>> clusters_of((("a", "b", "c"), ("x", "y", "x"))).tolist()
+    [0, 1, 0]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    places: dict[str, int] = {}
+    rows, texts = [], []
+    for column in columns:
+        for row, text in enumerate(column):
+            rows.append(row)
+            texts.append(places.setdefault(" ".join(text.split()).casefold(), len(places)))
+    count = len(columns[0])
+    edges = coo_array((np.ones(len(rows), np.int8), (rows, np.add(texts, count))), shape=(count + len(places),) * 2)
+    _, found = connected_components(edges, directed=False)
+    _, numbers = np.unique(found[:count], return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def save_examples(registry: Artifacts, examples: Examples) -> str:
+    """Keep the labelled examples of a split, once for all cells; returns their key."""
+    from safetensors.numpy import save_file
+
+    assert examples.labels is not None
+    digest = hashlib.sha256(json.dumps([examples.columns, examples.ids]).encode())
+    digest.update(examples.labels.tobytes())
+    key = digest.hexdigest()[:32]
+    path = registry.examples() / f"{key}.safetensors"
+    if not path.exists():
+        ids = np.frombuffer(json.dumps(examples.ids).encode(), np.uint8)
+        arrays: dict[str, NDArray[Any]] = {
+            "ids": ids,
+            "expected": examples.labels,
+            "cluster": clusters_of(examples.columns),
+        }
+        with write_atomically(path) as part:
+            save_file(arrays, part)
+    return key
+
+
+def load_examples(registry: Path, key: str) -> ExampleSet:
+    """The examples of a key; ``RegistryError`` if they cannot be read."""
+    with _opened(registry / "examples" / f"{key}.safetensors") as file:
+        ids = json.loads(file.get_tensor("ids").tobytes())
+        return ExampleSet(key, tuple(ids), file.get_tensor("expected"), file.get_tensor("cluster"))
+
+
+def save_scores(
+    folder: Path, split: str, tasks: Mapping[str, TaskFacts], columns: Mapping[str, Mapping[str, NDArray[Any]]]
+) -> None:
+    """Keep what a cell's model gave for a split: by task, its facts and its columns."""
+    from safetensors.numpy import save_file
+
+    arrays = {
+        f"{task}.{name}": np.ascontiguousarray(array) for task, each in columns.items() for name, array in each.items()
+    }
+    with write_atomically(folder / f"scores-{split}.safetensors") as part:
+        save_file(arrays, part, metadata={task: json.dumps(asdict(facts)) for task, facts in tasks.items()})
+
+
+def find_scores(registry: Path, cell: str, split: str = "dev") -> StoredScores | None:
+    """The stored scores of a cell; None if it has none."""
+    path = registry / "cells" / cell / f"scores-{split}.safetensors"
+    if not path.is_file():
+        return None
+    with _opened(path) as file:
+        return StoredScores(path, {task: TaskFacts(**json.loads(text)) for task, text in file.metadata().items()})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file; whatever is wrong with it is a ``RegistryError``."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            yield file
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise RegistryError(f"{path} cannot be read: {error}. Put back a copy, or run the cell again.") from error

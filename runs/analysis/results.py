@@ -1,0 +1,137 @@
+"""A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.registry.results.records import CellRecord, GridRecord
+from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
+from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
+
+OVERALL = "overall"
+
+
+@dataclass(frozen=True)
+class Results:
+    """A grid's finished cells, by row and seed, and their stored scores."""
+
+    grid: GridRecord
+    registry: Path
+    split: str = "dev"
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """The labels, in the order of the grid."""
+        return tuple(dict.fromkeys(place.label for place in self.grid.cells))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({place.seed for place in self.grid.cells}))
+
+    @cached_property
+    def finished(self) -> dict[tuple[str, int], CellRecord]:
+        """Label and seed → the cell, if it is finished."""
+        return {(place.label, place.seed): place.cell for place in self.grid.cells if place.cell.status == "finished"}
+
+    def row(self, label: str) -> Values:
+        """The weights [R] of one row alone: contrasts are sums of them."""
+        return np.array([float(each == label) for each in self.rows])
+
+    def difference(self, column: str, label: str, other: str) -> Contrast:
+        """One row less another."""
+        return self.scores(column).contrast(self.row(label) - self.row(other))
+
+    def stored(self, cell: str) -> StoredScores | None:
+        """The stored scores of a cell; None if there are none."""
+        if cell not in self._stored:
+            self._stored[cell] = find_scores(self.registry, cell, self.split)
+        return self._stored[cell]
+
+    def examples(self, key: str) -> ExampleSet:
+        """The examples with a key."""
+        if key not in self._examples:
+            self._examples[key] = load_examples(self.registry, key)
+        return self._examples[key]
+
+    def scores(self, column: str) -> Scores:
+        """The scores of a task, or ``overall``, with the noise that their common examples cause."""
+        if column not in self._scores:
+            self._scores[column] = self._make_scores(column)
+        return self._scores[column]
+
+    def _make_scores(self, column: str) -> Scores:
+        shape = len(self.rows), len(self.seeds)
+        values = np.full(shape, np.nan)
+        moves: dict[tuple[int, int], Moves] = {}
+        for (label, seed), cell in self.finished.items():
+            place = self.rows.index(label), self.seeds.index(seed)
+            values[place] = cell.scores.get(column, np.nan)
+            if np.isfinite(values[place]):
+                moves[place] = self._moves(cell, column)
+        return gathered(values, moves)
+
+    def _moves(self, cell: CellRecord, column: str) -> "Moves":
+        """How far each cluster of examples moves a cell's score, and which examples those are."""
+        stored = self.stored(cell.id)
+        names = [column] if column != OVERALL else [name for name in cell.scores if name != OVERALL]
+        if stored is None or not set(names) <= set(stored.tasks):
+            return Moves((), np.zeros(0))
+        parts = []
+        for name in names:
+            facts = stored.tasks[name]
+            examples = self.examples(facts.examples)
+            halved = column == OVERALL and cell.spec.get("overall") == "normalised" and facts.correlation
+            weight = (0.5 if halved else 1.0) / len(names) / len(examples.expected)
+            parts.append(weight * np.bincount(examples.cluster, stored.read(name, "influence")))
+        return Moves(tuple((name, stored.tasks[name].examples) for name in names), np.concatenate(parts))
+
+    @cached_property
+    def _stored(self) -> dict[str, StoredScores | None]:
+        return {}
+
+    @cached_property
+    def _examples(self) -> dict[str, ExampleSet]:
+        return {}
+
+    @cached_property
+    def _scores(self) -> dict[str, Scores]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """How far each cluster of examples moves a score, [N]; ``key`` says which examples, empty if nobody knows."""
+
+    key: tuple[tuple[str, str], ...]
+    values: NDArray[np.float64]
+
+
+def gathered(values: Values, moves: dict[tuple[int, int], Moves]) -> Scores:
+    """Scores [R, S] with the covariances that follow from what moves each of them."""
+    rows, seeds = values.shape
+    keys = list(dict.fromkeys(each.key for each in moves.values() if each.key))
+    sets = np.array(
+        [
+            _only([keys.index(each.key) if each.key else -1 for (row, _), each in moves.items() if row == r])
+            for r in range(rows)
+        ],
+        np.int64,
+    )
+    shared = np.zeros((rows * seeds, rows * seeds))
+    for number in range(len(keys)):
+        places = [place for place in moves if sets[place[0]] == number]
+        flat = [row * seeds + seed for row, seed in places]
+        matrix = np.stack([moves[place].values for place in places])
+        shared[np.ix_(flat, flat)] = matrix @ matrix.T
+    sizes = {each.key: len(each.values) for each in moves.values()}
+    return Scores(values, shared.reshape(rows, seeds, rows, seeds), sets, tuple(sizes[key] for key in keys))
+
+
+def _only(numbers: Iterable[int]) -> int:
+    """The number that all are, −1 if there is none."""
+    found = set(numbers)
+    return found.pop() if len(found) == 1 else -1
