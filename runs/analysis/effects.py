@@ -1,0 +1,265 @@
+"""What each axis of a grid does, over matched rows: main effects, interactions, simple effects. A grid is an experiment.
+
+The effect of a → b on an axis is the mean over the pairs of rows that differ in nothing else; an interaction is a
+difference of differences over complete 2 × 2 blocks. Both are contrasts. Axes that always move together are one factor:
+their effects cannot be told apart.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taskloom.registry.results.records import GridRecord
+from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, judge
+from taskloom.runs.analysis.results import OVERALL, Results
+from taskloom.runs.driver.wording import format_state
+from taskloom.runs.grid.paths import PathError, values_at
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Something that the rows of a grid differ in: the paths that move together, and the level of each row.
+
+    The first level is the baseline's, if the grid has a baseline, or the first row's.
+    """
+
+    paths: tuple[str, ...]
+    levels: tuple[str, ...]
+    of_row: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return " with ".join(self.paths)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A change of level ``before`` → ``after`` of a factor, over so many of its matched ``pairs`` of rows.
+
+    ``missing`` says why pairs are left out. ``at`` is the level of another factor that a simple effect is taken at,
+    and for an interaction the change of level of that factor. ``judged`` is None where no pair is left.
+    """
+
+    factor: Factor
+    before: str
+    after: str
+    pairs: int
+    used: int
+    missing: tuple[str, ...]
+    judged: Judged | None
+    other: Factor | None = None
+    at: str = ""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """All effects of a grid on one column; ``notes`` are what cannot be estimated and why."""
+
+    column: str
+    factors: tuple[Factor, ...]
+    main: tuple[Effect, ...]
+    interactions: tuple[Effect, ...]
+    simple: tuple[Effect, ...]
+    notes: tuple[str, ...]
+
+
+def factors_of(grid: GridRecord) -> list[Factor]:
+    """What the rows of a grid differ in: its axes and zips, and the paths that its labelled cells set."""
+    spec = grid.spec
+    paths = [*spec.get("axes", {}), *itertools.chain(*spec.get("zip", ()))]
+    paths += itertools.chain(*(cell.get("set", {}) for cell in spec.get("cells", ())))
+    paths = list(dict.fromkeys(paths))
+    paths = [path for path in paths if not any(path != other and path.startswith(f"{other}.") for other in paths)]
+    runs = {place.label: place.cell.spec for place in grid.cells}
+    if (baseline := spec.get("baseline")) in runs:
+        runs = {baseline: runs[baseline], **runs}
+    found: dict[tuple[int, ...], list[tuple[str, tuple[Any, ...]]]] = {}
+    for path in paths:
+        values = [_value(run, path) for run in runs.values()]
+        levels = list(dict.fromkeys(values))
+        if len(levels) > 1:
+            partition = tuple(levels.index(value) for value in values)
+            found.setdefault(partition, []).append((path, tuple(json.loads(level) for level in levels)))
+    return [
+        Factor(
+            tuple(path for path, _ in members),
+            tuple(", ".join(dict.fromkeys(names)) for names in zip(*(_names(levels) for _, levels in members))),
+            dict(zip(runs, partition, strict=True)),
+        )
+        for partition, members in found.items()
+    ]
+
+
+def _value(run: dict[str, Any], path: str) -> str:
+    try:
+        return json.dumps(values_at(run, path), sort_keys=True)
+    except PathError:
+        return json.dumps(None)
+
+
+def _names(levels: Sequence[Any]) -> list[str]:
+    """Levels in words: a component by its name, and with the options in which it differs from its namesakes.
+
+    >>> _names([[0.1], [0.2]]), _names([[{"name": "sum"}], [{"name": "famo", "lr": 1}], [{"name": "famo", "lr": 2}]])
+    (['0.1', '0.2'], ['sum', 'famo (lr 1)', 'famo (lr 2)'])
+    """
+    return [_name(level, [other for other in levels if other is not level]) for level in levels]
+
+
+def _name(level: Any, others: Sequence[Any]) -> str:
+    value = level[0] if isinstance(level, list) and len(set(map(json.dumps, level))) == 1 else level
+    if value is None:
+        return "none"
+    if not isinstance(value, Mapping) or "name" not in value:
+        return value if isinstance(value, str) else json.dumps(value)
+    namesakes = [each[0] for each in others if isinstance(each, list) and each and _called(each[0]) == value["name"]]
+    differing = {key: value[key] for key in value if any(each.get(key) != value[key] for each in namesakes)}
+    options = ", ".join(f"{key} {_name(each, ())}" for key, each in differing.items())
+    return f"{value['name']} ({options})" if options else str(value["name"])
+
+
+def _called(value: Any) -> Any:
+    return value.get("name") if isinstance(value, Mapping) else None
+
+
+def effects_of(results: Results, column: str = OVERALL) -> Effects:
+    """The effects of every factor of a grid on a column."""
+    factors = factors_of(results.grid)
+    main = [effect for factor in factors for effect in _family(results, column, _changes(factor), factors)]
+    notes = [
+        f"{' and '.join(factor.paths)} always move together: their effects cannot be told apart"
+        for factor in factors
+        if len(factor.paths) > 1
+    ]
+    notes += [
+        f"{factor.name}: no two rows differ in it alone, so its effect cannot be told from others'"
+        for factor in factors
+        if not any(effect.pairs for effect in main if effect.factor is factor)
+    ]
+    interactions: list[Effect] = []
+    simple: list[Effect] = []
+    for one, other in itertools.combinations(factors, 2):
+        found = _family(results, column, _crossings(one, other), factors)
+        interactions += found
+        if any(each.judged and each.judged.p is not None and each.judged.p < ALPHA for each in found):
+            for factor, at in ((one, other), (other, one)):
+                simple += _family(results, column, _simple_changes(factor, at), factors)
+    return Effects(
+        column,
+        tuple(factors),
+        tuple(effect for effect in main if effect.pairs),
+        tuple(effect for effect in interactions if effect.pairs),
+        tuple(effect for effect in simple if effect.pairs),
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A change of levels to estimate: of one factor, or at a level of another, or a difference of such changes."""
+
+    factor: Factor
+    before: int
+    after: int
+    other: Factor | None = None
+    at: tuple[int, ...] = ()  # one level of the other factor, or two
+
+    @property
+    def levels(self) -> list[tuple[dict[int, int], float]]:
+        """The levels of the rows of a block, by factor, with the sign that they count with."""
+        changes = [(self.after, 1.0), (self.before, -1.0)]
+        if self.other is None:
+            return [({id(self.factor): level}, sign) for level, sign in changes]
+        signs = [1.0] if len(self.at) == 1 else [-1.0, 1.0]
+        return [
+            ({id(self.factor): level, id(self.other): at}, sign * other)
+            for at, other in zip(self.at, signs, strict=True)
+            for level, sign in changes
+        ]
+
+
+def _changes(factor: Factor) -> list[_Change]:
+    return [_Change(factor, 0, level) for level in range(1, len(factor.levels))]
+
+
+def _simple_changes(factor: Factor, other: Factor) -> list[_Change]:
+    return [
+        _Change(factor, 0, level, other, (at,))
+        for at in range(len(other.levels))
+        for level in range(1, len(factor.levels))
+    ]
+
+
+def _crossings(one: Factor, other: Factor) -> list[_Change]:
+    levels = itertools.product(range(1, len(one.levels)), range(1, len(other.levels)))
+    return [_Change(one, 0, level, other, (0, at)) for level, at in levels]
+
+
+def _family(results: Results, column: str, changes: Iterable[_Change], factors: Sequence[Factor]) -> list[Effect]:
+    """The effects of changes that are judged together."""
+    estimated = [(change, *_estimate(results, column, change, factors)) for change in changes]
+    judged = iter(judge([contrast for *_, contrast in estimated if contrast is not None]))
+    effects = []
+    for change, pairs, used, missing, contrast in estimated:
+        factor, other = change.factor, change.other
+        effects.append(
+            Effect(
+                factor,
+                factor.levels[change.before],
+                factor.levels[change.after],
+                pairs,
+                used,
+                missing,
+                next(judged) if contrast is not None else None,
+                other,
+                " → ".join(other.levels[level] for level in change.at) if other else "",
+            )
+        )
+    return effects
+
+
+def _estimate(
+    results: Results, column: str, change: _Change, factors: Sequence[Factor]
+) -> tuple[int, int, tuple[str, ...], Contrast | None]:
+    """How many matched blocks of rows there are, how many are whole, why others are not, and the mean over the whole."""
+    scores = results.scores(column)
+    blocks = list(_blocks(results.rows, change, factors))
+    seeds = {row: int(np.isfinite(scores.values[results.rows.index(row)]).sum()) for block in blocks for row in block}
+    most = max(seeds.values(), default=0)
+    whole = [block for block in blocks if all(seeds[row] == most for row in block)] if most else []
+    reasons = dict.fromkeys(
+        _why(results, row, seeds[row]) for block in blocks for row in block if seeds[row] < most or not most
+    )
+    if not whole:
+        return len(blocks), 0, tuple(reasons), None
+    signs = [sign for _, sign in change.levels]
+    weights = sum(sign * results.row(row) for block in whole for row, sign in zip(block, signs, strict=True))
+    assert isinstance(weights, np.ndarray)
+    return len(blocks), len(whole), tuple(reasons), scores.contrast(weights / len(whole))
+
+
+def _blocks(rows: Sequence[str], change: _Change, factors: Sequence[Factor]) -> Iterator[list[str]]:
+    """The rows that take part in a change, block by block: in a block they differ in nothing else."""
+    fixed = [factor for factor in factors if factor is not change.factor and factor is not change.other]
+    by_place = {(tuple(factor.of_row[row] for factor in fixed), *_levels(row, change)): row for row in reversed(rows)}
+    for rest in dict.fromkeys(tuple(factor.of_row[row] for factor in fixed) for row in rows):
+        block = [by_place.get((rest, *levels.values())) for levels, _ in change.levels]
+        if all(block):
+            yield [row for row in block if row]
+
+
+def _levels(row: str, change: _Change) -> tuple[int, ...]:
+    named = [change.factor, *([change.other] if change.other else [])]
+    return tuple(factor.of_row[row] for factor in named)
+
+
+def _why(results: Results, row: str, seeds: int) -> str:
+    """Why a row has fewer seeds than others."""
+    cells = [place.cell for place in results.grid.cells if place.label == row]
+    unfinished = [cell for cell in cells if cell.status != "finished"]
+    state = format_state(unfinished[0].status, unfinished[0].reason, unfinished[0].epochs) if unfinished else ""
+    return f"{row}: {state or f'{seeds} seeds'}"
