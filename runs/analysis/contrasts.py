@@ -203,15 +203,18 @@ class Judged:
         return self.contrast.seeds_needed(self.alpha)
 
 
-def judge(contrasts: Sequence[Contrast], margin: float | None = None) -> list[Judged]:
+def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] | None = None) -> list[Judged]:
     """Judge a family of contrasts together, corrected by Holm's procedure.
 
     The interval of a contrast has the level of the step at which Holm's procedure tested it: it leaves out 0 just
     where the corrected p value is below 0.05. ``equal`` is only said of what is within ± ``margin`` by two one-sided
-    tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account.
+    tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account. Each
+    contrast may have a margin of its own.
     """
+    margins = [margin] * len(contrasts) if margin is None or isinstance(margin, float) else margin
     ps, levels = holm([each.p for each in contrasts])
-    equals, _ = holm([each.p_equal(margin) if margin else math.nan for each in contrasts])
+    tests = zip(contrasts, margins, strict=True)
+    equals, _ = holm([each.p_equal(within) if within else math.nan for each, within in tests])
     judged = []
     for each, p, level, equal in zip(contrasts, ps, levels, equals, strict=True):
         verdict: Verdict = "open"

@@ -1,4 +1,4 @@
-"""What each axis of a grid does, over matched rows: main effects, interactions, simple effects. A grid is an experiment.
+"""What each axis of a grid does: main effects, interactions and simple effects over matched rows.
 
 The effect of a → b on an axis is the mean over the pairs of rows that differ in nothing else; an interaction is a
 difference of differences over complete 2 × 2 blocks. Both are contrasts. Axes that always move together are one factor:
@@ -87,11 +87,15 @@ def factors_of(grid: GridRecord) -> list[Factor]:
     return [
         Factor(
             tuple(path for path, _ in members),
-            tuple(", ".join(dict.fromkeys(names)) for names in zip(*(_names(levels) for _, levels in members))),
+            tuple(map(_together, zip(*(_names(levels) for _, levels in members), strict=True))),
             dict(zip(runs, partition, strict=True)),
         )
         for partition, members in found.items()
     ]
+
+
+def _together(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
 
 
 def _value(run: dict[str, Any], path: str) -> str:
@@ -225,7 +229,7 @@ def _family(results: Results, column: str, changes: Iterable[_Change], factors: 
 def _estimate(
     results: Results, column: str, change: _Change, factors: Sequence[Factor]
 ) -> tuple[int, int, tuple[str, ...], Contrast | None]:
-    """How many matched blocks of rows there are, how many are whole, why others are not, and the mean over the whole."""
+    """How many matched blocks there are, how many are whole, why others are not, and the mean over the whole ones."""
     scores = results.scores(column)
     blocks = list(_blocks(results.rows, change, factors))
     seeds = {row: int(np.isfinite(scores.values[results.rows.index(row)]).sum()) for block in blocks for row in block}
