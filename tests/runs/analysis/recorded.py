@@ -1,0 +1,119 @@
+"""A registry with finished cells whose scores are drawn, not trained: a real ledger and real files of scores."""
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taskloom.core import Event, Examples
+from taskloom.plugins.metrics.accuracy import Accuracy
+from taskloom.plugins.metrics.pearson import Pearson
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
+from taskloom.runs.grid.paths import assign
+from taskloom.runs.grid.plan import PlannedCell
+
+METRICS = {"sst": Accuracy(), "para": Accuracy(), "sts": Pearson()}
+CLASSES = {"sst": 5, "para": 2, "sts": 0}
+SPEC: dict[str, Any] = {
+    "encoder": {"name": "minbert", "layers": 1},
+    "tasks": {
+        name: {"data": {"name": "generated"}, "head": {"name": "linear"}, "metric": {"name": METRICS[name].name}}
+        for name in METRICS
+    },
+    "stages": [{"epochs": 3, "tasks": list(METRICS), "combiner": {"name": "sum"}, "optimizer": {"lr": 0.001}}],
+    "overall": "mean",
+    "selection": "overall",
+    "seed": 0,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: how good its models are (1 is usual), how much that varies over seeds, and what it sets."""
+
+    label: str
+    skill: float = 1.0
+    noise: float = 0.05
+    set: Mapping[str, Any] = field(default_factory=dict)
+
+
+def examples_of(task: str, count: int) -> Examples:
+    draw = np.random.default_rng(len(task))
+    labels = draw.integers(0, CLASSES[task], count) if CLASSES[task] else np.round(5 * draw.random(count), 1)
+    texts = tuple(f"{task} text {number}" for number in range(count))
+    columns = (texts,) if task == "sst" else (texts, tuple(f"other {text}" for text in texts))
+    return Examples(columns, labels.astype(np.float64), tuple(f"{task}-{number}" for number in range(count)))
+
+
+def record(
+    folder: Path,
+    rows: Sequence[Row],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    examples: int = 200,
+    name: str = "made",
+    failed: Mapping[tuple[str, int], str] = {},
+    unfinished: Sequence[tuple[str, int]] = (),
+    **spec: Any,
+) -> Path:
+    """Record a grid of these rows; ``failed`` cells have a reason, ``unfinished`` ones never started."""
+    cells = {"cells": [{"label": row.label, "set": dict(row.set)} for row in rows]}
+    planned = []
+    for row in rows:
+        for seed in seeds:
+            run = copy.deepcopy({**SPEC, "seed": seed})
+            for path, value in row.set.items():
+                assign(run, path, value)
+            id = hashlib.sha256(f"{name} {row.label} {seed}".encode()).hexdigest()[:32]
+            planned.append(PlannedCell(id, row.label, seed, "new", spec=run, versions={}, stage_keys=()))
+    artifacts, data = Artifacts(folder), {task: examples_of(task, examples) for task in METRICS}
+    keys = {task: save_examples(artifacts, each) for task, each in data.items()}
+    hard = {task: np.random.default_rng(9).normal(0, 1, examples) for task in METRICS}
+    with Ledger.open(folder, create=True) as ledger:
+        ledger.record_grid(name, {"seeds": list(seeds), **({} if "axes" in spec else cells), **spec}, planned)
+        for cell in planned:
+            if (cell.label, cell.seed) in unfinished:
+                continue
+            ledger.write(Event("started", cell.id, {"device": "cpu", "versions": {"torch": "2.13"}}))
+            if reason := failed.get((cell.label, cell.seed)):
+                ledger.write(Event("failed", cell.id, {"reason": reason}))
+                continue
+            row = next(row for row in rows if row.label == cell.label)
+            scores = _score(artifacts.cell(cell.id), row, cell.seed, data, keys, hard)
+            for epoch in (1, 2, 3):
+                facts = {"stage": 0, "epoch": epoch, "step": 10 * epoch, "seconds": 2.0 * epoch}
+                shown = {task: score * (0.7 + 0.1 * epoch) for task, score in scores.items()}
+                losses = {task: 2 - score for task, score in shown.items() if task != "overall"}
+                ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown}))
+            end = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
+            ledger.write(Event("finished", cell.id, end))
+    return folder
+
+
+def _score(
+    folder: Path, row: Row, seed: int, data: Mapping[str, Examples], keys: Mapping[str, str], hard: Mapping[str, Any]
+) -> dict[str, float]:
+    draw = np.random.default_rng([seed, *row.label.encode()])
+    skill = row.skill + row.noise * draw.normal()
+    scores, facts, columns = {}, {}, {}
+    for task, examples in data.items():
+        assert examples.labels is not None
+        error = hard[task] + 0.5 * draw.normal(0, 1, len(examples))
+        if classes := CLASSES[task]:
+            right = np.eye(classes)[examples.labels.astype(int)]
+            logits = 2 * skill * right + right * error[:, None] + draw.normal(0, 1, right.shape)
+            predicted = logits.argmax(1).astype(np.float64)
+        else:
+            logits = predicted = skill * examples.labels + error
+        scores[task] = METRICS[task](predicted, examples.labels)
+        influence = METRICS[task].influence(predicted, examples.labels)
+        facts[task] = TaskFacts(keys[task], METRICS[task].name, METRICS[task].correlation, classes)
+        columns[task] = {"score": logits.astype(np.float32), "predicted": predicted, "influence": influence}
+    save_scores(folder, "dev", facts, columns)
+    return {**scores, "overall": float(np.mean(list(scores.values())))}

@@ -1,0 +1,131 @@
+"""Scores of a recorded grid: what the ledger says, and the noise of the examples that cells share."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import METRICS, Row, examples_of, record
+
+from taskloom.core import Examples
+from taskloom.core.errors import RegistryError
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.scores import clusters_of, find_scores, load_examples, save_examples
+from taskloom.runs.analysis.claims import claims_of
+from taskloom.runs.analysis.contrasts import UNKNOWN, judge
+from taskloom.runs.analysis.effects import effects_of
+from taskloom.runs.analysis.results import Results
+
+
+def results_of(folder: Path, name: str = "made") -> Results:
+    with Ledger.open(folder, create=False) as ledger:
+        return Results(ledger.grid(name), folder)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [Row("a"), Row("same"), Row("better", 1.5), Row("worse", 0.6)]
+    return record(tmp_path_factory.mktemp("made") / "r", rows, baseline="a", failed={("same", 2): "it broke"})
+
+
+def test_scores_are_the_ledgers_and_their_covariances_follow_from_the_stored_predictions(made):
+    results = results_of(made)
+    for column in ("sst", "sts", "overall"):
+        scores = results.scores(column)
+        for (label, seed), cell in results.finished.items():
+            assert scores.values[results.rows.index(label), seed] == cell.scores[column]
+        assert np.isnan(scores.values[1, 2])
+    variance = {}
+    stored = results.stored(results.finished["a", 0].id)
+    for task in METRICS:
+        examples = results.examples(stored.tasks[task].examples)
+        influence = METRICS[task].influence(stored.read(task, "predicted"), examples.expected)
+        variance[task] = (influence**2).sum() / len(influence) ** 2
+        assert results.scores(task).shared[0, 0, 0, 0] == pytest.approx(variance[task])
+    assert results.scores("overall").shared[0, 0, 0, 0] == pytest.approx(sum(variance.values()) / 9)
+
+
+def test_what_differs_is_found_and_what_does_not_is_open(made):
+    results = results_of(made)
+    judged = judge([results.difference("overall", label, "a") for label in ("same", "better", "worse")])
+    assert [each.verdict for each in judged] == ["open", "better", "worse"]
+    assert judged[0].contrast.seeds == 2
+
+
+def test_examples_that_share_a_text_count_as_one(tmp_path):
+    one = examples_of("sst", 30)
+    twice = Examples((one.columns[0] * 2,), np.tile(one.labels, 2), (*one.ids, *(f"{id}b" for id in one.ids)))
+    found = load_examples(tmp_path, save_examples(Artifacts(tmp_path), twice))
+    assert found.ids == twice.ids
+    assert found.cluster.tolist() == [*range(30)] * 2
+    assert clusters_of((("a", "b", "A  "), ("x", "a", "y"))).tolist() == [0, 0, 0]
+
+
+def test_predictions_that_are_gone_or_damaged_are_never_guessed(tmp_path):
+    folder = record(tmp_path / "r", [Row("a"), Row("b")], seeds=(0, 1))
+    results = results_of(folder)
+    file = folder / "cells" / results.finished["a", 0].id / "scores-dev.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(RegistryError, match="cannot be read"):
+        find_scores(folder, results.finished["a", 0].id)
+    file.unlink()
+    assert results_of(folder).difference("overall", "b", "a").why == UNKNOWN
+
+
+def test_a_grid_scored_on_other_examples_is_not_compared(tmp_path):
+    record(tmp_path / "r", [Row("a")], examples=100, name="one")
+    record(tmp_path / "r", [Row("b")], examples=120, name="two")
+    with Ledger.open(tmp_path / "r", create=False) as ledger:
+        one, two = ledger.grid("one"), ledger.grid("two")
+    both = Results(type(one)("both", {}, "", "", (*one.cells, *two.cells)), tmp_path / "r")
+    assert both.difference("sst", "a", "b").why
+
+
+def test_effects_are_means_over_matched_pairs(tmp_path):
+    rows = [
+        Row(
+            f"{combiner}, {lr}",
+            1.0 + 0.5 * (combiner == "pcgrad"),
+            set={"stages.0.combiner": {"name": combiner}, "stages.0.optimizer.lr": lr},
+        )
+        for combiner in ("sum", "pcgrad")
+        for lr in (0.1, 0.2)
+    ]
+    folder = record(tmp_path / "r", rows, failed={("sum, 0.2", 0): "no", ("sum, 0.2", 1): "no", ("sum, 0.2", 2): "no"})
+    results = results_of(folder)
+    found = effects_of(results)
+    combiner, lr = found.main
+    assert (combiner.factor.paths, combiner.before, combiner.after) == (("stages.0.combiner",), "sum", "pcgrad")
+    assert (combiner.pairs, combiner.used) == (2, 1)
+    assert "no" in combiner.missing[0]
+    means = results.scores("overall").values.mean(1)
+    assert combiner.judged.contrast.delta == pytest.approx(means[2] - means[0])
+    assert combiner.judged.verdict == "better"
+    assert lr.judged.contrast.delta == pytest.approx(means[3] - means[2])
+    (interaction,) = found.interactions
+    assert (interaction.pairs, interaction.used, interaction.judged) == (1, 0, None)
+
+
+def test_paths_that_move_together_are_one_factor(tmp_path):
+    both = {"stages.0.optimizer.lr": 0.5, "overall": "normalised"}
+    folder = record(tmp_path / "r", [Row("base"), Row("both", set=both)])
+    found = effects_of(results_of(folder))
+    assert [factor.paths for factor in found.factors] == [("stages.0.optimizer.lr", "overall")]
+    assert "cannot be told apart" in found.notes[0]
+
+
+def test_claims_are_answered(tmp_path):
+    claims = [
+        {"says": "better wins", "better": "better", "than": "a"},
+        {"says": "a wins", "better": "a", "than": "better"},
+        {"says": "b is as good", "equal": "b", "to": "a", "within": 0.5},
+        {"better": "b", "than": "a", "on": "sst"},
+    ]
+    folder = record(tmp_path / "r", [Row("a"), Row("b"), Row("better", 1.8)], claims=claims)
+    found = claims_of(results_of(folder), {})
+    assert [claim.answer for claim in found] == ["holds", "contradicted", "holds", "open"]
+    assert found[3].says == "'b' is better than 'a' on sst"
+    first = json.dumps(claims[0], sort_keys=True)
+    assert claims_of(results_of(folder), {first: "1999-01-01"})[0].before is True
+    assert claims_of(results_of(folder), {first: "2999-01-01"})[0].before is False
