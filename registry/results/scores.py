@@ -42,13 +42,15 @@ class TaskFacts:
     """What is known of a task's stored scores.
 
     ``examples`` is the key of its examples and ``metric`` the name of its metric, which may be a ``correlation``;
-    ``classes`` is the number of classes, 0 for values.
+    ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also in the training
+    data.
     """
 
     examples: str
     metric: str
     correlation: bool
     classes: int
+    seen: int = 0
 
 
 @dataclass(frozen=True)
