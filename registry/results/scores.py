@@ -42,8 +42,8 @@ class TaskFacts:
     """What is known of a task's stored scores.
 
     ``examples`` is the key of its examples and ``metric`` the name of its metric, which may be a ``correlation``;
-    ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also in the training
-    data.
+    ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also
+    in the training data.
     """
 
     examples: str
