@@ -31,7 +31,9 @@ class CellRecord:
 
     ``status`` is ``planned``, ``running``, ``finished``, ``failed``, ``oom`` (it ran out of memory) or
     ``interrupted`` (it goes on from its checkpoint); a cell whose driver was killed stays ``running`` until somebody
-    resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score that is no number is NaN.
+    resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score that is no number is NaN. ``test``
+    are those of the test split, where it was scored; ``costs`` what training took beside time: ``examples`` seen and
+    ``backwards``, the passes.
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
     ``content``, ``plugins`` (distribution → version) and ``trainer``.
     """
@@ -51,6 +53,8 @@ class CellRecord:
     best_epoch: int | None
     epochs: int = 0
     scores: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -99,6 +103,7 @@ class GridRecord:
 class EpochRecord:
     """One epoch: mean train losses and dev scores by task, and further metrics by task and name.
 
+    ``train`` are the scores of a fixed sample of the training data, ``diagnostics`` what was seen of the gradients.
     ``seconds`` count from the beginning of the run, ``step`` from the beginning of the stage.
     """
 
@@ -109,6 +114,8 @@ class EpochRecord:
     losses: dict[str, float]
     scores: dict[str, float]
     metrics: dict[str, dict[str, float]]
+    train: dict[str, float] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _selection(results: Results) -> Iterator[str]:
     for (label, _), cell in results.finished.items():
         if cell.spec.get("selection") != "last":
             chosen[label] = cell.spec["stages"][-1].get("epochs", 0)
-    if results.split == "dev" and len(set(chosen.values())) > 1:
+    if len(set(chosen.values())) > 1:
         most = max(chosen.values())
         rows = [label for label, epochs in chosen.items() if epochs == most]
         yield (
@@ -163,7 +163,7 @@ def _seen(results: Results) -> Iterator[str]:
             if facts.seen:
                 found[task] = f"{facts.seen:,} of {len(results.examples(facts.examples).expected):,} in {task}"
     if found:
-        yield f"Texts of the {results.split} split that are also in the training data: {', '.join(found.values())}."
+        yield f"Texts of the dev split that are also in the training data: {', '.join(found.values())}."
 
 
 def _machines(results: Results) -> Iterator[str]:

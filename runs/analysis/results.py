@@ -21,7 +21,6 @@ class Results:
 
     grid: GridRecord
     registry: Path
-    split: str = "dev"
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -37,6 +36,18 @@ class Results:
         """Label and seed → the cell, if it is finished."""
         return {(place.label, place.seed): place.cell for place in self.grid.cells if place.cell.status == "finished"}
 
+    def split_of(self, label: str) -> str:
+        """The split that a row shows: dev, unless the grid states that the row is about test."""
+        return self._splits.get(label, "dev")
+
+    @cached_property
+    def _splits(self) -> dict[str, str]:
+        return {cell["label"]: cell["split"] for cell in self.grid.spec.get("cells") or () if "split" in cell}
+
+    def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
+        """A finished cell's scores on the split that its row shows."""
+        return cell.scores if self.split_of(label) == "dev" else cell.test
+
     def row(self, label: str) -> Values:
         """The weights [R] of one row alone: contrasts are sums of them."""
         return np.array([float(each == label) for each in self.rows])
@@ -45,11 +56,17 @@ class Results:
         """One row less another."""
         return self.scores(column).contrast(self.row(label) - self.row(other))
 
-    def stored(self, cell: str) -> StoredScores | None:
+    def why_unscored(self, cell: CellRecord, column: str) -> str:
+        """Why a finished cell has no test score."""
+        if not cell.spec.get("score", {}).get("test"):
+            return 'test was not scored; a run with "score": {"test": true} does that'
+        return f"{column} has no labelled test split"
+
+    def stored(self, cell: str, split: str = "dev") -> StoredScores | None:
         """The stored scores of a cell; None if there are none."""
-        if cell not in self._stored:
-            self._stored[cell] = find_scores(self.registry, cell, self.split)
-        return self._stored[cell]
+        if (cell, split) not in self._stored:
+            self._stored[cell, split] = find_scores(self.registry, cell, split)
+        return self._stored[cell, split]
 
     def examples(self, key: str) -> ExampleSet:
         """The examples with a key."""
@@ -69,15 +86,16 @@ class Results:
         moves: dict[tuple[int, int], Moves] = {}
         for (label, seed), cell in self.finished.items():
             place = self.rows.index(label), self.seeds.index(seed)
-            values[place] = cell.scores.get(column, np.nan)
+            values[place] = self.final_scores(label, cell).get(column, np.nan)
             if np.isfinite(values[place]):
-                moves[place] = self._moves(cell, column)
+                moves[place] = self._moves(cell, column, self.split_of(label))
         return gathered(values, moves)
 
-    def _moves(self, cell: CellRecord, column: str) -> "Moves":
+    def _moves(self, cell: CellRecord, column: str, split: str) -> "Moves":
         """How far each cluster of examples moves a cell's score, and which examples those are."""
-        stored = self.stored(cell.id)
-        names = [column] if column != OVERALL else [name for name in cell.scores if name != OVERALL]
+        stored = self.stored(cell.id, split)
+        scored = cell.scores if split == "dev" else cell.test
+        names = [column] if column != OVERALL else [name for name in scored if name != OVERALL]
         if stored is None or not set(names) <= set(stored.tasks):
             return Moves((), np.zeros(0))
         parts = []
@@ -90,7 +108,7 @@ class Results:
         return Moves(tuple((name, stored.tasks[name].examples) for name in names), np.concatenate(parts))
 
     @cached_property
-    def _stored(self) -> dict[str, StoredScores | None]:
+    def _stored(self) -> dict[tuple[str, str], StoredScores | None]:
         return {}
 
     @cached_property

@@ -1,21 +1,29 @@
-"""A recorded grid → its comparison table: one row per label, mean and sample sd over seeds, holes with their reason.
+"""A recorded grid → its comparison table: means and sample sds over seeds, differences to the baseline with a verdict.
 
-Reads records only, so a table needs neither torch nor the plugins that made its figures.
+Reads records and stored scores only, so a table needs neither torch nor the plugins that made its figures.
 """
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from taskloom.core.errors import TaskloomError, unknown
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
+from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of
+from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
+from taskloom.runs.analysis.effects import Factor, factors_of
+from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.driver.wording import format_state
 
 #: Columns in which less is better; every other column is a score.
-COSTS = ("seconds", "memory")
+COSTS = ("seconds", "memory", "examples", "backwards")
 DIGITS = 3
 #: Metrics whose kind is known without importing plugins. ``normalised`` maps only correlations to (r + 1)/2.
 CORRELATIONS = frozenset({"pearson", "spearman"})
@@ -93,7 +101,13 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A grid's table before it is rendered; ``notes`` are what its readers should know."""
+    """A grid's table before it is rendered.
+
+    ``differences`` are those of each row and column to the baseline: the ``primary`` column's are judged as one family,
+    all others as a second. ``best`` has the row that is better than the next one by the same test, for columns where
+    there is one. ``constants`` are what a prediction without looking would score, where a row is near it, ``checks``
+    what was found by computing, ``notes`` what the grid's author says.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -101,6 +115,11 @@ class Table:
     rows: tuple[TableRow, ...]
     baseline: str | None
     notes: tuple[str, ...] = ()
+    primary: str = OVERALL
+    differences: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
+    best: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[Constant, ...] = ()
+    checks: tuple[str, ...] = ()
 
     @cached_property
     def reported(self) -> frozenset[str]:
@@ -112,41 +131,112 @@ class Table:
         """Whether any cell was ever started."""
         return any(row.n or any(one.status != "planned" for one in row.missing) for row in self.rows)
 
-    def delta(self, row: TableRow, column: str) -> float | None:
-        """How far the row's mean is above the baseline's."""
-        ours = row.figures[column].mean
-        theirs = next((other.figures[column].mean for other in self.rows if other.label == self.baseline), None)
-        return None if ours is None or theirs is None else ours - theirs
 
-    def best(self, column: str) -> float | None:
-        """The best mean of a column, if at least two rows compete.
+@dataclass(frozen=True)
+class Wanted:
+    """What a reader asks of a table beside what its grid states; ``sort`` is a column, ``group_by`` an axis."""
 
-        A row with seeds missing does not: one lucky seed should not win over the mean of five.
-        """
-        figures = [row.figures[column] for row in self.rows if row.complete]
-        means = [figure.mean for figure in figures if figure.mean is not None]
-        if len(means) < 2:
-            return None
-        return min(means) if column in COSTS else max(means)
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    group_by: str = ""
 
 
-def table_of(grid: GridRecord) -> Table:
+NOTHING_ELSE = Wanted()
+
+
+def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) -> Table:
     """The table of a grid, by the columns, digits and baseline that its JSON states."""
+    grid = results.grid
     asked = grid.spec.get("table") or {}
-    columns = tuple(asked.get("columns") or _default_columns(grid))
-    places: dict[str, list[GridCell]] = {}
-    for place in grid.cells:
-        places.setdefault(place.label, []).append(place)
-    printed = printed_digits(figure for place in grid.cells for figure in place.reported.values())
-    stated = {cell["label"]: cell for cell in grid.spec.get("cells") or ()}
-    return Table(
+    columns = wanted.columns or tuple(asked.get("columns") or _default_columns(grid))
+    rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
+    baseline: str | None = grid.spec.get("baseline")
+    if wanted.group_by:
+        factor = _factor(grid, wanted.group_by)
+        rows, weights, baseline = _grouped(results, columns, factor, rows)
+    shown = [column for column in columns if column not in COSTS]
+    primary = OVERALL if OVERALL in shown else next(iter(shown), OVERALL)
+    table = Table(
         name=grid.name,
         columns=columns,
         digits=asked.get("digits", DIGITS),
-        rows=tuple(_row(label, cells, columns, stated.get(label, {}), printed) for label, cells in places.items()),
-        baseline=grid.spec.get("baseline"),
+        rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
+        baseline=baseline,
         notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),
+        primary=primary,
+        best={column: best for column in shown if (best := _best(results, column, rows, weights))},
     )
+    if not results.finished:
+        return table
+    return replace(
+        table,
+        differences=_differences(results, shown, primary, weights, baseline),
+        constants=tuple(constants_of(results)),
+        checks=tuple(checks_of(results, epochs)),
+    )
+
+
+def _differences(
+    results: Results, columns: Sequence[str], primary: str, weights: Mapping[str, Values], baseline: str | None
+) -> dict[tuple[str, str], Judged]:
+    """Each row less the baseline; Holm's correction over the rows of the primary column, and over all others."""
+    if baseline is None or baseline not in weights:
+        return {}
+    margin = results.grid.spec.get("margin")
+    found: dict[tuple[str, str], Judged] = {}
+    for family in ([primary], [column for column in columns if column != primary]):
+        keys = [(row, column) for column in family for row in weights if row != baseline]
+        contrasts = [results.scores(column).contrast(weights[row] - weights[baseline]) for row, column in keys]
+        found |= zip(keys, judge(contrasts, margin), strict=True)
+    return found
+
+
+def _best(results: Results, column: str, rows: Sequence[TableRow], weights: Mapping[str, Values]) -> str | None:
+    """The row with the best mean, if it is better than the next one, corrected for the choice among so many rows.
+
+    A row with seeds missing does not compete: one lucky seed should not win over the mean of five.
+    """
+    means = {row.label: row.figures[column].mean for row in rows if row.complete}
+    ranked = sorted((label for label in means if means[label] is not None), key=lambda label: -(means[label] or 0.0))
+    if len(ranked) < 2:
+        return None
+    contrast = results.scores(column).contrast(weights[ranked[0]] - weights[ranked[1]])
+    return ranked[0] if contrast.p * (len(ranked) - 1) < ALPHA else None
+
+
+def _rank(column: str, row: TableRow) -> float:
+    """Where a row comes in a table sorted by a column: the best first, rows without a figure last."""
+    mean = row.figures[column].mean
+    return math.inf if mean is None else mean if column in COSTS else -mean
+
+
+def _factor(grid: GridRecord, axis: str) -> Factor:
+    """The axis of a grid with a path, or whose path ends so."""
+    factors = factors_of(grid)
+    for factor in factors:
+        if any(path == axis or path.endswith(f".{axis}") for path in factor.paths):
+            return factor
+    paths = [path for factor in factors for path in factor.paths]
+    raise TaskloomError(unknown("axis", axis, paths, where=f"axes of {grid.name}"))
+
+
+def _grouped(
+    results: Results, columns: Sequence[str], factor: Factor, rows: Sequence[TableRow]
+) -> tuple[list[TableRow], dict[str, Values], str]:
+    """One row per level of an axis: the mean over its rows, seed by seed; a seed that any of them lacks is missing."""
+    weights, made = {}, []
+    for number, level in enumerate(factor.levels):
+        members = [row for row in rows if factor.of_row[row.label] == number]
+        weights[level] = sum((results.row(row.label) for row in members), np.zeros(len(results.rows))) / len(members)
+        figures = {}
+        for column in columns:
+            values = [_values(results, row.label, column) for row in members]
+            means = [fmean(each) for each in zip(*values, strict=True) if all(map(math.isfinite, each))]
+            figures[column] = Figure(tuple(means))
+        missing = tuple(missing for row in members for missing in row.missing)
+        n = max((len(figure.values) for figure in figures.values()), default=0)
+        made.append(TableRow(level, results.seeds, n, figures, {}, missing))
+    return made, weights, factor.levels[0]
 
 
 def _default_columns(grid: GridRecord) -> Iterable[str]:
@@ -160,20 +250,33 @@ def _default_columns(grid: GridRecord) -> Iterable[str]:
     yield "overall"
 
 
+def _rows(results: Results, columns: Sequence[str]) -> list[TableRow]:
+    """A row per label."""
+    places: dict[str, list[GridCell]] = {}
+    for place in results.grid.cells:
+        places.setdefault(place.label, []).append(place)
+    printed = printed_digits(figure for place in results.grid.cells for figure in place.reported.values())
+    stated = {cell["label"]: cell for cell in results.grid.spec.get("cells") or ()}
+    return [_row(results, label, cells, columns, stated.get(label, {}), printed) for label, cells in places.items()]
+
+
 def _row(
-    label: str, places: list[GridCell], columns: tuple[str, ...], stated: Mapping[str, Any], printed: int
+    results: Results,
+    label: str,
+    places: list[GridCell],
+    columns: Sequence[str],
+    stated: Mapping[str, Any],
+    printed: int,
 ) -> TableRow:
     """One row: ``stated`` is what the grid's JSON says of it, ``printed`` the digits of the published figures."""
-    finished = [place.cell for place in places if place.cell.status == "finished"]
-    values = {column: [_value(cell, column) for cell in finished] for column in columns}
     derived, slack = derive_overall(places[0].reported, columns, places[0].cell.spec, printed)
     return TableRow(
         label=label,
         seeds=tuple(place.seed for place in places),
-        n=len(finished),
-        figures={column: Figure(tuple(x for x in values[column] if x is not None)) for column in columns},
+        n=sum(place.cell.status == "finished" for place in places),
+        figures={column: Figure(tuple(filter(math.isfinite, _values(results, label, column)))) for column in columns},
         reported=dict(places[0].reported),
-        missing=tuple(missing for place in places for missing in _missing(place, columns)),
+        missing=tuple(missing for place in places for missing in _missing(results, place, columns)),
         split=stated.get("split", "dev"),
         reported_train=stated.get("reported_train", {}),
         note=stated.get("note", ""),
@@ -182,27 +285,38 @@ def _row(
     )
 
 
-def _value(cell: CellRecord, column: str) -> float | None:
-    own = {"seconds": cell.seconds, "memory": cell.peak_memory}
-    value = own[column] if column in own else cell.scores.get(column)
-    return value if value is not None and math.isfinite(value) else None
+def _values(results: Results, label: str, column: str) -> list[float]:
+    """The figures of a row's seeds, NaN where there is none."""
+    if column in COSTS:
+        cells = (results.finished.get((label, seed)) for seed in results.seeds)
+        return [math.nan if cell is None else cost_of(cell, column) for cell in cells]
+    found: list[float] = results.scores(column).values[results.rows.index(label)].tolist()
+    return found
 
 
-def _missing(place: GridCell, columns: tuple[str, ...]) -> Iterable[Missing]:
+def cost_of(cell: CellRecord, column: str) -> float:
+    """What a finished cell cost: its seconds, bytes, examples seen or backward passes; NaN if that is not known."""
+    own = {"seconds": cell.seconds, "memory": cell.peak_memory, **cell.costs}
+    value = own.get(column)
+    return math.nan if value is None else float(value)
+
+
+def _missing(results: Results, place: GridCell, columns: Sequence[str]) -> Iterable[Missing]:
     cell = place.cell
     if cell.status != "finished":
         yield Missing(place.seed, cell.status, format_state(cell.status, cell.reason, cell.epochs))
         return
+    scores, split = results.final_scores(place.label, cell), results.split_of(place.label)
     for column in columns:
-        if _value(cell, column) is not None:
+        if column in scores and not math.isfinite(scores[column]):
+            yield Missing(place.seed, cell.status, f"{column} is {scores[column]:g}")
+        elif column in scores or (column in COSTS and math.isfinite(cost_of(cell, column))):
             continue
-        if column in cell.scores:
-            why = f"{column} is {cell.scores[column]:g}"
-        elif column in (*COSTS, "overall") or column in cell.spec.get("tasks", {}):
-            why = f"{column} was not measured"
+        elif column in (*COSTS, OVERALL) or column in cell.spec.get("tasks", {}):
+            why = results.why_unscored(cell, column) if split == "test" else f"{column} was not measured"
+            yield Missing(place.seed, cell.status, why)
         else:
-            why = f"has no task {column!r}"
-        yield Missing(place.seed, cell.status, why)
+            yield Missing(place.seed, cell.status, f"has no task {column!r}")
 
 
 def derive_overall(

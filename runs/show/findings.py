@@ -1,0 +1,190 @@
+"""Differences, claims, effects and seeds in words and as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from taskloom.core.errors import count
+from taskloom.runs.analysis.claims import Claim
+from taskloom.runs.analysis.contrasts import MOST_SEEDS, Contrast, Judged
+from taskloom.runs.analysis.effects import Effect, Effects
+from taskloom.runs.show.render import listing
+
+DIGITS = 3
+
+
+def format_difference(judged: Judged, digits: int = DIGITS) -> str:
+    """A difference with its interval: ``+0.012 [-0.003, +0.027]``; without one where there is none."""
+    if judged.contrast.seeds == 0:
+        return "—"
+    return signed(judged.contrast.delta, digits) + format_interval(judged, digits)
+
+
+def format_interval(judged: Judged, digits: int = DIGITS) -> str:
+    if judged.interval is None:
+        return ""
+    low, high = judged.interval
+    return f" [{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def signed(value: float, digits: int = DIGITS) -> str:
+    """A number with its sign.
+
+    >>> signed(-0.00001), signed(0.01249)
+    ('+0.000', '+0.012')
+    """
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
+def format_p(p: float | None) -> str:
+    """A p value, not more exact than it is.
+
+    >>> format_p(0.0001), format_p(0.034), format_p(None)
+    ('<0.001', '0.034', '')
+    """
+    if p is None:
+        return ""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def judged_json(judged: Judged) -> dict[str, Any]:
+    """A judged difference for programs."""
+    contrast = judged.contrast
+    return {
+        "delta": contrast.delta if contrast.seeds else None,
+        "interval": None if judged.interval is None else list(judged.interval),
+        "p": judged.p,
+        "verdict": judged.verdict,
+        "variance": contrast.variance,
+        "seeds": contrast.seeds,
+        **({"why": contrast.why} if contrast.why else {}),
+    }
+
+
+def format_seeds(judged: Judged) -> str:
+    """How many more seeds settle a comparison that is open, or that no number will; "" for one that is settled."""
+    contrast = judged.contrast
+    if judged.verdict != "open":
+        return ""
+    if contrast.why:
+        return contrast.why
+    if contrast.identical:
+        return "the two are the same in every example"
+    needed = judged.seeds_needed
+    if needed is not None:
+        return f"{count(max(needed - contrast.seeds, 1), 'more seed')}"
+    return _never(contrast, judged.alpha)
+
+
+def _never(contrast: Contrast, alpha: float) -> str:
+    smallest = contrast.smallest(alpha)
+    if abs(contrast.delta) < smallest:
+        return f"no number of seeds: the dev set shows no difference below {smallest:.3f}"
+    return f"more than {MOST_SEEDS} seeds"
+
+
+def list_claims(claims: Sequence[Claim]) -> str:
+    """A line per claim: its answer, the difference with its interval, and what would settle it."""
+    rows = [
+        (
+            claim.answer,
+            claim.says,
+            claim.column,
+            format_difference(claim.judged),
+            format_p(claim.judged.p),
+            claim.judged.contrast.seeds,
+            format_seeds(claim.judged) if claim.answer == "open" else "",
+            {True: "before the run", False: "afterwards", None: ""}[claim.before],
+        )
+        for claim in claims
+    ]
+    headers = ("answer", "claim", "on", "difference", "p", "seeds", "to settle it", "written")
+    return listing(rows, headers)
+
+
+def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    return [
+        {
+            "says": claim.says,
+            "row": claim.row,
+            "other": claim.other,
+            "on": claim.column,
+            "within": claim.within,
+            "answer": claim.answer,
+            **judged_json(claim.judged),
+            "more_seeds": more_seeds(claim.judged) if claim.answer == "open" else None,
+            "written_before_the_run": claim.before,
+        }
+        for claim in claims
+    ]
+
+
+def more_seeds(judged: Judged) -> int | None:
+    """How many more seeds settle an open comparison; None if no number does."""
+    needed = judged.seeds_needed
+    return None if needed is None else max(needed - judged.contrast.seeds, 1)
+
+
+def list_effects(effects: Effects) -> str:
+    """Main effects, interactions and simple effects, each a table, and what cannot be told."""
+    parts = []
+    for title, found in (
+        (f"Main effects on {effects.column}", effects.main),
+        ("Interactions: how the first change differs with the second", effects.interactions),
+        ("Simple effects: each change where the other factor is fixed", effects.simple),
+    ):
+        if found:
+            parts.append(f"{title}\n\n{_effects(found)}")
+    parts += ["\n".join(effects.notes)] if effects.notes else []
+    return "\n\n".join(parts) or "no two rows differ in one thing alone, so no effect can be told"
+
+
+def _effects(effects: Sequence[Effect]) -> str:
+    at = any(effect.other for effect in effects)
+    rows = []
+    for effect in effects:
+        where = [f"{effect.other.name}: {effect.at}" if effect.other else ""] if at else []
+        judged = effect.judged
+        rows.append(
+            (
+                effect.factor.name,
+                f"{effect.before} → {effect.after}",
+                *where,
+                _pairs(effect),
+                "—" if judged is None else format_difference(judged),
+                "" if judged is None else format_p(judged.p),
+                "" if judged is None else judged.verdict,
+            )
+        )
+    headers = ("axis", "change", *(["with"] if at else []), "over", "effect", "p", "verdict")
+    return listing(rows, headers)
+
+
+def _pairs(effect: Effect) -> str:
+    """``2 of 3 pairs; missing: …``."""
+    blocks = "block" if effect.other and "→" in effect.at else "pair"
+    if effect.used == effect.pairs:
+        return count(effect.pairs, blocks)
+    return f"{effect.used} of {count(effect.pairs, blocks)}; missing: {'; '.join(effect.missing)}"
+
+
+def effects_json(effects: Effects) -> dict[str, Any]:
+    kinds = {"main": effects.main, "interactions": effects.interactions, "simple": effects.simple}
+    return {
+        "column": effects.column,
+        "factors": [{"paths": list(each.paths), "levels": list(each.levels)} for each in effects.factors],
+        **{kind: [_effect_json(effect) for effect in found] for kind, found in kinds.items()},
+        "notes": list(effects.notes),
+    }
+
+
+def _effect_json(effect: Effect) -> dict[str, Any]:
+    return {
+        "paths": list(effect.factor.paths),
+        "from": effect.before,
+        "to": effect.after,
+        **({"with": list(effect.other.paths), "at": effect.at} if effect.other else {}),
+        "pairs": effect.pairs,
+        "used": effect.used,
+        "missing": list(effect.missing),
+        **(judged_json(effect.judged) if effect.judged else {}),
+    }
