@@ -41,6 +41,10 @@ class Step(Protocol):
         """The task's loss on this step's batch at the present parameters, without gradients."""
         ...
 
+    def observe(self, gramian: Tensor, weights: Tensor) -> None:
+        """Let the run take down the Gramian [T, T] and the weights [T], for its diagnostics; changes nothing."""
+        ...
+
     def apply(self) -> None:
         """Clip, step the optimizer and clear the gradients."""
         ...
@@ -89,9 +93,16 @@ class GradientCombiner(nn.Module, Component, ABC):
         for task in step.tasks:
             losses[task] = step.backward(task)
             taken.append(take_gradients(step.shared))
-        combine_gradients(taken, self.weights(gramian_of(taken, step.tasks)), step.shared)
+        gramian = gramian_of(taken, step.tasks)
+        weights = self.weights(gramian)
+        step.observe(gramian, weights)
+        combine_gradients(taken, weights, step.shared)
         step.apply()
         return losses
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the combiner itself after an epoch, such as the weights that it has come to; for curves."""
+        return {}
 
     def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
         """Called after each epoch (counted from 1) with the mean training loss of each task."""

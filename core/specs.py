@@ -168,6 +168,16 @@ class ResourcesSpec(BaseModel):
     """Share of a GPU, so that 0.5 puts two cells on one; None: what the engine gives."""
 
 
+class ScoreSpec(BaseModel):
+    """What is scored beside the dev split."""
+
+    model_config = _STRICT
+    train: Integer = Field(0, ge=0)
+    """So many examples of each task's training data, always the same ones, after every epoch."""
+    test: Flag = False
+    """The labelled test split, once, with the weights of the best epoch."""
+
+
 class RunSpec(BaseModel):
     """One run: an encoder, tasks, stages of training, a seed."""
 
@@ -182,6 +192,8 @@ class RunSpec(BaseModel):
     """How the tasks' dev scores become one: their mean, or the mean with correlations mapped to (r + 1)/2."""
     selection: str = "overall"
     """What chooses the best epoch: "overall", the name of a task, or "last"."""
+    score: ScoreSpec = ScoreSpec()
+    """What is scored beside the dev split."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What the forward pass computes in; weights, losses, gradients and the optimizer stay in float32."""
     resources: ResourcesSpec = ResourcesSpec()

@@ -29,9 +29,10 @@ def write_event(db: sqlite3.Connection, event: Event) -> bool:
         case "resumed":
             _begin(db, cell, facts)
         case "epoch":
-            figures = [json.dumps(facts.get(name, {}), default=float) for name in ("losses", "scores", "metrics")]
+            names = ("losses", "scores", "metrics", "train", "diagnostics")
+            figures = [json.dumps(facts.get(name, {}), default=float) for name in names]
             values = [cell, facts["stage"], facts["epoch"], facts.get("step"), facts.get("seconds"), *figures]
-            return db.execute(f"{insert} epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values).rowcount > 0
+            return db.execute(f"{insert} epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values).rowcount > 0
         case "stage":
             values = [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")]
             return db.execute(f"{insert} stages VALUES (?, ?, ?, ?, ?)", values).rowcount > 0
@@ -69,8 +70,12 @@ def _end(db: sqlite3.Connection, cell: str, what: str, facts: Mapping[str, Any])
         reason = reason or "no reason given"
     db.execute("UPDATE cells SET status = ?, reason = ?, finished = ? WHERE id = ?", [status, reason, now(), cell])
     if what == "finished":
-        figures = [facts.get("seconds"), facts.get("peak_memory"), facts.get("best_epoch"), cell]
-        db.execute("UPDATE cells SET seconds = ?, peak_memory = ?, best_epoch = ? WHERE id = ?", figures)
+        figures = [facts.get("seconds"), facts.get("peak_memory"), facts.get("best_epoch")]
+        figures += [json.dumps(facts.get(name, {})) for name in ("test", "costs")]
+        db.execute(
+            "UPDATE cells SET seconds = ?, peak_memory = ?, best_epoch = ?, test = ?, costs = ? WHERE id = ?",
+            [*figures, cell],
+        )
         db.execute("DELETE FROM scores WHERE cell = ?", [cell])
         db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
 

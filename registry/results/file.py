@@ -15,21 +15,24 @@ TIMEOUT = 30.0  # seconds that a writer waits for another
 _HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
 #: The version of these tables. A ledger of any other version is refused.
-SCHEMA = 3
+SCHEMA = 4
 #: Marks the file as ours ("loom"), so that nobody else's database is ever written to.
 APPLICATION = 0x6C6F6F6D
 
 # What has parts is JSON: specs, facts, versions, the figures of an epoch. The long columns of `cells` come last, so
-# that reading statuses need not read them. `history` is which cells a row of a grid ever was.
+# that reading statuses need not read them. `history` is which cells a row of a grid ever was, `claims` when each
+# claim of a grid was first seen, `looks` when its test scores were shown, `queued` how many seeds its next run adds.
 TABLES = """
 CREATE TABLE grids (
-    name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL
+    name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL,
+    queued INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE cells (
     id TEXT PRIMARY KEY,
     status TEXT NOT NULL CHECK (status IN ('planned', 'running', 'finished', 'failed', 'oom', 'interrupted')),
     reason TEXT, created TEXT NOT NULL, started TEXT, finished TEXT,
     seconds REAL, peak_memory INTEGER, device TEXT, best_epoch INTEGER,
+    test TEXT NOT NULL DEFAULT '{}', costs TEXT NOT NULL DEFAULT '{}',
     versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX cells_by_status ON cells (status, id);
@@ -53,6 +56,7 @@ CREATE TABLE epochs (
     cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
     stage INTEGER NOT NULL, epoch INTEGER NOT NULL, step INTEGER, seconds REAL,
     losses TEXT NOT NULL, scores TEXT NOT NULL, metrics TEXT NOT NULL,
+    train TEXT NOT NULL, diagnostics TEXT NOT NULL,
     PRIMARY KEY (cell, stage, epoch)
 ) WITHOUT ROWID;
 CREATE INDEX grids_of_cell ON grid_cells (cell);
@@ -64,6 +68,12 @@ CREATE TABLE history (
 ) WITHOUT ROWID;
 CREATE INDEX turns ON history (grid, turn);
 CREATE INDEX history_of_cell ON history (cell);
+CREATE TABLE claims (
+    grid TEXT NOT NULL REFERENCES grids (name) ON DELETE CASCADE,
+    claim TEXT NOT NULL, written TEXT NOT NULL,
+    PRIMARY KEY (grid, claim)
+) WITHOUT ROWID;
+CREATE TABLE looks (grid TEXT NOT NULL REFERENCES grids (name) ON DELETE CASCADE, moment TEXT NOT NULL);
 CREATE TABLE attempts (
     cell TEXT NOT NULL REFERENCES cells (id) ON DELETE CASCADE,
     number INTEGER NOT NULL, driver INTEGER,

@@ -98,10 +98,13 @@ class Ledger:
         moment = now()
         with self.transaction() as db:
             db.execute(
-                "INSERT INTO grids VALUES (:name, :spec, :now, :now) "
-                "ON CONFLICT (name) DO UPDATE SET spec = :spec, updated = :now",
+                "INSERT INTO grids VALUES (:name, :spec, :now, :now, 0) "
+                "ON CONFLICT (name) DO UPDATE SET spec = :spec, updated = :now, queued = 0",
                 {"name": name, "spec": json.dumps(spec), "now": moment},
             )
+            for claim in spec.get("claims") or ():
+                key = json.dumps(claim, sort_keys=True)
+                db.execute("INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [name, key, moment])
             db.execute("DELETE FROM grid_cells WHERE grid = ?", [name])
             turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
             for position, cell in enumerate(cells):
@@ -130,7 +133,29 @@ class Ledger:
         with self.transaction() as db:
             return write_event(db, event)
 
+    def add_look(self, grid: str) -> int:
+        """Write down that the test scores of a grid are looked at; returns how often they were, this time included."""
+        with self.transaction() as db:
+            db.execute("INSERT INTO looks VALUES (?, ?)", [grid, now()])
+            return int(db.execute("SELECT count(*) FROM looks WHERE grid = ?", [grid]).fetchone()[0])
+
+    def queue_seeds(self, grid: str, count: int) -> None:
+        """Let the next run of a grid add so many seeds."""
+        with self.transaction() as db:
+            db.execute("UPDATE grids SET queued = ? WHERE name = ?", [count, grid])
+
     # Reading
+
+    def queued_seeds(self, grid: str) -> int:
+        """How many seeds the next run of a grid adds."""
+        with self.snapshot() as db:
+            found = db.execute("SELECT queued FROM grids WHERE name = ?", [grid]).fetchone()
+            return 0 if found is None else int(found[0])
+
+    def claims(self, grid: str) -> dict[str, str]:
+        """When each claim of a grid was first seen, by its JSON with sorted keys."""
+        with self.snapshot() as db:
+            return dict(db.execute("SELECT claim, written FROM claims WHERE grid = ?", [grid]).fetchall())
 
     def grids(self) -> tuple[GridRecord, ...]:
         """Every grid ever recorded, by name."""
@@ -194,7 +219,9 @@ class Ledger:
         """The epochs of a cell in the order of training."""
         with self.snapshot() as db:
             rows = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell])
-            return tuple(EpochRecord(**_decoded(row, "losses", "scores", "metrics")) for row in rows)
+            return tuple(
+                EpochRecord(**_decoded(row, "losses", "scores", "metrics", "train", "diagnostics")) for row in rows
+            )
 
     def stages(self, cell: str) -> tuple[StageRecord, ...]:
         """The stages of a cell that are done."""
@@ -237,7 +264,10 @@ def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRe
     for row in db.execute(f"SELECT * FROM scores WHERE cell IN (SELECT id FROM cells WHERE {which})", values):
         scores.setdefault(row["cell"], {})[row["task"]] = _number(row["value"])
     rows = db.execute(f"{_CELLS} WHERE {which}", values)
-    return [CellRecord(**_decoded(row, "spec", "versions", "facts"), scores=scores.get(row["id"], {})) for row in rows]
+    return [
+        CellRecord(**_decoded(row, "test", "costs", "spec", "versions", "facts"), scores=scores.get(row["id"], {}))
+        for row in rows
+    ]
 
 
 def _decoded(row: sqlite3.Row, *names: str) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def _machines(results: Results) -> Iterator[str]:
     kinds: dict[str, list[str]] = {}
     for (label, _), cell in results.finished.items():
         threads = cell.versions.get("threads")
-        kind = f"{cell.device} with {count(threads, 'thread')}" if threads else str(cell.device)
+        kind = f"{cell.device} with {count(int(threads), 'thread')}" if threads else str(cell.device)
         kinds.setdefault(kind, []).append(label)
     if len(kinds) > 1:
         where = "; ".join(f"{named(rows)} on {kind}" for kind, rows in kinds.items())

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import Emit, Encoder, Event, Job, Split
+from taskloom.core import Emit, Encoder, Event, Examples, Job, Split, derive_generator
 from taskloom.registry.installed.task import Task
-from taskloom.registry.results.artifacts import Artifacts, write_text
+from taskloom.registry.results.artifacts import Artifacts
 from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.evaluate import Predicted, store_scores
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import peak_memory
 from taskloom.runs.training.model import Model, device_for_this_process
-from taskloom.runs.training.submission import json_lines
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -98,6 +99,7 @@ class Run:
     folder: Path
     pulse: Pulse
     best: Best = field(default_factory=Best)
+    costs: Counter[str] = field(default_factory=Counter)  # examples seen and backward passes
     history: History = field(default_factory=list)  # kept in checkpoints: the driver may have missed it
     began: float = field(default_factory=time.monotonic)
 
@@ -132,6 +134,7 @@ class Run:
         if resumed is not None:
             run.began -= resumed["seconds"]
             run.best = Best(**(resumed["best"] or {}))
+            run.costs = Counter(resumed["costs"])
             run.history = history_of(resumed)
         return run
 
@@ -159,13 +162,23 @@ class Run:
             if name in trained and task.data.labels is not None and task.head.gives != "vectors"
         ]
 
-    def keep_best(self, epoch: int, scores: dict[str, float], predicted: dict[str, NDArray[np.float64]]) -> None:
-        """Keep weights and predictions if this epoch is the best so far; of equals, the first."""
+    def keep_best(self, epoch: int, scores: dict[str, float], predicted: Mapping[str, Predicted]) -> None:
+        """Keep weights and scores if this epoch is the best so far; of equals, the first."""
         how = self.job.spec["selection"]
         score = float(epoch) if how == "last" or not scores else scores[how]
         if not score > self.best.score:
             return
         self.best = Best(epoch, score, scores)
         saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})
-        for name, values in predicted.items():
-            write_text(self.folder / f"predictions-{name}-dev.jsonl", json_lines(self.dev[name].examples, values))
+        self.store("dev", predicted, {name: feed.examples for name, feed in self.dev.items()})
+
+    def store(self, split: Split, predicted: Mapping[str, Predicted], examples: Mapping[str, Examples]) -> None:
+        """Keep what the model gave for a split."""
+        train = {name: feed.examples for name, feed in self.train.items()}
+        store_scores(self.artifacts, self.job.cell, split, self.tasks, predicted, examples, train)
+
+    def train_sample(self, task: str) -> NDArray[np.int64]:
+        """The rows of the training data that are scored each epoch: the same ones in every cell."""
+        rows, most = len(self.train[task]), self.job.spec["score"]["train"]
+        drawn = torch.randperm(rows, generator=derive_generator(0, "train sample", task))[:most]
+        return drawn.sort().values.numpy()

@@ -1,17 +1,21 @@
 """Scoring a split: predictions, the task's metric, and one overall score."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import OutOfMemory, TrainingError
+from taskloom.core import Examples, OutOfMemory, Split, TrainingError
 from taskloom.core.work import is_out_of_memory
 from taskloom.registry.installed.task import Task
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import release_memory
 from taskloom.runs.training.model import Model
@@ -20,30 +24,48 @@ from taskloom.runs.training.model import Model
 TOKENS = 4096
 
 
-def predictions(model: Model, task: str, feed: Feed, alive: Callable[[], None] = lambda: None) -> NDArray[np.float64]:
-    """What the model predicts for every row of a split, in the data's own units, [n].
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What a model gave for every row of a split: the head's ``score``, and what it ``decided`` in the data's units."""
+
+    score: NDArray[np.float32]  # [n] or [n, classes]
+    decided: NDArray[np.float64]  # [n]
+
+
+def predictions(
+    model: Model,
+    task: str,
+    feed: Feed,
+    alive: Callable[[], None] = lambda: None,
+    *,
+    chosen: NDArray[np.int64] | None = None,
+) -> Predicted:
+    """What the model gives for every row of a split, or for the ``chosen`` ones, which are in ascending order.
 
     Rows of like length share a batch: it changes the speed, not the result. A batch that does not fit into memory is
     cut in two. ``alive`` is called after every batch.
     """
-    predicted = np.empty(len(feed))
-    waiting = _batches(feed.lengths)[::-1]
+    every = np.arange(len(feed)) if chosen is None else chosen
+    scores, decided = np.empty(0, np.float32), np.empty(len(every))
+    waiting = _batches(feed.lengths[every])[::-1]
     model.eval()
     while waiting:
         rows = waiting.pop()
-        found = _fitting(model, task, feed, rows)
+        found = _fitting(model, task, feed, every[rows])
         if found is not None:
-            predicted[rows] = found
+            if not len(scores):
+                scores = np.empty((len(every), *found.score.shape[1:]), np.float32)
+            scores[rows], decided[rows] = found.score, found.decided
         elif len(rows) > 1:
             release_memory()
             waiting += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
         else:
             raise OutOfMemory(task, micro_batch=1, batch=1, where=" while scoring")
         alive()
-    return predicted
+    return Predicted(scores, decided)
 
 
-def _fitting(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
+def _fitting(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Predicted | None:
     """The predictions for some rows, or None if they do not fit into memory."""
     try:
         with torch.inference_mode():
@@ -51,8 +73,8 @@ def _fitting(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> ND
             if not score.isfinite().all():
                 head = model.head(task).name
                 raise TrainingError(f"the scores of task {task!r} are not finite (head {head!r})")
-            decided: NDArray[np.float64] = model.head(task).decide(score).double().cpu().numpy()
-            return decided
+            decided = model.head(task).decide(score).double().cpu().numpy()
+            return Predicted(score.float().cpu().numpy(), decided)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -70,10 +92,9 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [*batches, order[start:]] if len(order) else batches
 
 
-def score_of(task: Task, feed: Feed, predicted: NDArray[np.float64]) -> float:
-    """The task's metric on a labelled split; one that is not finite is an error."""
-    assert feed.examples.labels is not None
-    score, name = task.metric(predicted, feed.examples.labels), f"the metric {task.metric.name!r} of task {task.name!r}"
+def score_of(task: Task, predicted: Predicted, labels: NDArray[np.float64]) -> float:
+    """The task's metric on labelled rows; one that is not finite is an error."""
+    score, name = task.metric(predicted.decided, labels), f"the metric {task.metric.name!r} of task {task.name!r}"
     if isinstance(score, bool) or not isinstance(score, Real):  # numpy's numbers are some
         raise TrainingError(f"{name} should give a number. Found {type(score).__name__} {score!s:.40}.")
     if not isfinite(score):
@@ -87,3 +108,39 @@ def overall(scores: Mapping[str, float], tasks: Mapping[str, Task], how: str) ->
         (score + 1) / 2 if how == "normalised" and tasks[name].metric.correlation else score
         for name, score in scores.items()
     )
+
+
+def store_scores(
+    artifacts: Artifacts,
+    cell: str,
+    split: Split,
+    tasks: Mapping[str, Task],
+    predicted: Mapping[str, Predicted],
+    examples: Mapping[str, Examples],
+    train: Mapping[str, Examples],
+) -> None:
+    """Keep what a model gave for a labelled split, with what every example does to the metric."""
+    facts: dict[str, TaskFacts] = {}
+    columns: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, each in predicted.items():
+        task, labels = tasks[name], examples[name].labels
+        assert labels is not None
+        facts[name] = TaskFacts(
+            save_examples(artifacts, examples[name]),
+            task.metric.name,
+            task.metric.correlation,
+            task.labels.classes,
+            count_seen(examples[name], train[name]),
+        )
+        influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
+        if influence.shape != labels.shape or not np.isfinite(influence).all():
+            found = f"influence() of the metric {task.metric.name!r}"
+            raise TrainingError(f"{found} should give {len(labels)} finite numbers, one per example")
+        columns[name] = {"score": each.score, "predicted": each.decided, "influence": influence}
+    save_scores(artifacts.cell(cell), split, facts, columns)
+
+
+def count_seen(examples: Examples, train: Examples) -> int:
+    """How many examples have all their texts in common with one of the training data."""
+    known = set(zip(*train.columns, strict=True))
+    return sum(texts in known for texts in zip(*examples.columns, strict=True))

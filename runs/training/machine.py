@@ -104,9 +104,10 @@ def peak_memory() -> int:
 
 
 def machine_versions() -> dict[str, str]:
-    """The versions beside the plugins' that a result should remember."""
+    """What a result should remember beside the plugins' versions: other libraries', and the number of threads."""
     names = ("taskloom", "torch", "numpy", "tokenizers", "safetensors")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    versions = {"python": platform.python_version(), **{name: version(name) for name in names}}
+    return {**versions, "threads": str(torch.get_num_threads())}
 
 
 def seed_globals(seed: int) -> None:

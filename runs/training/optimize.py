@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taskloom.core import Group, TrainingError, densify_gradients
+from taskloom.runs.training.diagnostics import Diagnostics
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import annotate_oom
 from taskloom.runs.training.microbatch import PartedPass, parts_of
@@ -51,7 +52,8 @@ def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
 class GroupStep:
     """One optimizer step over a group of task batches: what a combiner is given (``core.Step``).
 
-    ``micro_batch`` is the most examples of a task in memory at a time: see ``microbatch``.
+    ``micro_batch`` is the most examples of a task in memory at a time: see ``microbatch``. ``diagnostics`` take down
+    what is seen of the gradients; ``backwards`` counts the tasks' backward passes.
     """
 
     def __init__(
@@ -65,7 +67,10 @@ class GroupStep:
         optimizer: torch.optim.Optimizer,
         clip: float | None,
         micro_batch: int | None = None,
+        diagnostics: Diagnostics | None = None,
     ) -> None:
+        self._diagnostics = diagnostics
+        self.backwards = 0
         self._batches = {batch.task: batch.rows for batch in group}
         self._model, self._feeds = model, feeds
         self.shared, self._trained = shared, trained
@@ -79,7 +84,17 @@ class GroupStep:
     def own(self, task: str) -> Sequence[nn.Parameter]:
         return self._model.own_parameters(task)
 
+    @property
+    def examples(self) -> int:
+        """The number of examples in the group."""
+        return sum(map(len, self._batches.values()))
+
+    def observe(self, gramian: Tensor, weights: Tensor) -> None:
+        if self._diagnostics is not None:
+            self._diagnostics.add_gramian(self.tasks, gramian, weights)
+
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
+        self.backwards += 1
         with self._naming(task):
             total = sum(
                 share * self._backward_part(task, rows, part, share * scale)
@@ -97,8 +112,10 @@ class GroupStep:
 
     def apply(self) -> None:
         densify_gradients(self._trained)  # an encoder may give its embeddings sparse gradients
-        if self._clip is not None:
-            nn.utils.clip_grad_norm_(self._trained, self._clip)
+        norm = None if self._clip is None else nn.utils.clip_grad_norm_(self._trained, self._clip)
+        if self._diagnostics is not None and self._diagnostics.due:
+            gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+            self._diagnostics.add_norm(nn.utils.get_total_norm(gradients) if norm is None else norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 

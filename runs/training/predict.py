@@ -86,7 +86,7 @@ def predict_cell(
     device = device_for_this_process()
     model.to(device)
     for name, examples in found.items():
-        values = predictions(model, name, Feed.open(tasks[name], examples, model.encoder, None, device))
+        values = predictions(model, name, Feed.open(tasks[name], examples, model.encoder, None, device)).decided
         text = file_text(spec["tasks"][name]["data"], examples, values, tasks[name].labels.classes, form)
         try:
             out.mkdir(parents=True, exist_ok=True)

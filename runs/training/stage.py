@@ -9,6 +9,7 @@ import torch
 
 from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_generator
 from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.diagnostics import Diagnostics
 from taskloom.runs.training.optimize import make_optimizer
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class StageState:
     through: bool = False  # all steps of the epoch are taken, and the sampler is at the start of the next
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
     counts: dict[str, int] = field(default_factory=dict)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)  # of this epoch
 
     @classmethod
     def build(cls, run: "Run", index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
@@ -72,6 +74,7 @@ class StageState:
     def end_epoch(self) -> None:
         """Reset what is counted per epoch."""
         self.place, self.through, self.sums, self.counts = 0, False, {}, {}
+        self.diagnostics = Diagnostics()
 
     def save(self, run: "Run", index: int, epoch: int) -> None:
         """Write a checkpoint: after ``epoch`` whole epochs and the steps taken in the next."""
@@ -87,6 +90,8 @@ class StageState:
             "counts": self.counts,
             "sampler": self.sampler.state_dict(),
             "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
+            "costs": dict(run.costs),
+            "diagnostics": vars(self.diagnostics),
             "seconds": run.seconds,
             "history": json.dumps(run.history, default=float),  # as a string: a metric of a loss may be NaN
         }
@@ -100,3 +105,4 @@ class StageState:
         self.sampler.load_state_dict(state["sampler"])
         self.step, self.place, self.through = state["step"], state["place"], state["through"]
         self.sums, self.counts = dict(state["sums"]), dict(state["counts"])
+        self.diagnostics = Diagnostics(**state["diagnostics"])

@@ -1,19 +1,20 @@
 """One run, from its resolved specification to its scores. Read from top to bottom."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import Emit, Event, Job, OutOfMemory, TrainingError
+from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, TrainingError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Pulse, Stopped, history_of
 from taskloom.runs.training.cell import Run as Run
-from taskloom.runs.training.evaluate import overall, predictions, score_of
+from taskloom.runs.training.evaluate import Predicted, overall, predictions, score_of
+from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import (
     keep_freed_memory,
     machine_versions,
@@ -63,8 +64,9 @@ def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
     first = resumed[1]["stage"] if resumed else 0
     for index in range(first, len(job.spec["stages"])):
         run_stage(run, index, resumed if index == first else None)
-    facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "seconds": run.seconds}
-    return {**facts, "peak_memory": peak_memory()}
+    test = score_test(run) if job.spec["score"]["test"] else {}
+    facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "test": test, "costs": dict(run.costs)}
+    return {**facts, "seconds": run.seconds, "peak_memory": peak_memory()}
 
 
 def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoint | None:
@@ -152,10 +154,13 @@ def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
             optimizer=optimizer,
             clip=stage["clip"],
             micro_batch=micro_batch,
+            diagnostics=state.diagnostics,
         )
+        state.diagnostics.begin_step(state.place, steps)
         with annotate_place(index, epoch, state.place + 1), step.annotate_oom():
             losses = state.combiner.update(step)
         state.add_losses(losses)
+        run.costs.update(examples=step.examples, backwards=step.backwards)
         if run.pulse.due:
             rate = (state.place - before) / (time.monotonic() - began)
             facts = {"stage": index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
@@ -180,23 +185,63 @@ def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
     spec, losses = run.job.spec, state.losses
     with annotate_place(index, epoch, state.place):
         predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored(index)}
-        scores = {name: score_of(run.tasks[name], run.dev[name], values) for name, values in predicted.items()}
+        scores = score_tasks(run, predicted, {name: run.dev[name].examples.labels for name in predicted})
+        train = score_train(run, list(predicted)) if spec["score"]["train"] else {}
     if epoch > 0:
         for name in spec["stages"][index]["tasks"]:
             run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
         state.combiner.epoch_ended(epoch=epoch, losses=losses)
-    every = {**scores, "overall": overall(scores, run.tasks, spec["overall"])} if scores else {}
     metrics = {name: run.model.loss(name).metrics() for name in spec["stages"][index]["tasks"]}
+    metrics["combiner"] = state.combiner.metrics()
     if index == len(spec["stages"]) - 1:
-        run.keep_best(epoch, every, predicted)
+        run.keep_best(epoch, scores, predicted)
     run.report(
         "epoch",
         stage=index,
         epoch=epoch,
         step=state.step,
         losses=losses,
-        scores=every,
+        scores=scores,
+        train=train,
+        diagnostics=state.diagnostics.report(state.optimizer.param_groups[0]["lr"]) if epoch > 0 else {},
         metrics={name: values for name, values in metrics.items() if values},
         seconds=run.seconds,
         memory=peak_memory(),
     )
+
+
+def score_tasks(run: Run, predicted: Mapping[str, Predicted], labels: Mapping[str, Any]) -> dict[str, float]:
+    """The score of each task, and the overall score; nothing where no task has one."""
+    scores = {name: score_of(run.tasks[name], each, labels[name]) for name, each in predicted.items()}
+    return {**scores, "overall": overall(scores, run.tasks, run.job.spec["overall"])} if scores else {}
+
+
+def score_train(run: Run, tasks: Sequence[str]) -> dict[str, float]:
+    """The scores of a fixed sample of the training data."""
+    chosen = {name: run.train_sample(name) for name in tasks}
+    predicted = {
+        name: predictions(run.model, name, run.train[name], run.pulse, chosen=rows) for name, rows in chosen.items()
+    }
+    labels = {name: run.train[name].examples.labels for name in tasks}
+    return score_tasks(run, predicted, {name: labels[name][rows] for name, rows in chosen.items()})  # type: ignore[index]
+
+
+def score_test(run: Run) -> dict[str, float]:
+    """The scores of the test split with the weights of the best epoch; tasks without a labelled one have none."""
+    tensors, _ = saved.load_folder(run.folder / "best")
+    saved.load_module_state(run.model, tensors, "")
+    predicted, examples = {}, {}
+    for name in run.scored(len(run.job.spec["stages"]) - 1):
+        try:
+            found = run.tasks[name].data.load("test")
+        except DataError as error:
+            run.report("log", message=f"task {name!r} has no test score: {error}")
+            continue
+        if found.labels is None or not len(found):
+            run.report("log", message=f"task {name!r} has no test score: its test split has no labels")
+            continue
+        feed = Feed.open(run.tasks[name], found, run.model.encoder, run.artifacts.cache(), run.device, run.pulse)
+        predicted[name], examples[name] = predictions(run.model, name, feed, run.pulse), found
+    if predicted:
+        run.store("test", predicted, examples)
+    return score_tasks(run, predicted, {name: each.labels for name, each in examples.items()})
