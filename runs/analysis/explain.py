@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
 from taskloom.registry.results.locks import holder
+from taskloom.runs.analysis.cell_states import SHORT
 from taskloom.runs.driver.wording import format_reason
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.identity import digest, facts
@@ -25,7 +26,6 @@ STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
 FIELDS = ("spec", "weights", "data", "plugin", "trainer")
 #: What a difference shows where one side has nothing at all.
 ABSENT = "nothing"
-SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 
 @dataclass(frozen=True)
@@ -117,31 +117,32 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
     """Every row and seed of a grid as it would be run today, then the rows that it excludes."""
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
     history = ledger.history_of(plan.grid.name) if ledger is not None else {}
-    running = _running(ledger) if ledger is not None else {}
     ran = [record for record in reversed(known.values()) if record.status != "planned"]
     same_spec = {digest(one.facts.get("spec")): one for one in reversed(ran) if one.status == "finished"}
     fields = {record.id: _comparable(record.facts) for record in ran}
     found = []
     for cell in plan.chosen:
         place: dict[str, Any] = {"cell": cell.id, "label": cell.label, "seed": cell.seed}
-        if cell.id in running or cell.status != "new":
-            found.append(Explanation(*_state(known[cell.id], running), **place))
-            continue
+        if ledger is not None and cell.id in known:
+            state, why = _state(known[cell.id], ledger)
+            if state == "running" or cell.status != "new":
+                found.append(Explanation(state, why, **place))
+                continue
         before = [known[id] for id in history.get((cell.label, cell.seed), ()) if id != cell.id and id in known]
         results = [record for record in before if record.status == "finished"]
         # Another grid, or this one under another name, may have a result of the same spec and seed.
-        against = results[-1] if results else same_spec.get(digest(cell.facts["spec"]))
-        state = "stale" if against else "new"
-        if against is None and ran:
+        if against := results[-1] if results else same_spec.get(digest(cell.facts["spec"])):
+            state, why = "stale", f"its earlier result is that of cell {against.id[:SHORT]}; it is run again because:"
+        elif ran:
             wanted = _comparable(cell.facts)
             against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields[record.id]}))
-        if against is None:
+            state, why = (
+                "new",
+                f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
+            )
+        else:
             found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
             continue
-        why = {
-            "stale": f"its earlier result is that of cell {against.id[:SHORT]}; it is run again because:",
-            "new": f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
-        }[state]
         changes = differences(against.facts, cell.facts)
         found.append(Explanation(state, why, **place, against=against.id, differences=changes))
     for label, number in plan.excluded:
@@ -155,16 +156,11 @@ def _comparable(facts: Mapping[str, Any]) -> frozenset[tuple[tuple[str, str], st
     return frozenset((key, json.dumps(value, sort_keys=True)) for key, value in _fields(facts).items())
 
 
-def _running(ledger: "Ledger") -> dict[str, str]:
-    """The cells that a driver has, each with whose it is."""
-    pids = {cell.id: holder(ledger.folder, cell.id) for cell in ledger.cells() if cell.status != "finished"}
-    return {cell: f"process {pid} runs it now" for cell, pid in pids.items() if pid is not None}
-
-
-def _state(record: "CellRecord", running: Mapping[str, str]) -> tuple[str, str]:
+def _state(record: "CellRecord", ledger: "Ledger") -> tuple[str, str]:
     """The state of a cell whose identity is still what it was, and why."""
-    if record.id in running:
-        return "running", running[record.id]
+    driver = None if record.status == "finished" else holder(ledger.folder, record.id)
+    if driver is not None:
+        return "running", f"process {driver} runs it now"
     whys = {
         "finished": f"finished {record.finished}; spec, data and plugins are the same, so it is not run again",
         "planned": "it was planned and never run",
@@ -190,7 +186,7 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     if now != record.id:
         why, found = f"the same specification is now cell {now[:SHORT]}, because:", differences(record.facts, today)
         return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)
-    state, why = _state(record, _running(ledger))
+    state, why = _state(record, ledger)
     if state != "running" and rows and all(row.now not in (None, record.id) for row, _ in rows):
         why = "spec, data and plugins are the same, but no row is this cell any more; its result is kept"
         row, found = rows[-1]

@@ -22,7 +22,7 @@ try:
     from taskloom.registry.results.errors import HeldUpError
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
-    from taskloom.runs.cli.common import ARGUMENTS, how_to_continue, take_stdout
+    from taskloom.runs.cli.common import how_to_continue, take_stdout
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
@@ -55,16 +55,11 @@ class Commands(click.Group):
 
         @wraps(command)
         def begin(*arguments: Any, **options: Any) -> Any:
-            prepare = click.get_current_context().obj
-            if prepare is not None:
+            if prepare := click.get_current_context().obj:
                 prepare()
             return command(*arguments, **options)
 
         cmd.callback = begin
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -11,7 +11,8 @@ import click
 from taskloom.core.errors import RegistryError, RequestError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, CellRecord, PastRow
-from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.runs.analysis.cell_states import SHORT
+from taskloom.runs.cli.common import NO_CELL, checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import json_option, plan_options, registry_option
 from taskloom.runs.show.visible import one_line
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from taskloom.runs.analysis.explain import Difference, Explanation
     from taskloom.runs.grid.grid import Grid
 
-SHORT = 12  # characters of an identity that are shown
 SHOWN = 8  # differences of one row that are shown
 
 
@@ -84,8 +84,7 @@ def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | 
             return Grid(source, Path(source), GridSpec.model_validate(raw), raw)
         if row is None and ledger.has_cell(source):
             return ledger.cell(source)
-        why = "and no cell's identity begins with it (`taskloom cells` lists them)"
-        raise RegistryError(f"{error}; {why}") from None
+        raise RegistryError(f"{error}; {NO_CELL}") from None
 
 
 def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -> None:

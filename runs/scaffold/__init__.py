@@ -6,16 +6,78 @@ what differs (:class:`string.Template`).
 
 import re
 import tempfile
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from string import Template
 
 from taskloom.core.errors import TaskloomError
 from taskloom.runs.scaffold.kinds import KINDS
-from taskloom.runs.scaffold.names import Names, read_name, refuse_taken
 
+PREFIX = "taskloom-"
+_FORM = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The forms of a plugin's name: what users type, the class, the module, the distribution, a variable."""
+
+    name: str
+
+    @property
+    def cls(self) -> str:
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+    @property
+    def module(self) -> str:
+        return f"taskloom_{self.name}"
+
+    @property
+    def distribution(self) -> str:
+        return PREFIX + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return f"TASKLOOM_{self.name.upper()}_FILE"
+
+
+def read_name(given: str) -> Names:
+    """The names of a plugin from what a user calls it, with or without the prefix.
+
+    >>> names = read_name("taskloom-hard-focal")
+    >>> names.name, names.cls, names.module, names.distribution
+    ('hard_focal', 'HardFocal', 'taskloom_hard_focal', 'taskloom-hard-focal')
+    """
+    plain = given.removeprefix(PREFIX).removeprefix("taskloom_")
+    if not _FORM.fullmatch(plain):
+        near = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_0123456789")
+        hint = f" Did you mean {near!r}?" if _FORM.fullmatch(near) else ""
+        raise TaskloomError(
+            "a plugin's name should be lower-case letters, digits and hyphens or underscores, a letter first, such as "
+            f"'focal'. Found {given!r}.{hint}"
+        )
+    return Names(plain.replace("-", "_"))
+
+
+def refuse_taken(kind: str, names: Names) -> None:
+    """``TaskloomError`` if something installed already has the name; trackers have none."""
+    from taskloom.registry.installed.manager import COMPONENTS, GRIDS, installed, normalized, packaged_grids
+
+    for plugin, _ in installed([COMPONENTS, GRIDS])[0]:
+        if normalized(plugin.distribution) == names.distribution:
+            raise TaskloomError(
+                f"{names.distribution} {plugin.version} is installed already; edit that, or choose another name"
+            )
+    if kind == "grid":
+        owners = {grid.name: grid.plugin.distribution for grid in packaged_grids().values()}
+    else:
+        from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
+
+        owners = {entry.name: entry.plugin.distribution for entry in load_catalogue().entries if entry.kind == kind}
+    if names.name in owners:
+        subject = f"a {KINDS[kind].word} {names.name!r}"
+        raise TaskloomError(f"there is {subject} already, of {owners[names.name]}; choose another name")
 
 
 def write_plugin(given: str, kind: str, into: Path) -> tuple[Names, Path]:
@@ -75,6 +137,8 @@ def _run(names: Names, kind: str, grid: str) -> str:
 
 def _words(names: Names, kind: str, grid: str) -> dict[str, str]:
     """What replaces each ``$word`` of the templates."""
+    from importlib.metadata import version
+
     facts = KINDS[kind]
     major, minor = map(int, version("taskloom").split(".")[:2])
     cls = names.cls

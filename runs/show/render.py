@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from taskloom.core.errors import count, unknown
+from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.analysis.tables import Table, TableRow
 from taskloom.runs.driver.wording import format_state
@@ -196,13 +197,18 @@ def _short_list(lines: list[str], grid: str) -> list[str]:
     return lines if more <= 0 else [*lines[:MOST_NOTES], f"— and {more} more: `taskloom cells {grid}` lists them all"]
 
 
+def log_path(registry: Path, cell: str) -> Path:
+    """Where a cell's log file is, if it has one."""
+    return registry / "cells" / cell / LOG
+
+
 def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) -> str:
     """The chosen cells of a grid that failed, with reasons, logs and what to do; "" if none failed."""
     failed = [place for place in grid.cells if place.cell.id in chosen and place.cell.status in ("failed", "oom")]
     if not failed:
         return ""
     ids = list(dict.fromkeys(place.cell.id for place in failed))
-    logs = [path for id in ids if (path := registry / "cells" / id / "log.txt").is_file()]
+    logs = [path for id in ids if (path := log_path(registry, id)).is_file()]
     missing = [(each.label, each.seed, format_state(each.cell.status, each.cell.reason)) for each in failed]
     lines = [
         *_reasons(missing, Counter(place.label for place in grid.cells)),

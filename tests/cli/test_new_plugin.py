@@ -19,9 +19,8 @@ from taskloom.core import GridSpec, TaskloomError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.cli import cli
-from taskloom.runs.scaffold import package_files
+from taskloom.runs.scaffold import Names, package_files, read_name
 from taskloom.runs.scaffold.kinds import KINDS
-from taskloom.runs.scaffold.names import Names, read_name
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,7 @@ from taskloom.plugins.datasets import CS224N
 from taskloom.plugins.heads import BothOrders, Cosine, Embedding, Linear
 from taskloom.plugins.losses import MNR, MSE, CrossEntropy, DynamicMargin
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.scaffold import package_files
-from taskloom.runs.scaffold.names import Names
+from taskloom.runs.scaffold import Names, package_files
 
 TINY = {"layers": 2, "width": 8, "heads": 2, "vocabulary": 50}
 SMALL = {"size": 30, "dev_size": 10, "test_size": 10}

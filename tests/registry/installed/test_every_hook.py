@@ -9,9 +9,8 @@ import pytest
 import taskloom.plugins
 from taskloom.core import hookspecs
 from taskloom.registry.installed.entries import INTERFACES
-from taskloom.runs.scaffold import package_files
+from taskloom.runs.scaffold import Names, package_files
 from taskloom.runs.scaffold.kinds import KINDS
-from taskloom.runs.scaffold.names import Names
 
 HOOKS = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
 TRACKERS = {name for name in HOOKS if name not in ("taskloom_components", "taskloom_grids")}
