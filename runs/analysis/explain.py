@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
@@ -28,41 +27,33 @@ FIELDS = ("spec", "weights", "data", "plugin", "trainer")
 ABSENT = "nothing"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One field: ``field`` is spec, data, weights, plugin or trainer, ``path`` the place; a side may be absent.
-
-    >>> print(Difference("plugin", "taskloom-focal", "1.0", "1.1"))
-    plugin taskloom-focal: 1.0 → 1.1
-    """
-
-    field: str
-    path: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        place = self.path if self.field == "trainer" else f"{self.field} {self.path}"
-        place = f"content of {self.path}" if self.field in ("data", "weights") else place
-        return f"{place}: {self._format(self.old)} → {self._format(self.new)}"
-
-    def _format(self, side: Any) -> str:
-        if self.field in ("data", "weights"):
-            return str(side)[:SHORT]
-        return str(side) if side is ABSENT or self.field == "plugin" else json.dumps(side, ensure_ascii=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON values; what is absent is null, and so is a null."""
-        sides = {key: None if value is ABSENT else value for key, value in (("old", self.old), ("new", self.new))}
-        return {"field": self.field, "path": self.path, **sides, "text": str(self)}
+#: One field that differs: ``field`` (of FIELDS) and ``path``, ``old`` and ``new`` (null where absent), and a ``text``.
+Difference = dict[str, Any]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Where the facts of two cells differ: first the spec, then content, plugins and trainer."""
+    """Where the facts of two cells differ: first the spec, then content, plugins and trainer.
+
+    >>> differences({"plugins": {"taskloom-focal": "1.0"}}, {"plugins": {"taskloom-focal": "1.1"}})[0]["text"]
+    'plugin taskloom-focal: 1.0 → 1.1'
+    """
     before, after = _fields(old), _fields(new)
-    places = sorted({**before, **after}, key=lambda place: FIELDS.index(place[0]))
-    sides = {place: (before.get(place, ABSENT), after.get(place, ABSENT)) for place in places}
-    return [Difference(*place, *both) for place, both in sides.items() if both[0] != both[1]]
+    found = []
+    for field, path in sorted({**before, **after}, key=lambda place: FIELDS.index(place[0])):
+        sides = [fields.get((field, path), ABSENT) for fields in (before, after)]
+        if sides[0] != sides[1]:
+            content = field in ("data", "weights")
+            place = f"content of {path}" if content else path if field == "trainer" else f"{field} {path}"
+            text = f"{place}: {' → '.join(_format(field, side) for side in sides)}"
+            was, now = (None if side is ABSENT else side for side in sides)
+            found.append({"field": field, "path": path, "old": was, "new": now, "text": text})
+    return found
+
+
+def _format(field: str, side: Any) -> str:
+    if field in ("data", "weights"):
+        return str(side)[:SHORT]
+    return str(side) if side is ABSENT or field == "plugin" else json.dumps(side, ensure_ascii=False)
 
 
 def _fields(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
@@ -109,8 +100,7 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values, without ``rows``."""
-        own = {key: value for key, value in vars(self).items() if key != "rows"}
-        return {**own, "differences": [one.as_dict() for one in self.differences]}
+        return {key: value for key, value in vars(self).items() if key != "rows"}
 
 
 def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
@@ -180,8 +170,7 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     try:
         today = _facts_today(record, catalogue)
     except TaskloomError as error:
-        why = "; ".join([f"it cannot be planned today: {error}", *_changed_packages(record)])
-        return Explanation("stale", why, record.id, rows=rows)
+        return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
     now = digest(today)
     if now != record.id:
         why, found = f"the same specification is now cell {now[:SHORT]}, because:", differences(record.facts, today)
@@ -192,18 +181,6 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         row, found = rows[-1]
         return Explanation("stale", why, record.id, against=row.now, differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
-
-
-def _changed_packages(record: "CellRecord") -> Iterator[str]:
-    """What the cell ran with that is not installed now, or in another version."""
-    for name, before in record.facts.get("plugins", {}).items():
-        try:
-            now = version(name)
-        except PackageNotFoundError:
-            yield f"it ran with {name} {before}, which is not installed now"
-        else:
-            if now != before:
-                yield f"it ran with {name} {before}, and {now} is installed now"
 
 
 def _facts_today(record: "CellRecord", catalogue: "Catalogue") -> dict[str, Any]:

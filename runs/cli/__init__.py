@@ -114,15 +114,10 @@ def main() -> None:
     try:
         cli(prog_name="taskloom", obj=take_stdout)
     except SystemExit as end:
-        _leave(end.code)
-        raise
-
-
-def _leave(code: object) -> None:
-    """End at once if a cell of the inline engine cannot be stopped."""
-    if any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
-        # A cell that cannot be stopped is still in torch, which aborts when Python exits around it.
+        if not any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
+            raise
+        # An inline cell that cannot be stopped is still in torch, which aborts when Python exits around it.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(code if isinstance(code, int) else 1)
+        os._exit(end.code if isinstance(end.code, int) else 1)

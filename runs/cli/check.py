@@ -123,7 +123,6 @@ def schema(out: Path | None) -> None:
         return
     try:
         write_text(out, f"{text}\n")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TaskloomError(f"the schema cannot be written to {out}: {reason}") from None
+    except OSError as error:
+        raise TaskloomError(f"the schema cannot be written to {out}: {error.strerror}") from None
     note(f"wrote {out}")

@@ -90,7 +90,7 @@ def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | 
 def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -> None:
     if as_json:
         facts = {key: getattr(record, key) for key in ("status", "started", "finished", "versions")}
-        rows = [{**vars(row), "differences": [one.as_dict() for one in found]} for row, found in explained.rows]
+        rows = [{**vars(row), "differences": found} for row, found in explained.rows]
         say_json({**explained.as_dict(), **facts, "rows": rows, "plugins": record.facts.get("plugins")})
         return
     ran = f" {record.finished or record.started}" if record.started else ""
@@ -125,7 +125,7 @@ def _show_rows(explained: "Sequence[Explanation]") -> None:
 
 
 def _show_differences(differences: "Sequence[Difference]", indent: int = 4) -> None:
-    lines = [one_line(str(difference)) for difference in differences[:SHOWN]]
+    lines = [one_line(difference["text"]) for difference in differences[:SHOWN]]
     if len(differences) > SHOWN:
         lines.append(f"and {len(differences) - SHOWN} more (--json has all)")
     for line in lines:

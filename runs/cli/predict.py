@@ -107,19 +107,14 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
         if row is not None or seed is not None:
             raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
         return grid
-    places = [place for place in grid.cells if row in (None, place.label)]
-    if row is not None and not places:
-        raise RegistryError(unknown("row", row, {place.label for place in grid.cells}, where="rows"))
-    seeds = sorted({place.seed for place in places})
-    places = [place for place in places if seed in (None, place.seed)]
-    if not places:
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    labels = {place.label for place in grid.cells}
+    if row is not None and row not in labels:
+        raise RegistryError(unknown("row", row, labels, where="rows"))
+    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
-        raise RegistryError(
-            f"none of the {len(places)} cells of grid {grid.name!r} that match is finished; `taskloom cells {source}` "
-            "shows why"
-        )
+        which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
+        raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
     best = max(finished, key=_overall)
     score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
     note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")

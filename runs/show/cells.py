@@ -69,7 +69,8 @@ def watch_cells(
         from rich.text import Text
 
         live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
-    states, shown, busy = look(), [], time.monotonic()
+    states, busy = look(), time.monotonic()
+    shown: object = None
     try:
         with live or nullcontext():
             while True:
