@@ -10,7 +10,7 @@ import click
 
 from taskloom.core.errors import RegistryError, RequestError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import OVERRIDES, CellRecord, PastRow
+from taskloom.registry.results.records import OVERRIDES, CellRecord
 from taskloom.runs.analysis.cell_states import SHORT
 from taskloom.runs.cli.common import NO_CELL, checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import json_option, plan_options, registry_option
@@ -65,8 +65,14 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
         raise RegistryError(unknown("row", row, {one.label for one in explained}, where="rows"))
     if as_json:
         say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in chosen]})
-    else:
-        _show_rows(chosen)
+        return
+    for one in chosen:
+        seed = "" if one.seed is None else f", seed {one.seed}"
+        cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
+        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(one.why)}")
+        _show_differences(one.differences)
+    counts = Counter(one.state for one in chosen)
+    say(f"\n{len(chosen)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
 def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | Grid":
@@ -97,31 +103,16 @@ def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -
     device = f" on {record.device}" if record.device else ""
     say(f"cell {record.id}: {record.status}{ran}{device}")
     for row, found in explained.rows:
-        say(f"  {_format_row(row, record.id)}")
+        place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
+        now = f"its row is now cell {row.now[:SHORT]}, because:" if row.now else "the grid has no such row now"
+        is_now = row.now == record.id
+        say(f"  is {place} since {row.first}" if is_now else f"  was {place} until {row.last}; {now}")
         _show_differences(found, indent=6)
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
     say(f"{explained.state}: {explained.why}")
     if explained.against not in {row.now for row, _ in explained.rows}:  # else they are listed with that row
         _show_differences(explained.differences)
-
-
-def _format_row(row: PastRow, cell: str) -> str:
-    place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
-    if row.now == cell:
-        return f"is {place} since {row.first}"
-    now = f"its row is now cell {row.now[:SHORT]}, because:" if row.now else "the grid has no such row now"
-    return f"was {place} until {row.last}; {now}"
-
-
-def _show_rows(explained: "Sequence[Explanation]") -> None:
-    for one in explained:
-        seed = "" if one.seed is None else f", seed {one.seed}"
-        cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
-        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(one.why)}")
-        _show_differences(one.differences)
-    counts = Counter(one.state for one in explained)
-    say(f"\n{len(explained)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
 def _show_differences(differences: "Sequence[Difference]", indent: int = 4) -> None:

@@ -23,15 +23,13 @@ class UserPath(click.Path):
         return Path(os.path.expanduser(value))  # noqa: PTH111 - the other raises
 
 
-registry_option = click.option(
-    "--registry",
-    envvar="TASKLOOM_REGISTRY",
-    type=UserPath(),
-    default=Path("taskloom-runs"),
-    show_default=True,
-    show_envvar=True,
-    metavar="FOLDER",
-    help="Where results are kept.",
+def folder_option(flag: str, help: str, **more: Any) -> Callable[[Command], Command]:
+    """An option that names a folder."""
+    return click.option(flag, type=UserPath(), metavar="FOLDER", show_default=True, show_envvar=True, help=help, **more)
+
+
+registry_option = folder_option(
+    "--registry", "Where results are kept.", envvar="TASKLOOM_REGISTRY", default=Path("taskloom-runs")
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 format_option = click.option(
@@ -80,11 +78,9 @@ def _read_setting(given: str) -> tuple[str, Any]:
 
 
 _plan_options = combined(
-    click.option(
+    folder_option(
         "--data",
-        type=UserPath(),
-        metavar="FOLDER",
-        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
+        "Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
     ),
     click.option(
         "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."

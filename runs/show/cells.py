@@ -77,9 +77,10 @@ def watch_cells(
                 # What has to change before a listing is printed again; seconds always do.
                 found = [(one.cell.id, one.state, one.cell.epochs, one.cell.attempts, one.worker) for one in states]
                 heading = f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
-                if live:
-                    text = Text(f"{heading}\n{_watched(states)}", no_wrap=True, overflow="ellipsis")
-                    live.update(text, refresh=True)
+                if live:  # a terminal cuts what does not fit: the most urgent first, and no column that can be spared
+                    urgent = map(_columns, sorted(states, key=lambda each: STATES.index(each.state)))
+                    rows = listing([[row[name] for name in WATCHED] for row in urgent], WATCHED)
+                    live.update(Text(f"{heading}\n{rows}", no_wrap=True, overflow="ellipsis"), refresh=True)
                 elif found != shown:
                     shown = found
                     say(write(states) if plain else f"{heading}\n{write(states)}\n")
@@ -101,12 +102,6 @@ def watch_cells(
 def is_over(states: Sequence[CellState]) -> bool:
     """Whether no cell runs or waits."""
     return not any(each.state in ("running", "planned") for each in states)
-
-
-def _watched(states: Sequence[CellState]) -> str:
-    """Cells for a terminal, which cuts what does not fit: the most urgent first, and no column that can be spared."""
-    urgent = map(_columns, sorted(states, key=lambda each: STATES.index(each.state)))
-    return listing([[row[name] for name in WATCHED] for row in urgent], WATCHED)
 
 
 def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
