@@ -22,7 +22,7 @@ try:
     from taskloom.registry.results.errors import HeldUpError
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
-    from taskloom.runs.cli.common import ARGUMENTS, how_to_continue, take_stdout
+    from taskloom.runs.cli.common import how_to_continue, take_stdout
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
@@ -55,16 +55,11 @@ class Commands(click.Group):
 
         @wraps(command)
         def begin(*arguments: Any, **options: Any) -> Any:
-            prepare = click.get_current_context().obj
-            if prepare is not None:
+            if prepare := click.get_current_context().obj:
                 prepare()
             return command(*arguments, **options)
 
         cmd.callback = begin
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -119,15 +114,10 @@ def main() -> None:
     try:
         cli(prog_name="taskloom", obj=take_stdout)
     except SystemExit as end:
-        _leave(end.code)
-        raise
-
-
-def _leave(code: object) -> None:
-    """End at once if a cell of the inline engine cannot be stopped."""
-    if any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
-        # A cell that cannot be stopped is still in torch, which aborts when Python exits around it.
+        if not any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
+            raise
+        # An inline cell that cannot be stopped is still in torch, which aborts when Python exits around it.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(code if isinstance(code, int) else 1)
+        os._exit(end.code if isinstance(end.code, int) else 1)

@@ -19,7 +19,7 @@ from taskloom.runs.show.visible import visible
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
-ARGUMENTS = "taskloom arguments"  # where click's context has them as they were given
+NO_CELL = "and no cell's identity begins with it (`taskloom cells` lists them)"
 _answers: TextIO | None = None  # what was stdout before it was taken
 
 
@@ -76,8 +76,7 @@ def on_terminal() -> bool:
 
 def how_to_continue() -> str:
     """What to do after a run that was cut short."""
-    command = shlex.join(["taskloom", *click.get_current_context().meta[ARGUMENTS]])
-    return f"Run the same command again to continue:\n  {command}"
+    return f"Run the same command again to continue:\n  {shlex.join(['taskloom', *sys.argv[1:]])}"
 
 
 # What is installed, and what was run
@@ -140,4 +139,4 @@ def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
     except RegistryError as error:
         if ledger.has_cell(source):
             return ledger.cell(source)
-        raise RegistryError(f"{error}, and no cell's identity begins with it (`taskloom cells` lists them)") from None
+        raise RegistryError(f"{error}, {NO_CELL}") from None

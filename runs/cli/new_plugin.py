@@ -6,6 +6,7 @@ import click
 
 from taskloom.runs.cli.common import say
 from taskloom.runs.cli.options import UserPath
+from taskloom.runs.scaffold import next_steps, write_plugin
 from taskloom.runs.scaffold.kinds import KINDS
 
 
@@ -32,10 +33,8 @@ def new_plugin(name: str, kind: str, into: Path) -> None:
       taskloom new-plugin focal --kind loss
       taskloom new-plugin taskloom-reviews --kind data --into ~/plugins
     """
-    from taskloom.runs.scaffold import next_steps, write_plugin
-
-    names, folder = write_plugin(name, kind, into)
-    say(f"{folder} holds the {KINDS[kind].word} {names.name!r}, complete and tested. Next:\n")
-    for step in next_steps(names, kind, folder):
+    plugin, folder = write_plugin(name, kind, into)
+    say(f"{folder} holds the {KINDS[kind].word} {plugin!r}, complete and tested. Next:\n")
+    for step in next_steps(plugin, kind, folder):
         say(f"  {step}")
-    say(f"\nThen make {folder / names.module / '__init__.py'} yours.")
+    say(f"\nThen make {folder / f'taskloom_{plugin}' / '__init__.py'} yours.")

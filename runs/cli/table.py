@@ -1,7 +1,6 @@
 """``taskloom table``."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -65,16 +64,8 @@ def unrun_grid(source: str) -> GridRecord:
     expansion = expand(grid, allow_large=True)
     if expansion.problems:
         raise RequestError(str(grid.path), expansion.problems)
-    unknown: dict[str, Any] = dict.fromkeys(
-        ("reason", "started", "finished", "seconds", "peak_memory", "device", "best_epoch")
-    )
     cells = [
-        GridCell(
-            variant.label,
-            seed,
-            variant.reported,
-            CellRecord(id="", spec=variant.spec, status="planned", attempts=0, created="", versions={}, **unknown),
-        )
+        GridCell(variant.label, seed, variant.reported, CellRecord("", variant.spec, "planned"))
         for variant in expansion.variants
         for seed in grid.spec.seeds
     ]

@@ -23,7 +23,6 @@ SECTIONS = {
     "Errors": ["errors"],
     "Specifications": ["specs"],
 }
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SHOWN = ("__init__", "__call__")  # though they begin with an underscore
 
 
@@ -83,13 +82,11 @@ def _outlines(body: list[ast.stmt], lines: list[str]) -> Iterator[tuple[str, str
         while lines[first - 1].strip().startswith("#:"):
             first -= 1
         last = node.end_lineno or node.lineno
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
             end = node.body[0].end_lineno if ast.get_docstring(node) else node.body[0].lineno - 1
-            shown = [text for name, text in _outlines(node.body, lines) if name[0] != "_" or name in _SHOWN]
+            inner = _outlines(node.body, lines) if isinstance(node, ast.ClassDef) else ()
+            shown = [text for name, text in inner if name[0] != "_" or name in _SHOWN]
             yield node.name, "\n\n".join(["\n".join(lines[first:end]), *shown])
-        elif isinstance(node, _FUNCTIONS):
-            end = node.body[0].end_lineno if ast.get_docstring(node) else node.body[0].lineno - 1
-            yield node.name, "\n".join(lines[first:end])
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             below = body[place + 1] if place + 1 < len(body) else None

@@ -283,5 +283,3 @@ def test_a_table_from_a_ledger_that_never_saw_torch(tmp_path: Path) -> None:
         table = table_of(ledger.grid("grid"))
     for form in FORMATS:
         assert "0.75" in render(table, form)
-    with pytest.raises(ValueError, match="no format 'markdwon'"):
-        render(table, "markdwon")

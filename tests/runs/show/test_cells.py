@@ -258,10 +258,10 @@ def test_one_cell_is_what_it_is_among_all(registry: Path) -> None:
         loose = [cell for cell in ledger.cells() if cell.id == "a1planned"]  # which the grid left behind
         everything = states_of(ledger, ledger.grids(), loose)
         for name in NAMES:
-            alone = states_of_cell(ledger, name)
+            alone = states_of_cell(ledger, ledger.cell(name))
             assert timeless(alone) == timeless([state for state in everything if state.cell.id == name])
-        assert [state.grid for state in states_of_cell(ledger, "g1done")] == ["b1", "mine"]
-        assert [state.grid for state in states_of_cell(ledger, "a1planned")] == [""]
+        assert [state.grid for state in states_of_cell(ledger, ledger.cell("g1done"))] == ["b1", "mine"]
+        assert [state.grid for state in states_of_cell(ledger, ledger.cell("a1planned"))] == [""]
 
 
 def test_showing_one_cell_reads_no_other(registry: Path, cells: Invoke) -> None:
