@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,7 +28,7 @@ _NAME = "letters, digits, '_' and '-', starting with a letter or digit"
 _TASK_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _GRID_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 #: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
-RESERVED = ("overall", "seconds", "memory", "last")
+RESERVED = ("overall", "seconds", "memory", "examples", "backwards", "combiner", "last")
 Items = TypeVar("Items", bound=tuple[Any, ...])
 
 
@@ -220,6 +221,32 @@ class CellSpec(BaseModel):
     """What a reader of this row should know: a choice that was made, a slip in the source."""
 
 
+class ClaimSpec(BaseModel):
+    """A statement about two rows, written down at best before they are run; ``taskloom claims`` answers it."""
+
+    model_config = _STRICT
+    says: str = ""
+    """The claim in words."""
+    better: str | None = None
+    """The row that is claimed to be better …"""
+    equal: str | None = None
+    """… or that is claimed to be as good …"""
+    than: str = Field(validation_alias=AliasChoices("than", "to"))
+    """… as this row."""
+    on: str = "overall"
+    """The column: a task, or overall."""
+    within: Number | None = Field(None, gt=0)
+    """The difference up to which rows are equal; needed by a claim that they are."""
+
+    @model_validator(mode="after")
+    def _states_one_thing(self) -> "ClaimSpec":
+        if (self.better is None) == (self.equal is None):
+            raise ValueError('a claim should name one row, under "better" or under "equal"')
+        if self.equal is not None and self.within is None:
+            raise ValueError('a claim that rows are equal should say up to which difference, under "within"')
+        return self
+
+
 class TableSpec(BaseModel):
     """How the grid's table looks."""
 
@@ -265,6 +292,10 @@ class GridSpec(BaseModel):
     """Each cell is run once with every seed."""
     baseline: str | None = None
     """The label of the cell that the others are compared with."""
+    margin: Number | None = Field(None, gt=0)
+    """The difference up to which rows count as equal; without one no row is called equal."""
+    claims: tuple[ClaimSpec, ...] = ()
+    """Hypotheses about rows."""
     table: TableSpec = TableSpec()
     """How the table looks."""
 

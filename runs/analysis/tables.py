@@ -92,9 +92,9 @@ class TableRow:
         return abs(self.reported["overall"] - self.derived) <= self.slack + 1e-9  # the parts are binary fractions
 
     def difference(self, column: str) -> float | None:
-        """Our mean less the reported figure. Ours is a dev score: a figure of another split is not compared with it."""
+        """Our mean less the reported figure; both are of the row's split."""
         ours = self.figures[column].mean
-        if ours is None or column not in self.reported or self.split != "dev":
+        if ours is None or column not in self.reported:
             return None
         return ours - self.reported[column]
 
@@ -247,7 +247,7 @@ def _default_columns(grid: GridRecord) -> Iterable[str]:
         scored = any(task in cell.scores for cell in concerned)
         if scored or not any(cell.status == "finished" for cell in concerned):
             yield task  # a pretraining task without dev labels never gets a score and needs no column
-    yield "overall"
+    yield from (OVERALL, "seconds")
 
 
 def _rows(results: Results, columns: Sequence[str]) -> list[TableRow]:

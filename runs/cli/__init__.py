@@ -24,6 +24,7 @@ try:
     from taskloom.runs.cli.check import plan, schema, validate
     from taskloom.runs.cli.common import how_to_continue, take_stdout
     from taskloom.runs.cli.explain import explain
+    from taskloom.runs.cli.findings import claims, effects, seeds
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
     from taskloom.runs.cli.plugins import plugins
@@ -99,7 +100,22 @@ def cli() -> None:
     """
 
 
-for _command in (run, plan, table, cells, explain, predict, grids, plugins, validate, schema, new_plugin):
+for _command in (
+    run,
+    plan,
+    table,
+    claims,
+    effects,
+    seeds,
+    cells,
+    explain,
+    predict,
+    grids,
+    plugins,
+    validate,
+    schema,
+    new_plugin,
+):
     cli.add_command(_command)
 
 

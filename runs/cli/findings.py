@@ -12,17 +12,8 @@ from taskloom.runs.analysis.effects import effects_of
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.cli.common import recorded_grid, say, say_json
 from taskloom.runs.cli.options import json_option, registry_option
-from taskloom.runs.show.findings import (
-    claims_json,
-    effects_json,
-    format_difference,
-    format_p,
-    format_seeds,
-    judged_json,
-    list_claims,
-    list_effects,
-    more_seeds,
-)
+from taskloom.runs.show.differences import format_difference, format_p, judged_json
+from taskloom.runs.show.findings import claims_json, effects_json, format_seeds, list_claims, list_effects, more_seeds
 from taskloom.runs.show.render import listing
 
 

@@ -11,6 +11,7 @@ import click
 
 from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, on_terminal, say
 from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
@@ -108,7 +109,8 @@ def run(
                 os._exit(INTERRUPTED)
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
-    say(render(table_of(record), form, terminal=on_terminal()), styled=True)
+        made = table_of(Results(record, ledger.folder), ledger.epochs)
+    say(render(made, form, terminal=on_terminal()), styled=True)
     if failures := failures_summary(record, registry, {cell.id for cell in plan.chosen}):
         note(failures)
     if outcome.halted:

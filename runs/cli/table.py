@@ -1,5 +1,7 @@
 """``taskloom table``."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -7,7 +9,8 @@ import click
 from taskloom.core.errors import RequestError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.tables import table_of
+from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.tables import Wanted, table_of
 from taskloom.runs.cli.common import NotRunError, on_terminal, recorded_grid, say
 from taskloom.runs.cli.options import format_option, registry_option
 from taskloom.runs.show.render import render
@@ -18,7 +21,18 @@ from taskloom.runs.show.render import render
 @registry_option
 @click.option("--reported", is_flag=True, help="Published figures beside ours, with the difference.")
 @format_option
-def table(grid: str, registry: Path, reported: bool, form: str) -> None:
+@click.option(
+    "--columns",
+    callback=lambda context, option, given: tuple(filter(None, map(str.strip, given.split(",")))),
+    default="",
+    metavar="LIST",
+    help="Only these: tasks, overall, seconds, memory, examples, backwards; separated by commas.",
+)
+@click.option("--sort", default="", metavar="COLUMN", help="The best row of a column first.")
+@click.option("--group-by", default="", metavar="AXIS", help="A row per value of an axis: the mean over its rows.")
+def table(
+    grid: str, registry: Path, reported: bool, form: str, columns: tuple[str, ...], sort: str, group_by: str
+) -> None:
     """Print the comparison table of GRID as far as it was run.
 
     GRID is the name of a grid in the registry or the path of its JSON file. Each row is the mean over its
@@ -37,22 +51,23 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
     """
-    made = table_of(_record(grid, registry, reported))
-    say(render(made, form, terminal=on_terminal(), reported=reported), styled=True)
-
-
-def _record(source: str, registry: Path, reported: bool) -> GridRecord:
-    """The grid as it was last run; for its published figures the grid's file is enough."""
-    ledger = Ledger.find(registry) if reported else Ledger.open(registry, create=False)
-    if ledger is None:
-        return unrun_grid(source)
-    with ledger:
+    wanted = Wanted(columns, sort, group_by)
+    # For published figures the grid's file is enough.
+    with Ledger.find(registry) or nullcontext() if reported else Ledger.open(registry, create=False) as ledger:
         try:
-            return recorded_grid(ledger, source)
+            record = unrun_grid(grid) if ledger is None else recorded_grid(ledger, grid)
         except NotRunError:
             if not reported:
                 raise
-            return unrun_grid(source)
+            record = unrun_grid(grid)
+        made = table_of(Results(record, registry), ledger.epochs if ledger else lambda cell: (), wanted)
+        if ledger is not None and any(row.split == "test" and row.n for row in made.rows):
+            looks = ledger.add_look(record.name)
+            made = replace(made, checks=(*made.checks, *([_LOOKED.format(looks=looks)] if looks > 1 else [])))
+    say(render(made, form, terminal=on_terminal(), reported=reported), styled=True)
+
+
+_LOOKED = "The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
 
 
 def unrun_grid(source: str) -> GridRecord:

@@ -159,4 +159,16 @@ def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem
         problems.append(Problem("cells", f"a label should not be blank. Found {label!r}."))
     if spec.baseline is not None and spec.baseline not in labels:
         problems.append(Problem("baseline", unknown("row", spec.baseline, labels, where="rows")))
-    return problems
+    return [*problems, *_claim_problems(variants, spec)]
+
+
+def _claim_problems(variants: Sequence[Variant], spec: GridSpec) -> Iterator[Problem]:
+    labels = [variant.label for variant in variants]
+    columns = ["overall", *dict.fromkeys(task for variant in variants for task in variant.spec.get("tasks", {}))]
+    for place, claim in enumerate(spec.claims):
+        for key in ("better", "equal", "than"):
+            row = getattr(claim, key)
+            if row is not None and row not in labels:
+                yield Problem(f"claims.{place}.{key}", unknown("row", row, labels, where="rows"))
+        if claim.on not in columns:
+            yield Problem(f"claims.{place}.on", unknown("column", claim.on, columns, where="columns"))

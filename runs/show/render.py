@@ -1,7 +1,8 @@
 """A table as text: plain, github, latex, html, csv or json.
 
-The best mean of a column is bold where the format has bold; in plain text it is bold on a terminal and marked with
-``*`` anywhere else. Means that look the same are all marked. The text formats end with the reasons for every hole.
+A mean that is better than the next of its column by the test is bold where the format has bold; in plain text it is
+bold on a terminal and marked with ``*`` anywhere else. The text formats end with what a reader should know: how
+differences were judged, what was found by computing, the reasons for every hole.
 Published figures are shown on request, beside ours and with the difference; ``†`` marks an overall score that does not
 follow from its parts.
 """
@@ -21,8 +22,10 @@ from tabulate import tabulate
 from taskloom.core.errors import count
 from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
-from taskloom.runs.analysis.tables import Table, TableRow
+from taskloom.runs.analysis.checks import named
+from taskloom.runs.analysis.tables import COSTS, Table, TableRow
 from taskloom.runs.driver.wording import format_state
+from taskloom.runs.show.differences import format_difference, format_p, judged_json
 from taskloom.runs.show.visible import one_line, visible
 
 FORMATS = ("plain", "github", "latex", "html", "csv", "json")
@@ -68,15 +71,18 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
         return visible(_csv(table, reported))
     form = "terminal" if form == "plain" and terminal else form
     (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
-    best, marked = {column: _shown(table, column, table.best(column)) or None for column in table.columns}, False
-    body = []
+    marked, body = False, []
     for row in table.rows:
         body.append([escape(one_line(row.label))])
         for part, column in parts:
             text = escape(_text(table, row, part, column))
-            if part == "figure" and row.complete and _shown(table, column, row.figures[column].mean) == best[column]:
+            if part == "figure" and table.best.get(column) == row.label:
                 text, marked = bold.format(text), True
             body[-1].append(text)
+    if table.constants and not reported:
+        scores = {each.task: number(each.task, each.score, table.digits) for each in table.constants}
+        shown = [scores.get(column, "") if part == "figure" else "" for part, column in parts]
+        body.append([escape("constant prediction"), *map(escape, shown)])
     text = tabulate(
         body,
         headers=["", *(escape(_title(part, column, begun=table.begun)) for part, column in parts)],
@@ -84,11 +90,13 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
         disable_numparse=True,
         colalign=["left", *["right"] * len(parts)],
     )
+    if form == "latex":
+        text = _booktabs(text)
     missing = [(row.label, missing.seed, missing.why) for row in table.rows for missing in row.missing]
     reasons = _reasons(missing, {row.label: len(row.seeds) for row in table.rows})
     notes = _short_list([f"— {line}" for line in reasons], table.name)
-    notes += ["* best of its column"] if marked and form == "plain" else []
-    notes += _reported_notes(table) if reported else []
+    notes += ["* better than the next of its column"] if marked and form == "plain" else []
+    notes += _reported_notes(table) if reported else [*_difference_notes(table), *table.checks]
     lines = [note_form.format(escape(one_line(note))) for note in notes]
     return "\n".join([text, "", *lines] if lines else [text])
 
@@ -96,8 +104,11 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
 def _parts(table: Table, reported: bool) -> list[tuple[str, str]]:
     """What is shown beside the labels, and of which column: ours, theirs and the difference; before a run theirs."""
     if not reported:
-        delta = [("delta", "overall")] if table.baseline is not None and "overall" in table.columns else []
-        return [("seeds", ""), *(("figure", column) for column in table.columns), *delta]
+        compared = table.differences or (table.baseline is not None and not table.begun)
+        judged = [(part, table.primary) for part in ("delta", "p", "verdict")] if compared else []
+        scores = [("figure", column) for column in table.columns if column not in COSTS]
+        costs = [("figure", column) for column in table.columns if column in COSTS]
+        return [("seeds", ""), *scores, *judged, *costs]
     if not table.begun:
         return [("reported", column) for column in table.columns if column in table.reported]
     parts = [("seeds", "")]
@@ -124,8 +135,14 @@ def _text(table: Table, row: TableRow, part: str, column: str) -> str:
             return _shown(table, column, row.difference(column), sign="+")
         case "delta" if row.label == table.baseline:
             return "baseline"
+        case "p" | "verdict" | "delta" if (row.label, column) not in table.differences:
+            return "—" if part == "delta" else ""
         case "delta":
-            return _shown(table, column, table.delta(row, column), sign="+") or "—"
+            return format_difference(table.differences[row.label, column], table.digits)
+        case "p":
+            return format_p(table.differences[row.label, column].p)
+        case "verdict":
+            return table.differences[row.label, column].verdict
     sd = _shown(table, column, row.figures[column].sd)
     return (_shown(table, column, row.figures[column].mean) or "—") + (sd and f" ± {sd}")
 
@@ -203,6 +220,45 @@ def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) 
     )
 
 
+def _difference_notes(table: Table) -> list[str]:
+    """How the differences of a table were judged, and what was found beside its primary column."""
+    primary = {row: each for (row, column), each in table.differences.items() if column == table.primary}
+    judged = {row: each for row, each in primary.items() if each.interval is not None}
+    notes = [f"{named([row])}: not compared, {each.contrast.why}" for row, each in primary.items() if not each.interval]
+    if not judged:
+        return notes
+    corrected = f", p and intervals corrected for {count(len(judged), 'row')} (Holm)" if len(judged) > 1 else ""
+    notes.append(f"Δ {table.primary}: difference to {table.baseline!r} with its 95 % interval{corrected}.")
+    kinds = {kind: [row for row in judged if judged[row].contrast.variance == kind] for kind in _NOISE}
+    notes += [text.format(rows=named(kinds[kind])) for kind, text in _NOISE.items() if kinds[kind]]
+    others = {key: each for key, each in table.differences.items() if key[1] != table.primary}
+    found = [
+        f"{row!r} is {each.verdict} on {column}: {format_difference(each, table.digits)}, p {format_p(each.p)}"
+        for (row, column), each in others.items()
+        if each.verdict in ("better", "worse")
+    ]
+    if found:
+        notes.append(
+            f"Beside {table.primary}, corrected for all {len(others)} of these: {'; '.join(found[:MOST_NOTES])}."
+        )
+    return notes
+
+
+#: How the seed noise of differences was found, by the kind of variance.
+_NOISE = {
+    "pooled": "Seed noise pooled over the rows: {rows}.",
+    "own": "Noisier than the pool, so judged by their own seeds: {rows}.",
+    "examples": "One seed in common, so this compares these models, not these methods: {rows}.",
+}
+
+
+def _booktabs(text: str) -> str:
+    """LaTeX with the rules of the package booktabs."""
+    for rule in ("top", "mid"):
+        text = text.replace("\\hline", f"\\{rule}rule", 1)
+    return text.replace("\\hline", "\\bottomrule")
+
+
 def _reported_notes(table: Table) -> list[str]:
     """What a reader of published figures should know."""
     notes = []
@@ -215,7 +271,7 @@ def _reported_notes(table: Table) -> list[str]:
             )
     test = [row.label for row in table.rows if row.split != "dev" and row.reported]
     if test:
-        notes.append(f"reported on test and ours on dev, so without a difference: {'; '.join(test)}")
+        notes.append(f"reported on test, and ours too: {'; '.join(test)}")
     return [*notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
 
 
@@ -228,11 +284,11 @@ def as_json(table: Table) -> list[dict[str, Any]]:
     same = ("label", "n", "seeds", "reported", "reported_train", "split", "derived", "follows", "note")
     rows = []
     for row in table.rows:
-        metrics: dict[str, dict[str, float | int | None]] = {}
+        metrics: dict[str, dict[str, Any]] = {}
         for column, figure in row.figures.items():
             metrics[column] = {"mean": figure.mean, "sd": figure.sd, "n": len(figure.values)}
-            if table.baseline is not None:
-                metrics[column]["delta"] = table.delta(row, column)
+            if (judged := table.differences.get((row.label, column))) is not None:
+                metrics[column] |= judged_json(judged)
         rows.append(
             {
                 **{key: getattr(row, key) for key in same},
@@ -252,6 +308,13 @@ def _csv(table: Table, reported: bool) -> str:
         cells: dict[str, Any] = {"label": row.label, "n": row.n, "seeds": len(row.seeds)}
         for column, figure in row.figures.items():
             cells |= {f"{column} mean": figure.mean, f"{column} sd": figure.sd}
+            if table.differences and column not in COSTS:
+                judged = table.differences.get((row.label, column))
+                facts = judged_json(judged) if judged is not None else {}
+                low, high = facts.get("interval") or (None, None)
+                values = (facts.get("delta"), low, high, facts.get("p"), facts.get("verdict"))
+                names = ("delta", "low", "high", "p", "verdict")
+                cells |= {f"{column} {name}": value for name, value in zip(names, values, strict=True)}
             if reported and column in table.reported:
                 cells[f"{column} reported"] = row.reported.get(column)
                 cells[f"{column} difference"] = row.difference(column)
