@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from taskloom.core.data import Metric
 from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
 from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
@@ -17,10 +18,15 @@ OVERALL = "overall"
 
 @dataclass(frozen=True)
 class Results:
-    """A grid's finished cells, by row and seed, and their stored scores."""
+    """A grid's finished cells, by row and seed, and their stored scores.
+
+    With a ``metric`` all scores are computed anew from the stored predictions, of the tasks whose labels it can judge;
+    their overall score is the mean.
+    """
 
     grid: GridRecord
     registry: Path
+    metric: Metric | None = None
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -46,7 +52,16 @@ class Results:
 
     def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
         """A finished cell's scores on the split that its row shows."""
-        return cell.scores if self.split_of(label) == "dev" else cell.test
+        split = self.split_of(label)
+        if self.metric is None:
+            return cell.scores if split == "dev" else cell.test
+        stored = self.stored(cell.id, split)
+        scores = {}
+        for task, facts in stored.tasks.items() if stored else ():
+            if fits(self.metric, facts.classes):
+                expected = self.examples(facts.examples).expected
+                scores[task] = float(self.metric(stored.read(task, "predicted"), expected)) if stored else np.nan
+        return {**scores, OVERALL: float(np.mean(list(scores.values())))} if scores else {}
 
     def row(self, label: str) -> Values:
         """The weights [R] of one row alone: contrasts are sums of them."""
@@ -88,24 +103,29 @@ class Results:
             place = self.rows.index(label), self.seeds.index(seed)
             values[place] = self.final_scores(label, cell).get(column, np.nan)
             if np.isfinite(values[place]):
-                moves[place] = self._moves(cell, column, self.split_of(label))
+                moves[place] = self._moves(label, cell, column)
         return gathered(values, moves)
 
-    def _moves(self, cell: CellRecord, column: str, split: str) -> "Moves":
+    def _moves(self, label: str, cell: CellRecord, column: str) -> "Moves":
         """How far each cluster of examples moves a cell's score, and which examples those are."""
-        stored = self.stored(cell.id, split)
-        scored = cell.scores if split == "dev" else cell.test
-        names = [column] if column != OVERALL else [name for name in scored if name != OVERALL]
+        stored = self.stored(cell.id, self.split_of(label))
+        scored = self.final_scores(label, cell) if column == OVERALL else [column]
+        names = [name for name in scored if name != OVERALL]
         if stored is None or not set(names) <= set(stored.tasks):
             return Moves((), np.zeros(0))
         parts = []
         for name in names:
             facts = stored.tasks[name]
             examples = self.examples(facts.examples)
-            halved = column == OVERALL and cell.spec.get("overall") == "normalised" and facts.correlation
-            weight = (0.5 if halved else 1.0) / len(names) / len(examples.expected)
-            parts.append(weight * np.bincount(examples.cluster, stored.read(name, "influence")))
+            normalised = self.metric is None and cell.spec.get("overall") == "normalised" and facts.correlation
+            weight = (0.5 if normalised and column == OVERALL else 1.0) / len(names) / len(examples.expected)
+            parts.append(weight * np.bincount(examples.cluster, self._influence(stored, name, examples.expected)))
         return Moves(tuple((name, stored.tasks[name].examples) for name in names), np.concatenate(parts))
+
+    def _influence(self, stored: StoredScores, task: str, expected: Values) -> Values:
+        if self.metric is None:
+            return stored.read(task, "influence")
+        return self.metric.influence(stored.read(task, "predicted"), expected)
 
     @cached_property
     def _stored(self) -> dict[tuple[str, str], StoredScores | None]:
@@ -118,6 +138,27 @@ class Results:
     @cached_property
     def _scores(self) -> dict[str, Scores]:
         return {}
+
+
+class ClassScore(Metric):
+    """The F1 score of one class: 2·hits / (predicted as it + expected as it); 0 if neither happens."""
+
+    reads = "classes"
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, predicted: Values, expected: Values) -> float:
+        guessed, real = predicted == self.number, expected == self.number
+        size = guessed.sum() + real.sum()
+        return float(2 * (guessed & real).sum() / size) if size else 0.0
+
+
+def fits(metric: Metric, classes: int) -> bool:
+    """Whether a metric can judge labels of so many classes, 0 for values."""
+    if isinstance(metric, ClassScore) and metric.number >= classes:
+        return False
+    return metric.reads == "either" or (metric.reads == "classes") == bool(classes)
 
 
 @dataclass(frozen=True, eq=False)
