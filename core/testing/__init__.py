@@ -35,8 +35,17 @@ from taskloom.core.testing import (  # noqa: F401 - each brings the laws of its 
     plugins,
     samplers,
 )
-from taskloom.core.testing.law import LAWS, Breach, Law, Target, breaches_of, report, subject_of, untouched_randomness
-from taskloom.core.testing.subjects import RAISED
+from taskloom.core.testing.law import (
+    LAWS,
+    Breach,
+    Law,
+    Target,
+    breaches_of,
+    raise_if_any,
+    subject_of,
+    untouched_randomness,
+)
+from taskloom.core.testing.subjects import RAISED, Subject
 
 __all__ = ["KINDS", "Law", "broken_laws", "check", "laws", "untouched_randomness"]
 
@@ -64,9 +73,7 @@ def check(target: Target, /, **options: Any) -> None:
     set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. A
     component that is required and not given (``loss: Loss``) is replaced by a small one of the kit's.
     """
-    breaches = list(_breaches(target, options))
-    if breaches:
-        raise AssertionError(report(breaches)) from breaches[0].error
+    raise_if_any(_breaches(target, options))
 
 
 def broken_laws(target: Target, /, **options: Any) -> list[str]:
@@ -75,11 +82,10 @@ def broken_laws(target: Target, /, **options: Any) -> list[str]:
 
 
 def _breaches(target: Target, options: dict[str, Any]) -> Iterator[Breach]:
-    if isinstance(target, type) and issubclass(target, Component):
-        found = laws(target.kind) if target.kind in KINDS else LAWS["component"]
-        yield from breaches_of(found, subject_of(target, options))
-    elif isinstance(target, type | str | list | tuple):
-        raise TypeError(f"check takes a component class or a plugin's module. Found {target!r}.")
+    subject = subject_of(target, options)
+    if isinstance(subject, Subject):
+        kind = subject.component.kind
+        yield from breaches_of(laws(kind) if kind in KINDS else LAWS["component"], subject)
     else:
         yield from _of_module(target, options)
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from taskloom.core.data import DataSet, Examples, Split
 from taskloom.core.errors import DataError
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import BrokenLaw, given, require, require_same_in_new_process
-from taskloom.core.testing.subjects import REFUSALS, Subject
+from taskloom.core.testing.law import given, law, require, untouched_randomness
+from taskloom.core.testing.new_process import require_same_in_new_process
+from taskloom.core.testing.subjects import RAISED, Subject
 
 #: Files that are larger than this together, in bytes, are not copied.
 MOST = 2_000_000
@@ -153,7 +153,7 @@ def _learnt(data: DataSet) -> tuple[str, list[str]]:
 def _require_follows(here: tuple[str, list[str]], subject: Subject, options: dict[str, Any]) -> None:
     try:
         there = _learnt(subject.make(**options))
-    except (*REFUSALS, BrokenLaw):
+    except RAISED:
         return  # it does not take them, or keeps watch over its files
     require(here[1] == there[1] or here[0] != there[0], f"the examples are others, but not the {here[0]}")
 

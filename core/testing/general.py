@@ -9,8 +9,7 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from taskloom.core.options import options_of
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import given, require
+from taskloom.core.testing.law import given, law, require, untouched_randomness
 from taskloom.core.testing.subjects import REFUSALS, Subject
 
 

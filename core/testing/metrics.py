@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core.data import Metric
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import given, require
+from taskloom.core.testing.law import given, law, require, untouched_randomness
 from taskloom.core.testing.subjects import REFUSALS, Subject
 
 ROWS = 40

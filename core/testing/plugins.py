@@ -17,8 +17,7 @@ from taskloom.core import hookspecs
 from taskloom.core.component import Component
 from taskloom.core.errors import unknown
 from taskloom.core.specs import GridSpec, RunSpec
-from taskloom.core.testing.law import law
-from taskloom.core.testing.require import given, require
+from taskloom.core.testing.law import given, law, require
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("taskloom_"))
 TRACKER_HOOKS = ("taskloom_run_started", "taskloom_epoch_ended", "taskloom_run_finished", "taskloom_run_failed")

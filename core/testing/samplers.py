@@ -9,13 +9,9 @@ import numpy as np
 
 from taskloom.core.errors import TaskloomError
 from taskloom.core.sampler import Pool, Sampler
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import (
-    given,
-    new_generator,
-    require,
-    require_same_in_new_process,
-)
+from taskloom.core.testing.law import given, law, require, untouched_randomness
+from taskloom.core.testing.new_process import require_same_in_new_process
+from taskloom.core.testing.require import new_generator
 from taskloom.core.testing.subjects import REFUSALS, Subject
 
 #: Data sets of very different sizes, one of them a single row.

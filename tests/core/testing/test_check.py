@@ -148,7 +148,7 @@ def test_what_wraps_a_loss_that_stops_its_gradient_says_so_too() -> None:
 
 @pytest.mark.parametrize("target", ["mse", [SquaredError], int])
 def test_what_is_neither_component_nor_module_is_refused(target: Any) -> None:
-    with pytest.raises(TypeError, match=r"check takes a component class or a plugin's module\. Found"):
+    with pytest.raises(TypeError, match=r"a component class or a plugin's module\. Found"):
         check(target)
 
 
