@@ -59,7 +59,7 @@ def laws(kind: str) -> list[Law]:
     """The laws of a kind, those of every component first. Those of ``tracker``, ``grid`` and ``plugin`` take a module.
 
     >>> [law.name for law in laws("sampler")][-2:]
-    ['a new process gives the same order', 'its state survives saving']
+    ['it gives the same again and in a new process', 'its state survives saving']
     """
     if kind not in KINDS:
         raise ValueError(unknown("kind", kind, KINDS))

@@ -1,7 +1,6 @@
 """Laws of gradient combiners, tried on the optimizer steps of a small model."""
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -13,7 +12,7 @@ from taskloom.core.errors import TrainingError
 from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.learning import NewTrial, Trial, laws_of_learning
-from taskloom.core.testing.require import new_generator, require_finite, require_same
+from taskloom.core.testing.require import new_generator, require_finite, require_same, require_zero_mean
 from taskloom.core.testing.subjects import Subject
 
 _SEEDS = 48
@@ -197,9 +196,7 @@ def _require_same_mean(subject: Subject, order: Sequence[int]) -> None:
             for seed in range(_SEEDS)
         ]
     )  # [seeds, parameters]
-    error = gaps.std(0) / math.sqrt(_SEEDS)
-    excess = (gaps.mean(0).abs() - 5.5 * error).max().item()
-    require(excess <= 1e-4, f"over {_SEEDS} seeds, another order gives another mean update, by {excess:.3g}")
+    require_zero_mean(gaps, "another order gives another update")
 
 
 @law("combiner", cases=_counts)

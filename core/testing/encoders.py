@@ -11,7 +11,7 @@ from taskloom.core.encoder import Encoder
 from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.learning import Trial, laws_of_learning
-from taskloom.core.testing.new_process import require_same_in_new_process
+from taskloom.core.testing.new_process import law_of_repeating
 from taskloom.core.testing.require import new_generator, require_finite, require_gradient, require_same
 from taskloom.core.testing.subjects import REFUSALS, Subject
 from taskloom.core.tokens import Reads, Tokens, arrange
@@ -128,19 +128,6 @@ def a_long_text_is_truncated_at_max_length_only(subject: Subject) -> None:
 
 
 @law("encoder")
-def tokenizing_is_repeatable(subject: Subject) -> None:
-    """It needs no build, and the vocabulary's key stays the same with the ids."""
-    first, second = subject.make(), subject.make()
-    require(first.vocabulary_key() == second.vocabulary_key(), "two of them have different vocabulary keys")
-    together, alone = first.tokenize(TEXTS), [second.tokenize([text])[0] for text in TEXTS]
-    for text, one, other in zip(TEXTS, together, alone, strict=True):
-        with given(f"text {text!r}"):
-            words = f"it has the ids {list(one)[:5]}… among others and {list(other)[:5]}… alone"
-            require(list(one) == list(other), words)
-    require(first.fingerprint() == second.fingerprint(), "two of them have different fingerprints")
-
-
-@law("encoder")
 def the_vocabulary_key_follows_the_ids(subject: Subject) -> None:
     """Where other options give other ids, the key is another one: ids are kept under it."""
     base: Encoder = subject.make()
@@ -158,22 +145,24 @@ def the_vocabulary_key_follows_the_ids(subject: Subject) -> None:
             require(same, f"text {TEXTS[0]!r} and others get other ids, and vocabulary_key() is still {key!r}")
 
 
-@law("encoder")
-def a_new_process_gives_the_same_encoder(subject: Subject) -> None:
-    require_same_in_new_process(ids_and_weights_of, subject)
-
-
-def ids_and_weights_of(subject: Subject) -> list[str]:
-    """The ids of some texts, and a digest of each tensor that a seed gives."""
-    encoder = EncoderTrial(subject).encoder
-    ids = [
-        f"ids {list(map(int, ids))} of {text[:40]!r}" for text, ids in zip(TEXTS, encoder.tokenize(TEXTS), strict=True)
-    ]
+def ids_and_weights_of(encoder: Encoder) -> list[str]:
+    """Keys, the ids of some texts, alone and together and before it is built, and a digest of what a seed builds."""
+    lines = [f"vocabulary_key() {encoder.vocabulary_key()!r}", f"fingerprint() {encoder.fingerprint()!r}"]
+    for text, ids in zip(TEXTS, encoder.tokenize(TEXTS), strict=True):
+        alone = encoder.tokenize([text])[0]
+        words = f"text {text!r} has the ids {list(ids)[:5]}… among others and {list(alone)[:5]}… alone"
+        require(list(ids) == list(alone), words)
+        lines.append(f"ids {list(map(int, ids))} of {text[:40]!r}")
+    encoder.check()
+    encoder.build(generator=new_generator())
     tensors = {name: tensor for name, tensor in encoder.state_dict().items() if isinstance(tensor, Tensor)}
-    return ids + [
+    return lines + [
         f"{name} {sha256(tensor.detach().float().numpy().tobytes()).hexdigest()[:12]}"
         for name, tensor in tensors.items()
     ]
+
+
+law_of_repeating("encoder", ids_and_weights_of)
 
 
 @law("encoder", cases=_trials, at_edges=True)

@@ -2,11 +2,11 @@
 
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from taskloom.core.component import Component
+from taskloom.core.errors import TaskloomError
 from taskloom.core.testing.subjects import RAISED, Subject
 
 #: A component class, or a plugin's module (or anything with hooks as attributes).
@@ -29,6 +30,32 @@ def require(condition: bool, message: str) -> None:
     """An assertion that ``python -O`` keeps."""
     if not condition:
         raise AssertionError(message)
+
+
+def require_equal(found: Sequence[Any], expected: Sequence[Any], message: str) -> None:
+    """Two lists are equal; else say where they differ first."""
+    for place, (one, other) in enumerate(zip_longest(found, expected, fillvalue="nothing")):
+        require(one == other, f"{message}: number {place} is {one}, not {other}")
+
+
+def accepted(
+    subject: Subject,
+    cases: Iterable[tuple[str, Any]],
+    use: Callable[[Any], object],
+    refusals: tuple[type[Exception], ...] = (TaskloomError,),
+) -> Iterator[tuple[str, Any]]:
+    """The cases that a component takes; refusing some breaks no law, nor does refusing all at the edge of an option."""
+    taken, refused = False, []
+    for words, case in cases:
+        with given(words):
+            try:
+                use(case)
+            except refusals as error:
+                refused.append(f"{words} ({error})")
+                continue
+        taken = True
+        yield words, case
+    require(taken or subject.edge, f"it refuses everything: {'; '.join(refused)}")
 
 
 @contextmanager

@@ -28,6 +28,13 @@ def require_same(found: Tensor, expected: Tensor, message: str, *, within: float
     )
 
 
+def require_zero_mean(gaps: Tensor, message: str) -> None:
+    """The mean of gaps, [seeds, values], is zero within five and a half standard errors."""
+    error = gaps.std(0) / len(gaps) ** 0.5
+    excess = (gaps.mean(0).abs() - 5.5 * error).max().item()
+    require(excess <= 1e-5, f"over {len(gaps)} seeds, {message} on average, by {excess:.3g}")
+
+
 def require_finite(value: Tensor, what: str) -> None:
     """No NaN and no infinity."""
     wrong = value.detach()[~value.detach().isfinite()]

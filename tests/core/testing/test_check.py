@@ -100,7 +100,7 @@ def test_a_constructor_that_ends_the_program_breaks_laws_and_ends_nothing() -> N
 
 
 def test_what_refuses_every_input_breaks_laws() -> None:
-    assert "it refuses every kind of labels: labels of 5 classes (not these); " in message_of(RefusesAll)
+    assert "it refuses everything: labels of 5 classes (not these); " in message_of(RefusesAll)
 
 
 def test_a_job_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,5 +8,6 @@ def mutant(sound: type, slip: str, **overrides: Any) -> Any:
     return type("Mutant", (sound,), {"name": "mutant", "__doc__": slip, **overrides})
 
 
-#: What makes a module save an object, which would have to be unpickled.
-PICKLED: dict[str, Any] = {"get_extra_state": lambda self: {1, 2}, "set_extra_state": lambda self, state: None}
+def then(method: Any, change: Any) -> Any:
+    """A method that does something more: what ``change(self, result, *arguments)`` returns, it returns."""
+    return lambda self, *given, **named: change(self, method(self, *given, **named), *given, *named.values())
