@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from taskloom.core import Encoder, Ids, Tokens, WeightsError
 from taskloom.plugins.digests import sha256_of
 from taskloom.plugins.encoders.attention import Layout, take
-from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Pooler, initialise
+from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, initialise, make_pooler
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
@@ -89,7 +89,7 @@ class MinBert(Encoder):
         self.attention_dropout = attention_dropout
         self.pooling = pooling
         self.trainable = trainable
-        self._hashed: HashedWords | None = None
+        self._hashed = HashedWords(vocabulary or UNTRAINED.vocabulary)
 
     def check(self) -> None:
         sizes = self._sizes()
@@ -111,7 +111,7 @@ class MinBert(Encoder):
         sizes = self._sizes()
         self.embeddings = Embeddings(sizes)
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
-        self.pooler = Pooler(sizes) if self.pooling == "pooler" else None
+        self.pooler = make_pooler(sizes) if self.pooling == "pooler" else None
         if self.weights is None:
             initialise(self, generator)
         else:
@@ -169,11 +169,7 @@ class MinBert(Encoder):
         return _fingerprint([weight_file(folder), folder / "config.json", *vocabulary_files(folder)])
 
     def _vocabulary(self) -> WordPieces | HashedWords:
-        if self.weights is not None:
-            return word_pieces(find_folder(self.weights))
-        if self._hashed is None:
-            self._hashed = HashedWords(self._sizes().vocabulary)
-        return self._hashed
+        return self._hashed if self.weights is None else word_pieces(find_folder(self.weights))
 
     def _sizes(self) -> Architecture:
         """The weights' sizes and dropout, or the options' over the untrained ones."""
@@ -184,20 +180,17 @@ class MinBert(Encoder):
             return UNTRAINED.model_copy(update={"feed_forward": 4 * width, **self.given, **chosen})
         folder = find_folder(self.weights)
         config = read_json(folder / "config.json", Config)
-        self._compare(config, folder)
-        return config.model_copy(update=chosen)
-
-    def _compare(self, sizes: Architecture, folder: Path) -> None:
         wrong = [
-            f"{key} {value} (the weights have {getattr(sizes, key)})"
+            f"{key} {value} (the weights have {getattr(config, key)})"
             for key, value in self.given.items()
-            if (value > sizes.max_length if key == "max_length" else value != getattr(sizes, key))
+            if (value > config.max_length if key == "max_length" else value != getattr(config, key))
         ]
         if wrong:
             raise WeightsError(
                 f"{folder}: weights do not fit the architecture that was given: {', '.join(wrong)}; "
                 "leave sizes out to take those of the weights"
             )
+        return config.model_copy(update=chosen)
 
 
 def _fingerprint(paths: Iterable[Path]) -> str:

@@ -6,12 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, new_linear
-from taskloom.plugins.heads.parts import decide_number
+from taskloom.core import Dropout, Prediction, new_linear
+from taskloom.plugins.heads.parts import ScoreHead
 from taskloom.plugins.similarity import cosine_of
 
 
-class CosineSigmoid(Head):
+class CosineSigmoid(ScoreHead):
     """A steep sigmoid of the cosine of two sentence vectors, each projected by the same linear layer.
 
     score = scale · σ(steepness · cos(x, y)) with x = W·dropout(u) + b and y = W·dropout(v) + b, W being d × d; cos as
@@ -53,10 +53,7 @@ class CosineSigmoid(Head):
         self.steepness = steepness
         self.scale = scale
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
-        self.labels = labels
+    def make_layers(self, width: int, generator: torch.Generator) -> None:
         self.front = nn.Sequential(Dropout(self.dropout), new_linear(width, width, generator))
 
     def forward(self, vectors: Tensor) -> Prediction:
@@ -64,5 +61,5 @@ class CosineSigmoid(Head):
         cosine = cosine_of(compared[0], compared[1])  # [B]
         return Prediction(self.scale * (self.steepness * cosine).sigmoid(), compared)
 
-    def decide(self, score: Tensor) -> Tensor:
-        return decide_number(score, score >= self.scale / 2, self.labels)
+    def is_positive(self, score: Tensor) -> Tensor:
+        return score >= self.scale / 2

@@ -1,5 +1,6 @@
 """A layer that all tasks share, in front of any head."""
 
+from collections import OrderedDict
 from typing import Annotated, cast
 
 import torch
@@ -7,18 +8,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, TrainingError, new_linear
-
-
-class CommonLayer(nn.Module):
-    """tanh(W·dropout(x) + b), at the encoder's width."""
-
-    def __init__(self, width: int, dropout: float, generator: torch.Generator) -> None:
-        super().__init__()
-        self.drop = Dropout(dropout)
-        self.linear = new_linear(width, width, generator)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return cast(Tensor, self.linear(self.drop(vectors)).tanh())
 
 
 class SharedLayer(Head):
@@ -60,12 +49,16 @@ class SharedLayer(Head):
     def build(
         self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
-        layer = shared.share(self.name, lambda own: CommonLayer(width, self.dropout, own))
-        self.layer = cast(CommonLayer, layer)
-        if self.layer.drop.p != self.dropout:
+        def make(own: torch.Generator) -> nn.Module:
+            parts = {"drop": Dropout(self.dropout), "linear": new_linear(width, width, own), "tanh": nn.Tanh()}
+            return nn.Sequential(OrderedDict(parts))
+
+        self.layer = shared.share(self.name, make)
+        others = cast(Dropout, self.layer.drop).p
+        if others != self.dropout:
             raise TrainingError(
                 f"head {self.name!r} should have one dropout in all tasks, because they share the layer. "
-                f"Found {self.layer.drop.p:g} and {self.dropout:g}."
+                f"Found {others:g} and {self.dropout:g}."
             )
         self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
 

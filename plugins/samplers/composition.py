@@ -1,6 +1,6 @@
 """How the rows of one pass over a task's data are put into batches."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -9,19 +9,6 @@ from taskloom.core import DataError, Pool, Rows
 
 Composition = Literal["shuffled", "one_positive", "no_duplicates"]
 RunOut = Literal["stop", "repeat"]
-
-
-class Composer(Protocol):
-    """Makes the batches of one pass after another; every pass has the same number of them."""
-
-    @property
-    def batches(self) -> int:
-        """Batches in a pass."""
-        ...
-
-    def compose(self, random: Generator) -> list[Rows]:
-        """The batches of a pass."""
-        ...
 
 
 class Shuffled:
@@ -47,7 +34,7 @@ class OnePositive:
 
     def __init__(self, task: str, pool: Pool, batch_size: int, *, positive_from: float, run_out: RunOut) -> None:
         if pool.labels is None:
-            raise DataError(f"'one_positive' batches need the labels of task {task!r}, which are not known")
+            raise DataError(f"'one_positive' batches need the labels of task {task!r}, which has none")
         positive = pool.labels >= positive_from
         self.positives, self.negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
         self.others = batch_size - 1

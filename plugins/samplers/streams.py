@@ -6,8 +6,11 @@ import numpy as np
 from numpy.random import Generator, Philox
 
 from taskloom.core import Rows, TaskBatch, derive_seed
-from taskloom.plugins.samplers.composition import Composer
+from taskloom.plugins.samplers.composition import OnePositive, Shuffled
+from taskloom.plugins.samplers.no_duplicates import NoDuplicates
 
+#: Makes the batches of one pass after another; every pass has the same number of them.
+Composer = Shuffled | OnePositive | NoDuplicates
 #: Batches whose rows are sorted by length together: more would save little padding and mix rows less.
 WINDOW = 64
 
