@@ -75,9 +75,9 @@ _FIELDS = {
     False: (lexicon.PEOPLE, lexicon.DEEDS, lexicon.THINGS, lexicon.QUALITIES, lexicon.NUMBERS, lexicon.PLACES),
     True: (lexicon.PEOPLE, lexicon.DEALINGS, lexicon.PEOPLE, lexicon.TRAITS, lexicon.NUMBERS, lexicon.PLACES),
 }
-#: How many concepts each slot can take, of things and of persons.
-SIZES = {
-    personal: dict(zip(SLOTS, (len(field) for field in fields), strict=True)) for personal, fields in _FIELDS.items()
+#: The concepts that each slot can take, of things and of persons.
+FIELDS: dict[bool, dict[str, Sequence[Any]]] = {
+    personal: dict(zip(SLOTS, fields, strict=True)) for personal, fields in _FIELDS.items()
 }
 
 
@@ -92,7 +92,7 @@ def split_of(key: object) -> Split:
 def draw_frame(draw: Draw) -> Frame:
     """A meaning with every slot filled; nobody does anything to themselves."""
     personal = draw.chance(0.4)
-    slots: dict[str, Any] = {slot: draw.below(size) for slot, size in SIZES[personal].items()}
+    slots: dict[str, Any] = {slot: draw.below(len(field)) for slot, field in FIELDS[personal].items()}
     if personal:
         slots["number"] = None
         if slots["agent"] == slots["object"]:
@@ -113,8 +113,7 @@ def say(frame: Frame, wording: Wording) -> str:
     'In the yard, an old sofa was fixed by the physician.'
     """
     chosen = dict(zip(SLOTS, wording.synonyms, strict=True))
-    deeds = lexicon.DEALINGS if frame.personal else lexicon.DEEDS
-    past, participle = deeds[frame.action][chosen["action"]]
+    past, participle = FIELDS[frame.personal]["action"][frame.action][chosen["action"]]
     agent = {SOMEONE: "someone", NOBODY: "nobody"}.get(frame.agent) or (
         f"the {lexicon.PEOPLE[frame.agent][chosen['agent']][0]}"
     )
@@ -132,12 +131,11 @@ def say(frame: Frame, wording: Wording) -> str:
 
 def _theme(frame: Frame, chosen: dict[str, int]) -> tuple[str, bool]:
     """The noun phrase of the object, and whether it is plural."""
-    objects = lexicon.PEOPLE if frame.personal else lexicon.THINGS
-    qualities = lexicon.TRAITS if frame.personal else lexicon.QUALITIES
+    fields = FIELDS[frame.personal]
     many = bool(frame.number)
-    noun = objects[frame.object][chosen["object"]][many]
+    noun = fields["object"][frame.object][chosen["object"]][many]
     if frame.quality is not None:
-        noun = f"{qualities[frame.quality][chosen['quality']][0]} {noun}"
+        noun = f"{fields['quality'][frame.quality][chosen['quality']][0]} {noun}"
     if frame.personal:
         return f"the {noun}", False
     return (f"{lexicon.NUMBERS[frame.number]} {noun}" if many and frame.number else with_article(noun)), many

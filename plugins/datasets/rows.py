@@ -5,7 +5,6 @@ import io
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,19 +13,13 @@ from taskloom.core import DataError
 Format = Literal["auto", "csv", "tsv", "jsonl"]
 #: The line at which a row begins, and its values by column, or why it cannot be read.
 Row = tuple[int, Mapping[str, object] | str]
+#: A file's columns and rows.
+Parsed = tuple[tuple[str, ...], list[Row]]
 #: Whether values could be a row of a file with this delimiter.
 IsRow = Callable[[Mapping[str, object], str], bool]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A file's columns and rows."""
-
-    columns: tuple[str, ...]
-    rows: list[Row]
-
-
-def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow, wanted: Collection[str]) -> Rows:
+def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow, wanted: Collection[str]) -> Parsed:
     """Take a file apart; ``is_row`` helps to distinguish a quote that never closes from a text of several lines.
 
     Of JSON lines only the ``wanted`` columns are kept: most of SNLI, for one, is parse trees.
@@ -69,7 +62,7 @@ def _check_separator(path: Path, header: str, delimiter: str, wanted: Collection
             raise DataError(f"{path} seems to be separated by {separator!r}; save it with commas or tabs instead")
 
 
-def _json_rows(text: str, wanted: Collection[str]) -> Rows:
+def _json_rows(text: str, wanted: Collection[str]) -> Parsed:
     rows: list[Row] = []
     columns: dict[str, None] = {}
     for number, line in enumerate(io.StringIO(text, newline="\n"), 1):
@@ -85,10 +78,10 @@ def _json_rows(text: str, wanted: Collection[str]) -> Rows:
             continue
         columns.update(dict.fromkeys(values))
         rows.append((number, {column: values[column] for column in wanted if column in values}))
-    return Rows(tuple(columns), rows)
+    return tuple(columns), rows
 
 
-def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row: IsRow) -> Rows:
+def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row: IsRow) -> Parsed:
     columns: tuple[str, ...] = ()
 
     def is_swallowed(line: str) -> bool:
@@ -120,4 +113,4 @@ def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row:
             f"{path}, line {done + 1}: a quote opens and does not close, or text follows the closing quote; correct "
             'the file, or, if quotes are plain characters in it, read it as data set "table" with "quotes": false'
         ) from None
-    return Rows(columns, rows)
+    return columns, rows

@@ -5,8 +5,8 @@ from typing import Any
 
 from taskloom.plugins.datasets import lexicon
 from taskloom.plugins.datasets.grammar import (
+    FIELDS,
     NOBODY,
-    SIZES,
     SLOTS,
     SOMEONE,
     Draw,
@@ -47,17 +47,12 @@ def agreement(a: Frame, b: Frame) -> float:
 
 def change(frame: Frame, slot: str, draw: Draw) -> Frame:
     """The meaning with another concept in one slot."""
-    size, old = SIZES[frame.personal][slot], getattr(frame, slot)
+    size, old = len(FIELDS[frame.personal][slot]), getattr(frame, slot)
     while True:
         concept: dict[str, Any] = {slot: draw.other(size, old)}
         changed = frame._replace(**concept)
         if not (changed.personal and changed.agent == changed.object):
             return changed
-
-
-def filled(frame: Frame) -> list[str]:
-    """The slots that a meaning fills."""
-    return [slot for slot in SLOTS if getattr(frame, slot) is not None]
 
 
 def in_words(frames: Sequence[Frame], draw: Draw) -> tuple[str, ...]:
@@ -67,15 +62,12 @@ def in_words(frames: Sequence[Frame], draw: Draw) -> tuple[str, ...]:
     for frame in frames[1:]:
         text = texts[0]
         while text == texts[0]:
-            text = say(frame, _reworded(wording, draw))
+            # A word may be exchanged for its synonym, voice and order may change.
+            synonyms = tuple(1 - form if draw.chance(0.4) else form for form in wording.synonyms)
+            other = Wording(wording.passive ^ draw.chance(0.4), wording.fronted ^ draw.chance(0.4), synonyms)
+            text = say(frame, other)
         texts.append(text)
     return tuple(texts)
-
-
-def _reworded(wording: Wording, draw: Draw) -> Wording:
-    """Another wording: a word may be exchanged for its synonym, voice and order may change."""
-    synonyms = tuple(1 - form if draw.chance(0.4) else form for form in wording.synonyms)
-    return Wording(wording.passive ^ draw.chance(0.4), wording.fronted ^ draw.chance(0.4), synonyms)
 
 
 def paraphrase(first: Frame, label: int, draw: Draw) -> list[Frame]:
@@ -95,7 +87,8 @@ def paraphrase(first: Frame, label: int, draw: Draw) -> list[Frame]:
 def similarity(first: Frame, changes: int, draw: Draw) -> list[Frame]:
     """Two meanings that differ in that many slots."""
     second = first
-    for slot in draw.shuffled(filled(first))[:changes]:
+    filled = [slot for slot in SLOTS if getattr(first, slot) is not None]
+    for slot in draw.shuffled(filled)[:changes]:
         second = change(second, slot, draw)
     return [first, second]
 

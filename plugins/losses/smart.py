@@ -171,25 +171,21 @@ def _largest(rows: Tensor) -> Tensor:
 
 
 def divergence_of(one: Tensor, other: Tensor, kind: Divergence) -> Tensor:
-    """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B]."""
+    """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B].
+
+    "kl" is KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q). A single logit s is the two logits (0, s), which makes the
+    sum (σ(s) − σ(t))(s − t).
+
+    >>> divergence_of(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), "kl")  # (σ(1) − σ(0)) · 1
+    tensor([0.2311])
+    """
     one, other = at_least_float32(one), at_least_float32(other)
     if kind == "squared_error":
         return (one - other).square().flatten(1).mean(1) if one.dim() > 1 else (one - other).square()
-    return symmetric_kl(one, other) if one.dim() > 1 else (one.sigmoid() - other.sigmoid()) * (one - other)
-
-
-def symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
-    """KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q) of the distributions of two rows of logits: [B, C] → [B].
-
-    A single logit s is the two logits (0, s), which makes the sum (σ(s) − σ(t))(s − t).
-
-    >>> import torch
-    >>> symmetric_kl(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]))  # (σ(1) − σ(0)) · 1
-    tensor([0.2311])
-    """
+    if one.dim() == 1:
+        return (one.sigmoid() - other.sigmoid()) * (one - other)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
-    distance: Tensor = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-    return distance
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 class MovingAverage(nn.Module):
@@ -219,12 +215,10 @@ class MovingAverage(nn.Module):
                 average.lerp_(present, 1 - self.momentum)
 
     def values(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """What to put in the place of the parameters: averages where they learn, else themselves; no gradients."""
-        values = {}
-        for name, parameter in parameters.items():
-            average = self._buffers.get(_key(name)) if parameter.requires_grad else None
-            values[name] = parameter.detach() if average is None else average.to(parameter)
-        return values
+        """What to put in the place of the parameters that learn."""
+        learning = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        averages = {name: self._buffers.get(_key(name)) for name in learning}
+        return {name: average.to(learning[name]) for name, average in averages.items() if average is not None}
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         for name, tensor in state_dict.items():
