@@ -112,7 +112,6 @@ class SICK(FolderDataSet):
             format="tsv",
             quotes=False,
             strict=self.strict,
-            also=("SemEval_set",),
         )
 
     def read(self, split: Split) -> Examples:

@@ -35,12 +35,10 @@ class Layout:
     strict: bool = False
     #: Whether a row belongs to the split; others are left out. Raises ``UnreadableError`` where that is unclear.
     keep: Callable[[Mapping[str, object]], bool] | None = None
-    also: tuple[str, ...] = ()  # columns that ``keep`` looks at
 
     def columns(self, *, labelled: bool) -> list[str]:
         """The columns that are looked at."""
-        others = (self.label if labelled else None, self.id)
-        return [*self.texts, *filter(None, others), *self.also]
+        return [*self.texts, *filter(None, (self.label if labelled else None, self.id))]
 
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""

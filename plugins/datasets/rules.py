@@ -134,18 +134,13 @@ def sentiment(label: int, draw: Draw) -> str:
 def _content(grade: int, draw: Draw) -> str:
     """One clause, two of the same grade, or two that are at odds."""
     lot = draw.below(10)
-    if lot < 3 and abs(grade) == 1:
-        return _contrast(grade, draw)
+    if lot < 3 and abs(grade) == 1:  # the main clause decides, the other takes its edge off, so the grade is ±1
+        concession = _clause(-grade * (1 + draw.below(2)), draw)
+        main = _clause(grade * (1 + draw.below(2)), draw)
+        return draw.pick([f"{concession}, but {main}", f"although {concession}, {main}"])
     if lot < 5:
         return f"{_clause(grade, draw)} and {_clause(grade, draw)}"
     return _clause(grade, draw)
-
-
-def _contrast(grade: int, draw: Draw) -> str:
-    """Two clauses of opposite sign: the main one decides, the other takes its edge off, so the grade is ±1."""
-    concession = _clause(-grade * (1 + draw.below(2)), draw)
-    main = _clause(grade * (1 + draw.below(2)), draw)
-    return draw.pick([f"{concession}, but {main}", f"although {concession}, {main}"])
 
 
 def _clause(grade: int, draw: Draw) -> str:

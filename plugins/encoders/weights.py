@@ -104,14 +104,12 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
     try:
         held: Any = torch.load(path, map_location=device, weights_only=True)
+        return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
     except Exception:  # bytes that are not an archive make the unpickler fail in many ways
         # torch's own message would advise to load it nevertheless.
         raise WeightsError(
-            f"{path} cannot be read as plain tensors: it is damaged, or holds objects, which could run code when they "
-            "are loaded; save the weights as model.safetensors"
+            f"{path} cannot be read as plain tensors by name: it is damaged, or holds objects, which could run code "
+            "when they are loaded; save the weights as model.safetensors"
         ) from None
-    if not isinstance(held, dict):
-        raise WeightsError(f"{path} should be named tensors. Found {type(held).__name__}.")
-    return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}

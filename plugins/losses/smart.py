@@ -11,7 +11,6 @@ from taskloom.core import Labels, Loss, Prediction, Replay
 from taskloom.plugins.similarity import at_least_float32
 
 Positive = Annotated[float, Field(gt=0)]
-Divergence = Literal["kl", "squared_error"]
 
 
 class Smart(Loss):
@@ -99,19 +98,24 @@ class Smart(Loss):
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         total: Tensor = self.loss(prediction, target)
-        if not self.training:
+        if not self.training or not (self.weight or self.proximal):
             return total
+        assert prediction.replay is not None, "a run's predictions can be replayed"
+        replay = prediction.replay
         if self.weight:
-            replay = _replay_of(prediction)
-            moved = (replay.embedded + self.perturbation(prediction)).to(replay.embedded.dtype)  # [N, d]
+            moved = (replay.embedded + self.perturbation(prediction, replay)).to(replay.embedded.dtype)  # [N, d]
             total = total + self.weight * self._distance(prediction, replay(moved)).mean()
         if self.proximal:
-            total = total + self.proximal * self._distance(prediction, self._averaged(prediction)).mean()
+            # Evaluating a loss is not a training step; all parts of a batch together are one.
+            if torch.is_grad_enabled() and prediction.part == 0:
+                self.average.update(replay.parameters)
+            with torch.no_grad():
+                averaged = replay(parameters=self.average.values(replay.parameters))
+            total = total + self.proximal * self._distance(prediction, averaged).mean()
         return total
 
-    def perturbation(self, prediction: Prediction) -> Tensor:
+    def perturbation(self, prediction: Prediction, replay: Replay) -> Tensor:
         """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
-        replay = _replay_of(prediction)
         start = replay.embedded.detach()
         # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
         fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}
@@ -136,33 +140,15 @@ class Smart(Loss):
         direction = gradient / _largest(gradient).clamp_min(tiny)
         return (delta + self.step * direction).clamp(-self.epsilon, self.epsilon)
 
-    def _averaged(self, prediction: Prediction) -> Prediction:
-        """What the moving average of the model predicts for the same examples."""
-        replay = _replay_of(prediction)
-        parameters = replay.parameters
-        # Evaluating a loss is not a training step; all parts of a batch together are one.
-        if torch.is_grad_enabled() and prediction.part == 0:
-            self.average.update(parameters)
-        with torch.no_grad():
-            return replay(parameters=self.average.values(parameters))
-
     def _distance(self, one: Prediction, other: Prediction, *, detached: bool = False) -> Tensor:
         """The divergence of each example, [B]; ``detached`` holds ``other`` fixed."""
         if self.expects == "vectors":
             outputs = [part.vectors.transpose(0, 1) for part in (one, other)]  # [B, S, d]
         else:
             outputs = [part.score for part in (one, other)]  # [B, C] or [B]
-        kind: Divergence = "squared_error"
-        if self.divergence != "auto":
-            kind = self.divergence
-        elif self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2):
-            kind = "kl"
+        classes = self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2)
+        kind = ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
         return divergence_of(outputs[0], outputs[1].detach() if detached else outputs[1], kind)
-
-
-def _replay_of(prediction: Prediction) -> Replay:
-    assert prediction.replay is not None, "a run's predictions can be replayed"
-    return prediction.replay
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -170,7 +156,7 @@ def _largest(rows: Tensor) -> Tensor:
     return rows.abs().amax(1, keepdim=True)
 
 
-def divergence_of(one: Tensor, other: Tensor, kind: Divergence) -> Tensor:
+def divergence_of(one: Tensor, other: Tensor, kind: str) -> Tensor:
     """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B].
 
     "kl" is KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q). A single logit s is the two logits (0, s), which makes the

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import Field
 
-from taskloom.core import DataError, Group, Pool, Problem, RequestError, Sampler, unknown
+from taskloom.core import DataError, Group, Pool, Problem, Sampler, unknown
 from taskloom.plugins.samplers.composition import Composition, OnePositive, RunOut, Shuffled
 from taskloom.plugins.samplers.no_duplicates import NoDuplicates
 from taskloom.plugins.samplers.streams import Composer, Stream
@@ -85,9 +85,6 @@ class StepwiseSampler(Sampler):
         return [problem for option in options for problem in unknown_tasks(option, getattr(self, option), tasks)]
 
     def prepare(self, pools: Mapping[str, Pool], *, generator: torch.Generator, epochs: int = 1) -> None:
-        found = self.problems(tuple(pools))
-        if found:
-            raise RequestError(f"sampler {self.name!r}", found)
         self._step = 0
         self.seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         self.streams = {task: self._stream(task, pool) for task, pool in pools.items()}
