@@ -106,7 +106,12 @@ def _generate(task: GeneratedTask, split: Split, size: int, seed: int, noise: fl
     ids = tuple(f"{task}-{split}-{row}" for row in range(size))
     if meaning is None:
         return Examples(columns, None, ids)
-    return Examples(columns, np.array(_with_noise(task, meaning, labels[:size], seed, noise)), ids)
+    labels = labels[:size]
+    if noise:  # from a stream of its own: the texts are those of a corpus without noise
+        draw = Draw(seed, "generated", task, "noise")
+        values = [float(value) for value in range(meaning.classes)] or sorted(set(labels))
+        labels = [draw.pick(values) if draw.chance(noise) else label for label in labels]
+    return Examples(columns, np.array(labels), ids)
 
 
 def _draw_example(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[tuple[str, ...], float]:
@@ -130,12 +135,3 @@ def _draw_example(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> t
             frames = entailment(first, draw)
         if all(split_of(frame) == split for frame in frames):
             return in_words(frames, draw), label
-
-
-def _with_noise(task: GeneratedTask, meaning: Labels, labels: list[float], seed: int, noise: float) -> list[float]:
-    """Some labels drawn anew, from a stream of their own: the texts are those of a corpus without noise."""
-    if not noise:
-        return labels
-    draw = Draw(seed, "generated", task, "noise")
-    values = [float(value) for value in range(meaning.classes)] or sorted(set(labels))
-    return [draw.pick(values) if draw.chance(noise) else label for label in labels]

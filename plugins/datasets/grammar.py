@@ -100,10 +100,6 @@ def draw_frame(draw: Draw) -> Frame:
     return Frame(personal, **slots)
 
 
-def draw_wording(draw: Draw) -> Wording:
-    return Wording(draw.chance(0.3), draw.chance(0.3), tuple(draw.below(2) for _ in SLOTS))
-
-
 def say(frame: Frame, wording: Wording) -> str:
     """The sentence of a meaning.
 
@@ -113,11 +109,19 @@ def say(frame: Frame, wording: Wording) -> str:
     'In the yard, an old sofa was fixed by the physician.'
     """
     chosen = dict(zip(SLOTS, wording.synonyms, strict=True))
-    past, participle = FIELDS[frame.personal]["action"][frame.action][chosen["action"]]
+    fields = FIELDS[frame.personal]
+    past, participle = fields["action"][frame.action][chosen["action"]]
     agent = {SOMEONE: "someone", NOBODY: "nobody"}.get(frame.agent) or (
         f"the {lexicon.PEOPLE[frame.agent][chosen['agent']][0]}"
     )
-    theme, many = _theme(frame, chosen)
+    many = bool(frame.number)
+    noun = fields["object"][frame.object][chosen["object"]][many]
+    if frame.quality is not None:
+        noun = f"{fields['quality'][frame.quality][chosen['quality']][0]} {noun}"
+    if frame.number:
+        theme = f"{lexicon.NUMBERS[frame.number]} {noun}"
+    else:
+        theme = f"the {noun}" if frame.personal else with_article(noun)
     if wording.passive and frame.agent != NOBODY:
         by = "" if frame.agent == SOMEONE else f" by {agent}"
         clause = f"{theme} {'were' if many else 'was'} {participle}{by}"
@@ -127,18 +131,6 @@ def say(frame: Frame, wording: Wording) -> str:
         place = f"{lexicon.WHERE[frame.place]} the {lexicon.PLACES[frame.place][chosen['place']][0]}"
         clause = f"{place}, {clause}" if wording.fronted else f"{clause} {place}"
     return sentence(clause)
-
-
-def _theme(frame: Frame, chosen: dict[str, int]) -> tuple[str, bool]:
-    """The noun phrase of the object, and whether it is plural."""
-    fields = FIELDS[frame.personal]
-    many = bool(frame.number)
-    noun = fields["object"][frame.object][chosen["object"]][many]
-    if frame.quality is not None:
-        noun = f"{fields['quality'][frame.quality][chosen['quality']][0]} {noun}"
-    if frame.personal:
-        return f"the {noun}", False
-    return (f"{lexicon.NUMBERS[frame.number]} {noun}" if many and frame.number else with_article(noun)), many
 
 
 def with_article(phrase: str) -> str:

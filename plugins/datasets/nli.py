@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from taskloom.core import DataError, Examples, Labels, Split, unknown
@@ -115,8 +114,13 @@ class SICK(FolderDataSet):
         )
 
     def read(self, split: Split) -> Examples:
-        layout = replace(self.layout, keep=partial(_belongs, PARTS[split]))
-        path = self.path(split)
+        def belongs(values: Mapping[str, object]) -> bool:
+            found = str(values.get("SemEval_set", "")).strip()
+            if found not in PARTS.values():
+                raise UnreadableError(f"SemEval_set: {unknown('split', found[:40], PARTS.values())}")
+            return found == PARTS[split]
+
+        layout, path = replace(self.layout, keep=belongs), self.path(split)
         if self.task != "triples":
             return read_examples(path, layout, needs_labels=split != "test")
         directions = [
@@ -125,13 +129,6 @@ class SICK(FolderDataSet):
         ]
         pairs = [read_examples(path, direction, needs_labels=True) for direction in directions]
         return triples_of(pairs, f"{path}, {PARTS[split]}")
-
-
-def _belongs(part: str, values: Mapping[str, object]) -> bool:
-    found = str(values.get("SemEval_set", "")).strip()
-    if found not in PARTS.values():
-        raise UnreadableError(f"SemEval_set: {unknown('split', found[:40], PARTS.values())}")
-    return found == part
 
 
 def triples_of(pairs: Sequence[Examples], where: str) -> Examples:

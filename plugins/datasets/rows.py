@@ -29,20 +29,15 @@ def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRo
     text = data.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
         raise DataError(f"{path} is empty")
-    if format == "auto":
-        format = _format_of(path, text)
+    if format == "auto" and (path.suffix.lower() in (".jsonl", ".ndjson", ".json") or text.lstrip().startswith("{")):
+        format = "jsonl"
     if format == "jsonl":
         return _json_rows(text, wanted)
-    delimiter = {"csv": ",", "tsv": "\t"}[format]
+    # By the header, not by the file's name: the course's tab-separated files are called .csv.
+    tabs = "\t" in text.lstrip("\r\n").splitlines()[0] if format == "auto" else format == "tsv"
+    delimiter = "\t" if tabs else ","
     csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 KiB that the module allows
     return _delimited_rows(path, text, delimiter, quotes, is_row)
-
-
-def _format_of(path: Path, text: str) -> Format:
-    if path.suffix.lower() in (".jsonl", ".ndjson", ".json") or text.lstrip().startswith("{"):
-        return "jsonl"
-    # By the header, not by the name: the course's tab-separated files are called .csv.
-    return "tsv" if "\t" in text.lstrip("\r\n").splitlines()[0] else "csv"
 
 
 def _json_rows(text: str, wanted: Collection[str]) -> Parsed:

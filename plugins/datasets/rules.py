@@ -12,7 +12,6 @@ from taskloom.plugins.datasets.grammar import (
     Draw,
     Frame,
     Wording,
-    draw_wording,
     say,
     sentence,
     with_article,
@@ -57,7 +56,7 @@ def change(frame: Frame, slot: str, draw: Draw) -> Frame:
 
 def in_words(frames: Sequence[Frame], draw: Draw) -> tuple[str, ...]:
     """A sentence for each meaning; those after the first are reworded from it, and never equal to it."""
-    wording = draw_wording(draw)
+    wording = Wording(draw.chance(0.3), draw.chance(0.3), tuple(draw.below(2) for _ in SLOTS))
     texts = [say(frames[0], wording)]
     for frame in frames[1:]:
         text = texts[0]

@@ -81,7 +81,20 @@ def load_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> dict[str
 
 def _read(path: Path, device: str) -> dict[str, Tensor]:
     """A file's tensors by plain names: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
-    held = _torch_load(path, device) if path.suffix == ".bin" else _safetensors(path)
+    try:
+        if path.suffix == ".bin":
+            loaded: Any = torch.load(path, map_location=device, weights_only=True)
+        else:
+            loaded = load_file(path)  # maps the file into memory: what is not looked at is not read
+        held = {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from None
+    except Exception:  # bytes that are not an archive make the unpickler fail in many ways
+        # torch's own message would advise to load it nevertheless.
+        raise WeightsError(
+            f"{path} cannot be read as plain tensors by name: it is damaged, or holds objects, which could run code "
+            "when they are loaded; save the weights as model.safetensors"
+        ) from None
     anchors = [name for name in held if name.endswith(_ANCHOR)]
     if not anchors:
         raise WeightsError(f"{path}: weights do not fit the architecture: {_ANCHOR} is missing")
@@ -92,24 +105,3 @@ def _read(path: Path, device: str) -> dict[str, Tensor]:
             plain = name[len(prefix) :].replace("LayerNorm.gamma", "LayerNorm.weight")
             named[plain.replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
     return named
-
-
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)  # maps the file into memory: what is not looked at is not read
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} cannot be read: {error}") from None
-
-
-def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
-    try:
-        held: Any = torch.load(path, map_location=device, weights_only=True)
-        return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
-    except Exception:  # bytes that are not an archive make the unpickler fail in many ways
-        # torch's own message would advise to load it nevertheless.
-        raise WeightsError(
-            f"{path} cannot be read as plain tensors by name: it is damaged, or holds objects, which could run code "
-            "when they are loaded; save the weights as model.safetensors"
-        ) from None

@@ -78,16 +78,14 @@ class DynamicMargin(PairLoss):
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         cosine = cosine_of(*prediction.vectors)  # [B]
-        margin = self._margins_of(prediction, cosine) if self.per_sample else self.margins
+        margin = self.margins
+        if self.per_sample:
+            assert prediction.rows is not None, "a run's predictions know their rows"
+            rows = prediction.rows.to(margin.device)
+            margin = margin[rows]
+            if self.training and torch.is_grad_enabled():  # in training steps only: how far apart the pairs are
+                self.current[rows] = 1 - cosine.detach().double()
         return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
-
-    def _margins_of(self, prediction: Prediction, cosine: Tensor) -> Tensor:
-        """The pairs' own margins, [B]; notes how far apart the pairs are, in training steps only."""
-        assert prediction.rows is not None, "a run's predictions know their rows"
-        rows = prediction.rows.to(self.margins.device)
-        if self.training and torch.is_grad_enabled():
-            self.current[rows] = 1 - cosine.detach().double()
-        return self.margins[rows]
 
     def metrics(self) -> dict[str, float]:
         return {"margin": self.margin}
