@@ -36,10 +36,6 @@ class Layout:
     #: Whether a row belongs to the split; others are left out. Raises ``UnreadableError`` where that is unclear.
     keep: Callable[[Mapping[str, object]], bool] | None = None
 
-    def columns(self, *, labelled: bool) -> list[str]:
-        """The columns that are looked at."""
-        return [*self.texts, *filter(None, (self.label if labelled else None, self.id))]
-
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
         if self.label is None or self.label not in values:
@@ -53,13 +49,13 @@ class Layout:
 
 def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
     """Read a file. A file that need not have labels and has none gives examples without."""
-    wanted = layout.columns(labelled=True)
+    wanted = [*layout.texts, *filter(None, (layout.label, layout.id))]
     there, rows = parse(
         path, read_bytes(path), format=layout.format, quotes=layout.quotes, is_row=layout.is_row, wanted=wanted
     )
     given = (_written(values, layout.label) for _, values in rows if not isinstance(values, str))
     labelled = layout.label is not None and (needs_labels or any(given))
-    _check_columns(path, there, rows, layout.columns(labelled=labelled))
+    _check_columns(path, there, rows, [column for column in wanted if labelled or column != layout.label])
     texts, labels, ids = [], [], []
     skipped: list[str] = []
     left_out = 0
@@ -91,7 +87,7 @@ def _read_label(values: Mapping[str, object], layout: Layout) -> float:
     meaning, column = layout.labels, layout.label
     assert meaning is not None
     assert column is not None
-    value, written = _value(values, column), _written(values, column)
+    value, written = values.get(column), _written(values, column)
     if not written:
         raise UnreadableError(f"{column} is empty")
     if layout.names:
@@ -112,19 +108,13 @@ def _read_label(values: Mapping[str, object], layout: Layout) -> float:
 
 
 def _read_text(values: Mapping[str, object], column: str) -> str:
-    value = _value(values, column)
+    value = values.get(column)
     if value is not None and not isinstance(value, str):
         raise UnreadableError(f"{column} is {str(value)[:40]!r}, not a string")
     text = (value or "").strip()
     if not text:
         raise UnreadableError(f"{column} is empty")
     return _utf8(text, column)
-
-
-def _value(values: Mapping[str, object], column: str) -> object:
-    if column not in values:
-        raise UnreadableError(f"{column} is missing")
-    return values[column]
 
 
 def _written(values: Mapping[str, object], column: str | None) -> str:

@@ -4,18 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from taskloom.plugins.datasets import lexicon
-from taskloom.plugins.datasets.grammar import (
-    FIELDS,
-    NOBODY,
-    SLOTS,
-    SOMEONE,
-    Draw,
-    Frame,
-    Wording,
-    say,
-    sentence,
-    with_article,
-)
+from taskloom.plugins.datasets.grammar import FIELDS, NOBODY, SOMEONE, Draw, Frame, Wording, say, sentence, with_article
 
 #: How much of a meaning each slot carries.
 WEIGHTS = {"agent": 1.0, "action": 1.25, "object": 1.25, "quality": 0.5, "number": 0.25, "place": 0.75}
@@ -56,7 +45,7 @@ def change(frame: Frame, slot: str, draw: Draw) -> Frame:
 
 def in_words(frames: Sequence[Frame], draw: Draw) -> tuple[str, ...]:
     """A sentence for each meaning; those after the first are reworded from it, and never equal to it."""
-    wording = Wording(draw.chance(0.3), draw.chance(0.3), tuple(draw.below(2) for _ in SLOTS))
+    wording = Wording(draw.chance(0.3), draw.chance(0.3), tuple(draw.below(2) for _ in WEIGHTS))
     texts = [say(frames[0], wording)]
     for frame in frames[1:]:
         text = texts[0]
@@ -86,7 +75,7 @@ def paraphrase(first: Frame, label: int, draw: Draw) -> list[Frame]:
 def similarity(first: Frame, changes: int, draw: Draw) -> list[Frame]:
     """Two meanings that differ in that many slots."""
     second = first
-    filled = [slot for slot in SLOTS if getattr(first, slot) is not None]
+    filled = [slot for slot in WEIGHTS if getattr(first, slot) is not None]
     for slot in draw.shuffled(filled)[:changes]:
         second = change(second, slot, draw)
     return [first, second]

@@ -1,6 +1,5 @@
 """BERT's parts on packed rows: embeddings, layers and pooler (Devlin et al. 2019)."""
 
-from collections import OrderedDict
 from typing import Annotated
 
 import torch
@@ -8,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 
-from taskloom.core import Dropout, Tokens, init_linear
+from taskloom.core import Dropout, Tokens
 from taskloom.plugins.encoders.attention import Layout, attend, attend_first
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -91,19 +90,3 @@ class Layer(nn.Module):
         if not self.dropout.active:
             return x + change
         return torch.addcmul(x, change, self.dropout.noise(change))
-
-
-def make_pooler(sizes: Architecture) -> nn.Module:
-    """tanh(W · state of [CLS] + b)."""
-    return nn.Sequential(OrderedDict(dense=empty_linear(sizes.width, sizes.width), tanh=nn.Tanh()))
-
-
-def initialise(module: nn.Module, generator: torch.Generator, std: float = 0.02) -> None:
-    """Draw all weights as BERT does: N(0, std²), biases zero, norms one."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            init_linear(part, generator, std)
-        elif isinstance(part, Embeddings):
-            with torch.no_grad():
-                for rows in (part.word, part.position, part.segment):
-                    rows.normal_(0.0, std, generator=generator)

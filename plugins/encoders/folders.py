@@ -25,12 +25,17 @@ def find_folder(name: str) -> Path:
     """The folder of the weights that a user names; an error says what was looked for and what to do."""
     path = os.path.expanduser(name)  # noqa: PTH111 (pathlib raises for some names, os.path for none)
     if os.path.isdir(path):  # noqa: PTH112
-        return _checked(Path(path))
-    if _HUB_ID.fullmatch(name):
-        return _checked(_from_hub(name))
-    if "/" in name or "\\" in name or name.startswith((".", "~")):
+        folder = Path(path)
+    elif _HUB_ID.fullmatch(name):
+        folder = _from_hub(name)
+    elif "/" in name or "\\" in name or name.startswith((".", "~")):
         raise WeightsError(f"no folder {name!r}; weights should be {_WHAT}")
-    return _from_package(name)
+    else:
+        folder = _from_package(name)
+    if not (folder / "config.json").is_file():
+        raise WeightsError(f"{folder} has no config.json; weights should be {_WHAT}")
+    weight_file(folder)
+    return folder
 
 
 def weight_file(folder: Path) -> Path:
@@ -53,13 +58,6 @@ def read_json(path: Path, model: type[M]) -> M:
             for one in error.errors()
         ]
         raise WeightsError(f"{path} does not fit minbert: {'; '.join(wrong)}") from None
-
-
-def _checked(folder: Path) -> Path:
-    if not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} has no config.json; weights should be {_WHAT}")
-    weight_file(folder)
-    return folder
 
 
 def _from_package(name: str) -> Path:

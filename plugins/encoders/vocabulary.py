@@ -48,8 +48,13 @@ class WordPieces:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.size = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-        start = self._special(folder, settings.cls_token or "[CLS]")
-        end = self._special(folder, settings.sep_token or "[SEP]")
+        around = []
+        for token in (settings.cls_token or "[CLS]", settings.sep_token or "[SEP]"):
+            number = self._tokenizer.token_to_id(token)
+            if number is None:
+                raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
+            around.append(number)
+        start, end = around
         self.special_tokens = SpecialTokens(start=(start,), middle=(end,), end=(end,))
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
@@ -58,12 +63,6 @@ class WordPieces:
             encodings = self._tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
             found += (np.array(encoding.ids, np.int32) for encoding in encodings)
         return found
-
-    def _special(self, folder: Path, token: str) -> int:
-        number = self._tokenizer.token_to_id(token)
-        if number is None:
-            raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
-        return int(number)
 
 
 class HashedWords:

@@ -1,13 +1,12 @@
 """A joined pair read in both orders."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Prediction, init_linear, new_linear
-from taskloom.plugins.heads.parts import ScoreHead
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
 
 Activation = Literal["none", "tanh", "relu", "gelu"]
 _MODULES: dict[Activation, type[nn.Module]] = {
@@ -55,7 +54,7 @@ class BothOrders(ScoreHead):
         *,
         difference: bool = False,
         activation: Activation = "none",
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        dropout: DropoutShare = 0.3,
     ) -> None:
         super().__init__()
         self.difference = difference

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from taskloom.core import Prediction
-from taskloom.plugins.heads.parts import ScoreHead, learnable_layers
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, learnable_layers
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -46,10 +46,10 @@ class Cosine(ScoreHead):
     def __init__(
         self,
         *,
-        layers: Annotated[int, Field(ge=0)] = 0,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        layers: NonNegativeInt = 0,
+        dropout: DropoutShare = 0.3,
         relu: bool = False,
-        scale: Annotated[float, Field(gt=0)] = 5.0,
+        scale: PositiveFloat = 5.0,
         threshold: Annotated[float, Field(ge=-1, le=1)] = 0.5,
     ) -> None:
         super().__init__()

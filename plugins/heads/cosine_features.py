@@ -1,13 +1,10 @@
 """A linear layer over two sentence vectors and their cosine."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from taskloom.core import Dropout, Prediction, new_linear
-from taskloom.plugins.heads.parts import ScoreHead
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -37,7 +34,7 @@ class CosineFeatures(ScoreHead):
     gives = "either"
     reads = "pair"
 
-    def __init__(self, *, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3) -> None:
+    def __init__(self, *, dropout: DropoutShare = 0.3) -> None:
         super().__init__()
         self.dropout = dropout
 

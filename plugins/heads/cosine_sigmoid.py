@@ -1,13 +1,11 @@
 """A steep sigmoid of the cosine of two projected sentence vectors."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Prediction, new_linear
-from taskloom.plugins.heads.parts import ScoreHead
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -44,9 +42,9 @@ class CosineSigmoid(ScoreHead):
     def __init__(
         self,
         *,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        steepness: Annotated[float, Field(gt=0)] = 20.0,
-        scale: Annotated[float, Field(gt=0)] = 5.0,
+        dropout: DropoutShare = 0.0,
+        steepness: PositiveFloat = 20.0,
+        scale: PositiveFloat = 5.0,
     ) -> None:
         super().__init__()
         self.dropout = dropout

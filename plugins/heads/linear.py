@@ -1,13 +1,13 @@
 """A linear layer over sentence vectors."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeInt
 from torch import Tensor
 
 from taskloom.core import Prediction, new_linear
-from taskloom.plugins.heads.parts import ScoreHead, learnable_layers
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, learnable_layers
 
 
 class Linear(ScoreHead):
@@ -42,8 +42,8 @@ class Linear(ScoreHead):
         self,
         *,
         reads: Literal["single", "pair", "joint"] = "single",
-        layers: Annotated[int, Field(ge=0)] = 0,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        layers: NonNegativeInt = 0,
+        dropout: DropoutShare = 0.3,
     ) -> None:
         super().__init__()
         self.reads = reads

@@ -1,9 +1,15 @@
 """What heads share: layers in front of the score, and what a score means in the units of the labels."""
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Head, Labels, SharedModules, new_linear
+
+#: How much of a vector is dropped in training.
+DropoutShare = Annotated[float, Field(ge=0, lt=1)]
 
 
 def learnable_layers(width: int, layers: int, dropout: float, generator: torch.Generator) -> nn.Sequential:

@@ -1,13 +1,13 @@
 """A layer that all tasks share, in front of any head."""
 
 from collections import OrderedDict
-from typing import Annotated, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, TrainingError, new_linear
+from taskloom.plugins.heads.parts import DropoutShare
 
 
 class SharedLayer(Head):
@@ -37,7 +37,7 @@ class SharedLayer(Head):
 
     name = "shared_layer"
 
-    def __init__(self, *, head: Head, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0) -> None:
+    def __init__(self, *, head: Head, dropout: DropoutShare = 0.0) -> None:
         super().__init__()
         if isinstance(head, SharedLayer):
             raise ValueError("head 'shared_layer' should not be inside another: a model has one shared layer")
@@ -63,8 +63,7 @@ class SharedLayer(Head):
         self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
 
     def forward(self, vectors: Tensor) -> Prediction:
-        prediction: Prediction = self.head(self.layer(vectors))
-        return prediction
+        return cast(Prediction, self.head(self.layer(vectors)))
 
     def decide(self, score: Tensor) -> Tensor:
         return self.head.decide(score)

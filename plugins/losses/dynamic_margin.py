@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taskloom.core import Labels, Prediction
 from taskloom.plugins.losses.cosine_embedding import cosine_losses
-from taskloom.plugins.losses.pairs import PairLoss
+from taskloom.plugins.losses.families import PairLoss
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -64,11 +64,6 @@ class DynamicMargin(PairLoss):
         for buffer, start in (("margins", margin), ("previous", 0.0), ("current", float("nan"))):
             self.register_buffer(buffer, torch.tensor(start, dtype=torch.float64))
 
-    @property
-    def margin(self) -> float:
-        """The present margin; with a margin for each pair, their mean."""
-        return float(self.margins.mean())
-
     def prepare(self, *, labels: Labels, rows: int) -> None:
         super().prepare(labels=labels, rows=rows)
         if self.per_sample:
@@ -88,7 +83,8 @@ class DynamicMargin(PairLoss):
         return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
 
     def metrics(self) -> dict[str, float]:
-        return {"margin": self.margin}
+        """The present margin; with a margin for each pair, their mean."""
+        return {"margin": float(self.margins.mean())}
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         metric = self.current if self.per_sample else self.current.new_tensor(score)

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from taskloom.core import Labels, Loss, Prediction, Replay
 from taskloom.plugins.similarity import at_least_float32
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 class Smart(Loss):
@@ -60,14 +58,14 @@ class Smart(Loss):
         self,
         *,
         loss: Loss,
-        weight: Annotated[float, Field(ge=0)] = 5.0,
-        step: Positive = 1e-3,
-        epsilon: Positive = 1e-5,
-        noise: Positive = 1e-5,
+        weight: NonNegativeFloat = 5.0,
+        step: PositiveFloat = 1e-3,
+        epsilon: PositiveFloat = 1e-5,
+        noise: PositiveFloat = 1e-5,
         steps: Annotated[int, Field(ge=1)] = 1,
         bound: Literal["normalise", "project"] = "normalise",
         divergence: Literal["auto", "kl", "squared_error"] = "auto",
-        proximal: Annotated[float, Field(ge=0)] = 0.0,
+        proximal: NonNegativeFloat = 0.0,
         momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99,
     ) -> None:
         super().__init__()
@@ -128,17 +126,14 @@ class Smart(Loss):
                 changed = replay((start + delta).to(start.dtype), parameters=fixed)
                 rise = self._distance(changed, prediction, detached=True).sum()
             (gradient,) = torch.autograd.grad(rise, delta)
-            delta = self._bounded(delta.detach(), gradient)
+            if self.bound == "normalise":
+                moved = delta.detach() + self.step * gradient
+                delta = moved / (_largest(moved) + self.epsilon)
+            else:
+                tiny = torch.finfo(gradient.dtype).tiny  # a token that changes nothing has a gradient of zero
+                moved = delta.detach() + self.step * (gradient / _largest(gradient).clamp_min(tiny))
+                delta = moved.clamp(-self.epsilon, self.epsilon)
         return delta
-
-    def _bounded(self, delta: Tensor, gradient: Tensor) -> Tensor:
-        """δ after one step of ascent, [N, d]."""
-        if self.bound == "normalise":
-            delta = delta + self.step * gradient
-            return delta / (_largest(delta) + self.epsilon)
-        tiny = torch.finfo(gradient.dtype).tiny  # a token that changes nothing has a gradient of zero
-        direction = gradient / _largest(gradient).clamp_min(tiny)
-        return (delta + self.step * direction).clamp(-self.epsilon, self.epsilon)
 
     def _distance(self, one: Prediction, other: Prediction, *, detached: bool = False) -> Tensor:
         """The divergence of each example, [B]; ``detached`` holds ``other`` fixed."""

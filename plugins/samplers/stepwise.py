@@ -9,9 +9,8 @@ import torch
 from pydantic import Field
 
 from taskloom.core import DataError, Group, Pool, Problem, Sampler, unknown
-from taskloom.plugins.samplers.composition import Composition, OnePositive, RunOut, Shuffled
+from taskloom.plugins.samplers.composition import Composer, Composition, OnePositive, RunOut, Shuffled, Stream
 from taskloom.plugins.samplers.no_duplicates import NoDuplicates
-from taskloom.plugins.samplers.streams import Composer, Stream
 
 V = TypeVar("V")
 BatchSize = Annotated[int, Field(ge=1)]
