@@ -99,7 +99,7 @@ def test_it_knows_every_aggregator() -> None:
 @pytest.mark.parametrize("law", laws("combiner"), ids=str)
 @pytest.mark.parametrize("name", ["PCGrad", "Random", "GradDrop", "GradVac", "ExcessMTL"])
 def test_conformance(name: str, law: Law) -> None:
-    law(TorchJD, aggregator=name)
+    law(TorchJD, aggregator=name, options={"n_warmup_steps": 4} if name == "ExcessMTL" else {})
 
 
 @pytest.mark.parametrize("name", STATEFUL)
@@ -119,15 +119,6 @@ def test_state_goes_through_a_checkpoint_file(name: str, tmp_path: Path) -> None
         updates.append(step.update)
     assert updates[0].equal(updates[1])
     assert not updates[0].equal(updates[2])
-
-
-def test_a_warm_up_under_way_is_restored() -> None:
-    options = {"aggregator": "ExcessMTL", "options": {"n_warmup_steps": 4}}
-    for law in laws("combiner"):
-        if law.name == "its state survives saving":
-            law(TorchJD, **options)
-            return
-    pytest.fail("the kit has no law of that name")
 
 
 @pytest.mark.parametrize(

@@ -239,10 +239,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off": (lambda f: (f / "model.safetensors").write_bytes(b"\x08\0\0\0"), "model.safetensors cannot be read"),
     "code": (
         lambda f: only_pickled(f, Dropout(0.1)),
-        "cannot be read as plain tensors: .* could run code .*; save the weights as model.safetensors$",
+        "cannot be read as plain tensors by name: .* could run code .*; save the weights as model.safetensors$",
     ),
     "numbered": (lambda f: only_pickled(f, {1: torch.zeros(1)}), "embeddings.word_embeddings.weight is missing"),
-    "no names": (lambda f: only_pickled(f, [torch.zeros(1)]), "should be named tensors. Found list"),
+    "no names": (lambda f: only_pickled(f, [torch.zeros(1)]), "cannot be read as plain tensors by name"),
     "no archive": (
         lambda f: ((f / "model.safetensors").unlink(), (f / "pytorch_model.bin").write_bytes(b"junk")),
         "cannot be read as plain tensors",
