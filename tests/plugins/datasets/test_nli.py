@@ -25,8 +25,6 @@ def snli_lines(pairs: Sequence[Pair]) -> str:
     return "".join(
         json.dumps(
             {
-                "annotator_labels": [label],
-                "captionID": f"c{row}.jpg#0",
                 "gold_label": label,
                 "pairID": f"p{row}",
                 "sentence1": premise,
@@ -176,12 +174,6 @@ def test_sick_classes_and_values(sick_data: Path, sick_rows: list[dict[str, str]
         expected = [float(text) if column == "relatedness_score" else NUMBERS[text.lower()] for text in written]
         assert examples.labels is not None
         assert examples.labels.tolist() == expected
-    counts = collections.Counter(classes.load(split).labels.tolist())  # type: ignore[union-attr]
-    assert [counts[float(n)] for n in range(3)] == {
-        "train": [1274, 2524, 641],
-        "dev": [143, 281, 71],
-        "test": [1404, 2790, 712],
-    }[split]
 
 
 @pytest.mark.parametrize("split", SPLITS)

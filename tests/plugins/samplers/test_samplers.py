@@ -17,7 +17,6 @@ from taskloom.core import DataError, Group, Pool, Sampler
 from taskloom.core.testing import check
 from taskloom.plugins.samplers import Alternating, Mixed, Ordered, RoundRobin, Sequential
 from taskloom.plugins.samplers.composition import OnePositive, Shuffled
-from taskloom.plugins.samplers.mixed import apportion
 from taskloom.plugins.samplers.no_duplicates import NoDuplicates
 from taskloom.plugins.samplers.stepwise import StepwiseSampler
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -265,17 +264,6 @@ def test_the_order_of_a_mixture_is_random() -> None:
     held = {"a": 2, "b": 4, "c": 2}  # without putting back: of 8 places, then of 7
     expected = {(one, two): held[one] * (held[two] - (one == two)) / 56 * 3000 for one in "abc" for two in "abc"}
     assert chisquare([pairs[pair] for pair in expected], list(expected.values())).pvalue > 1e-3
-
-
-@given(total=st.integers(0, 10_000), shares=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8))
-def test_apportioned_numbers_are_the_nearest(total: int, shares: list[float]) -> None:
-    counts = apportion(total, shares)
-    quotas = total * np.array(shares) / sum(shares)
-    assert sum(counts) == total
-    assert np.abs(counts - quotas).max() < 1 + 1e-6
-    assert all(
-        a >= b for a, x in zip(counts, shares, strict=True) for b, y in zip(counts, shares, strict=True) if x > y
-    )
 
 
 # Composition
