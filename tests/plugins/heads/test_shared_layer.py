@@ -66,13 +66,6 @@ def test_shared_layer_reads_and_gives_what_its_head_does(inner: Head) -> None:
     assert (head.reads, head.gives) == (inner.reads, inner.gives)
 
 
-def test_a_task_that_does_not_fit_the_inner_head_is_found_before_training() -> None:
-    task = Task("sst", Generated(task="sentiment"), SharedLayer(head=Cosine()), CrossEntropy(), Accuracy())
-    messages = " ".join(problem.message for problem in task.problems())
-    assert "reads 'pair', which needs 2 texts" in messages
-    assert "needs one logit per class; head 'shared_layer' gives one number" in messages
-
-
 def test_the_layer_is_one_for_all_tasks_and_counts_once() -> None:
     whole = model()
     layers = {name: whole.head(name).layer for name in whole.heads}  # type: ignore[attr-defined]

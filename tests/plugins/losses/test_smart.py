@@ -110,9 +110,6 @@ def written_out(kind: Kind, one: Tensor, other: Tensor) -> Tensor:
     return (p * (p / q).log()).sum(1) + (q * (q / p).log()).sum(1)
 
 
-# Divergence
-
-
 def test_the_divergence_can_be_chosen() -> None:
     case = Case("logit")
     prediction = case.predict()

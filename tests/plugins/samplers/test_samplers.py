@@ -189,11 +189,6 @@ def test_ordered_goes_through_whole_data_sets_in_the_order_given() -> None:
         assert visits[0] != visits[2]  # the second time in another order
 
 
-def test_ordered_follows_the_stage_by_default() -> None:
-    (groups,) = stage(Ordered(), {"b": 9, "a": 3})
-    assert tasks_of(groups) == ["b", "b", "a"]
-
-
 @pytest.mark.parametrize(
     ("iterations", "turns"), [("0.5x", "aaabb"), (2, "aabb"), ("smallest", "aaabbb"), ("largest", "a" * 6 + "b" * 6)]
 )
