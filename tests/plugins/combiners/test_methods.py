@@ -312,7 +312,7 @@ PEERS: list[tuple[GradientCombiner, Any, float]] = [
 
 
 @pytest.mark.parametrize(("combiner", "theirs", "near"), PEERS, ids=lambda value: getattr(value, "name", ""))
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_it_is_torchjds(combiner: GradientCombiner, theirs: Any, near: float, count: int) -> None:
     for seed in range(3):
         jacobian = random_jacobian(count, 20, seed)

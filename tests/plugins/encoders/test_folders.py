@@ -78,7 +78,7 @@ def test_hub_id_without_the_hub_client_says_what_to_do(monkeypatch: pytest.Monke
         ("a/b/c", "no folder 'a/b/c'"),
         ("no-such-package", "no folder and no installed package 'no-such-package'.*'minilm'"),
         ("torch", "package 'torch' should carry one folder"),
-        ("", "has no config.json"),
+        ("", "no folder and no installed package ''"),
         ("~no-such-user/weights", "no folder '~no-such-user/weights'"),
         ("x" * 300, "no folder and no installed package"),
         ("__main__", "no folder and no installed package '__main__'"),
