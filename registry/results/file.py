@@ -1,6 +1,7 @@
 """The ledger's file: its tables, as plain SQL, and how it is opened, made and refused."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -130,15 +131,12 @@ def _is_empty(database: sqlite3.Connection) -> bool:
 
 def _make(database: sqlite3.Connection, path: Path) -> None:
     """Make the tables, all or none; two first users take turns, as SQLite does not wait while its mode is changed."""
-    lock = Lock(path.parent / REGISTRY)
-    lock.take(wait=True)
-    try:
+    with closing(Lock(path.parent / REGISTRY)) as lock:
+        lock.take(wait=True)
         if _is_empty(database):  # nobody was quicker
             marks = f"PRAGMA user_version = {SCHEMA}; PRAGMA application_id = {APPLICATION}"
             database.execute("PRAGMA journal_mode = WAL")
             database.executescript(f"BEGIN; {TABLES}; {marks}; COMMIT")
-    finally:
-        lock.close()
 
 
 def _check(database: sqlite3.Connection, path: Path) -> None:

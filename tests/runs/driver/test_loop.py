@@ -174,38 +174,26 @@ def test_a_full_disk_stops_the_run(ledger: Ledger) -> None:
     assert (outcome.halted, outcome.interrupted) == ("the disk is full", 3)
 
 
-def test_a_cell_that_is_to_be_tried_again_stays_ours(ledger: Ledger) -> None:
+def test_a_cell_is_held_until_it_has_ended_for_good(ledger: Ledger) -> None:
     held: list[set[str]] = []
 
     def turn(engine: Scripted) -> None:
-        if len(engine.submitted) == 2:
+        held.append(driver.held("a", "b", "c"))
+        if engine.turns == 1:
             engine.emit("lost", "a", reason="gone")
             engine.emit("log", "b", message="in the same breath")
         else:
             for cell in list(engine.jobs):
-                engine.emit("finished", cell)
+                engine.emit("failed" if cell == "a" else "finished", cell, reason="a defect")
 
-    driver = Run(ledger, jobs_of(ledger, a="x", b="x"), Scripted(turn, slots=2))
-    driver.react = lambda event: held.append(driver.claims.cells) if event.what == "log" else None
+    driver = Run(ledger, jobs_of(ledger, a="x", b="x", c="x"), Scripted(turn, slots=2))
+    driver.react = lambda event: held.append(driver.held("a", "b")) if event.what == "log" else None
     assert driver().finished == 2
-    assert held == [{"a", "b"}], "another driver could take it between two attempts"
-    assert [job.attempt for job in driver.engine.submitted] == [1, 1, 2]
+    assert [job.attempt for job in driver.engine.submitted] == [1, 1, 1, 2]
+    assert held == [{"a", "b"}, {"a", "b"}, {"a", "b", "c"}, {"a"}], "not between two attempts, or for too long"
 
 
-def test_a_cell_that_has_ended_is_given_back_at_once(ledger: Ledger) -> None:
-    held: list[set[str]] = []
-
-    def turn(engine: Scripted) -> None:
-        held.append(driver.claims.cells)
-        for cell in list(engine.jobs):
-            engine.emit("failed" if cell == "a" else "finished", cell, reason="a defect")
-
-    driver = Run(ledger, jobs_of(ledger, a="x", b="x", c="x"), Scripted(turn))
-    driver()
-    assert held == [{"a"}, {"b"}, {"c"}]
-
-
-def test_a_worker_lost_while_the_run_stops_is_not_tried_again(ledger: Ledger) -> None:
+def test_when_the_run_stops_nothing_is_tried_again_or_waited_for(ledger: Ledger) -> None:
     stop = Stop()
 
     def turn(engine: Scripted) -> None:
@@ -213,26 +201,14 @@ def test_a_worker_lost_while_the_run_stops_is_not_tried_again(ledger: Ledger) ->
             engine.emit("lost", "a", reason="gone")
         stop()
 
-    driver = Run(ledger, jobs_of(ledger, a="x", b="x"), Scripted(turn), stop=stop)
-    outcome = driver()
-    assert (outcome.interrupted, len(driver.engine.submitted)) == (2, 1)
+    with Claims(ledger.folder) as others:
+        jobs = jobs_of(ledger, theirs="x", a="x", b="x")
+        assert others.claim("theirs")
+        driver = Run(ledger, jobs, Scripted(turn), stop=stop)
+        outcome = driver()
+    assert (outcome.finished, outcome.interrupted, len(driver.engine.submitted)) == (0, 3, 1)
     (event,) = driver.events
     assert not event.facts.get("again"), "a reader would think that it continues"
-
-
-def test_cells_that_another_driver_has_are_left_over_when_the_run_stops(ledger: Ledger) -> None:
-    stop = Stop()
-
-    def turn(engine: Scripted) -> None:
-        if engine.stopped:
-            engine.emit("interrupted", "mine")
-        stop()
-
-    with Claims(ledger.folder) as others:
-        jobs = jobs_of(ledger, theirs="x", mine="x")
-        assert others.claim("theirs")
-        outcome = Run(ledger, jobs, Scripted(turn), stop=stop)()
-    assert (outcome.finished, outcome.interrupted) == (0, 2)
 
 
 def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> None:
@@ -240,7 +216,7 @@ def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> N
         for cell in list(engine.jobs):
             engine.emit("finished", cell)
         if len(engine.submitted) == 1:
-            ledger.write(Event("finished", "theirs", {**FINISHED, "seconds": 100.0}))
+            ledger.write(Event("finished", "theirs", {**FINISHED, "seconds": 100.0, "scores": {"sst": 0.25}}))
 
     with Claims(ledger.folder) as others:
         jobs = jobs_of(ledger, theirs="large", first="small", short="small", long="large")
@@ -250,6 +226,7 @@ def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> N
         outcome = driver()
     assert (outcome.finished, outcome.elsewhere) == (3, 1)
     assert [job.cell for job in driver.engine.submitted] == ["first", "long", "short"]
+    assert next(event for event in driver.events if event.cell == "theirs").facts["scores"] == {"sst": 0.25}
 
 
 def test_a_cell_that_waits_for_its_turn_is_not_silent(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
