@@ -57,8 +57,6 @@ class Local(Engine):
         self._slots = self._place(inventory())
 
     def open(self, work: str, folder: Path) -> None:
-        if not self._slots:
-            self.check()
         self._work = work
 
     @property
@@ -210,8 +208,5 @@ def describe_death(code: int, pid: int) -> str:
     """
     if code >= 0:
         return f"worker process {pid} ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
     return f"worker process {pid} {'was killed' if name in ('SIGKILL', 'SIGTERM') else 'crashed'} ({name})"

@@ -26,7 +26,6 @@ from taskloom.registry.results.records import (
     GridCell,
     GridRecord,
     PastRow,
-    Planned,
     StageRecord,
 )
 
@@ -94,8 +93,11 @@ class Ledger:
 
     # Writing
 
-    def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Planned]) -> None:
-        """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan."""
+    def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Any]) -> None:
+        """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan.
+
+        A planned cell has ``id``, ``label``, ``seed``, ``spec``, ``reported`` and ``facts``, as its records have them.
+        """
         moment = now()
         with self.transaction() as db:
             db.execute(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from faults import assert_same, driving, faulty_rows, moments, run_here, write_grid
+from faults import Driver, assert_same, faulty_rows, moments, run_here, write_grid
 
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
@@ -177,7 +177,7 @@ def test_a_clock_that_jumps_changes_nothing(undisturbed: tuple[Path, dict[str, A
     seen = subprocess.run([sys.executable, "-c", look], env={**os.environ, **jumpy}, capture_output=True, text=True)
     assert seen.stdout == "True\n", "the clock does not jump"
     grid, reference = undisturbed
-    with driving(grid, tmp_path / "registry", "--timeout", "100", **jumpy) as driver:
+    with Driver(grid, tmp_path / "registry", "--timeout", "100", **jumpy) as driver:
         code, _, text = driver.finish()
     assert code == 0, text
     assert_same(tmp_path / "registry", reference)

@@ -73,9 +73,9 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
 
 def test_what_is_not_a_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hello")
-    for create in (True, False):
-        assert "should be a folder" in refusal(tmp_path / "file", create=create)
-    assert "cannot be made" in refusal(tmp_path / "file" / "below")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert "cannot be made" in refusal(folder)
+        assert "no registry in" in refusal(folder, create=False)
 
     (tmp_path / "folder" / FILE).mkdir(parents=True)
     assert "cannot be opened. It should be a file" in refusal(tmp_path / "folder")
@@ -89,7 +89,7 @@ def test_what_is_not_a_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
     database.execute("CREATE TABLE theirs (x)")
     database.close()
     before = (tmp_path / "other" / FILE).read_bytes()
-    assert "not a taskloom ledger" in refusal(tmp_path / "other")
+    assert "has ledger version 0" in refusal(tmp_path / "other")
     assert (tmp_path / "other" / FILE).read_bytes() == before
 
 
