@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import ENDS, Engine, Event, Job, RegistryError
+from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.core.work import append_log
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.schedule import Durations, Order
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 PULSE = 0.2
 #: Seconds between two looks at what other drivers do.
 LOOK = 1.0
-#: Seconds that cells are given to write checkpoints when the ledger can no longer be written.
-GRACE = 20.0
 #: Seconds that a cell is given for its first event whatever --timeout says: its process may have to start.
 START = 120.0
 
@@ -106,17 +103,13 @@ class Loop:
             self._before[record.id] = record.status, record.attempts
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
-        try:
-            while self.running or (not self._stopping and (self.order.pending or self.waiting)):
-                self._pass_on_stop()
-                self._submit()
-                for event in self.engine.poll(PULSE):
-                    self._handle(event)
-                self._stop_silent()
-                self._retry_waiting()
-        except RegistryError:
-            self._wind_down()
-            raise
+        while self.running or (not self._stopping and (self.order.pending or self.waiting)):
+            self._pass_on_stop()
+            self._submit()
+            for event in self.engine.poll(PULSE):
+                self._handle(event)
+            self._stop_silent()
+            self._retry_waiting()
         self.outcome.interrupted += len(self.order.pending) + len(self.waiting)
 
     # Cells begin
@@ -254,16 +247,6 @@ class Loop:
                 if not self._ended_elsewhere(job):
                     self.order.add(job)
             self.waiting.clear()
-
-    def _wind_down(self) -> None:
-        """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""
-        with suppress(Exception):
-            self.engine.stop()
-            until = time.monotonic() + GRACE
-            while self.running and time.monotonic() < until:
-                for event in self.engine.poll(PULSE):
-                    if event.what in ENDS:
-                        self.running.pop(event.cell, None)
 
 
 def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:

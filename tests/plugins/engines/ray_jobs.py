@@ -11,6 +11,7 @@ RAW: dict[str, Any] = {
         "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", "size": 200, "dev_size": 32}}},
         "stages": [{"epochs": 4, "optimizer": {"lr": 0.001}, "sampler": {"name": "round_robin", "batch_size": 4}}],
     },
+    "axes": {},
     "seeds": [0, 1, 2],
 }
 

@@ -143,11 +143,15 @@ def driver(folder: Path, address: str, *, patience: float = 600.0, hold: Hold | 
     return Driver(folder / "grid.json", folder, *options, program=("-c", DRIVER, str(patience)), hold=hold)
 
 
-def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(faulty: None, tmp_path: Path) -> None:
+def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
+    faulty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In time for Ray not to end the program itself; whoever waits for that may stop it by Ctrl-C."""
     from ray.cluster_utils import Cluster
 
     hold = Hold(tmp_path / "hold", 5)
+    for name, value in hold.variables.items():
+        monkeypatch.setenv(name, value)
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     command = r"taskloom run \S+/{0}/grid.json --registry \S+/{0} --engine ray --address " + re.escape(made.address)
     try:

@@ -76,6 +76,8 @@ def test_what_a_killed_driver_leaves_the_others_finish(tmp_path: Path) -> None:
             go(process)
         for process in others:
             assert process.communicate(timeout=120)[1] == ""
+        assert ledger._database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert ledger._database.execute("PRAGMA foreign_key_check").fetchall() == []
         for cell in ledger.cells():
             assert cell.status == "finished"
             ends = [attempt.how for attempt in ledger.attempts(cell.id)]

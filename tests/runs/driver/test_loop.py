@@ -118,18 +118,20 @@ def test_events_of_an_attempt_that_was_given_up_are_ignored(ledger: Ledger) -> N
 
 
 @pytest.mark.parametrize("before", ["planned", "running", "failed"])
-def test_what_fails_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledger, before: str) -> None:
-    """What had failed before is: the other driver is the one that tries it."""
+def test_what_ends_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledger, before: str) -> None:
+    """What had failed before is: the other driver is the one that tries it. Nobody has what it has given back."""
 
     def turn(engine: Scripted) -> None:
         if engine.jobs:
-            if before != "running":
-                ledger.write(Event("started", "theirs", {}))
-            ledger.write(Event("failed", "theirs", {"reason": "their defect"}))
+            for cell in ("theirs", "left", "done"):
+                if cell != "theirs" or before != "running":
+                    ledger.write(Event("started", cell, {}))
+                done = cell == "done"
+                ledger.write(Event("finished", cell, FINISHED) if done else Event("failed", cell, {"reason": "theirs"}))
             others.release("theirs")
             engine.emit("finished", "mine")
 
-    jobs = jobs_of(ledger, theirs="x", mine="x")
+    jobs = jobs_of(ledger, theirs="x", mine="x", left="x", done="x")
     if before != "planned":
         ledger.write(Event("started", "theirs", {}))
     if before == "failed":
@@ -140,24 +142,8 @@ def test_what_fails_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledge
         driver = Run(ledger, jobs, Scripted(turn))
         outcome = driver()
     assert [job.cell for job in driver.engine.submitted] == ["mine"]
-    assert outcome.reasons == {"theirs": "their defect"}
-
-
-def test_what_another_driver_ends_between_the_plan_and_the_claim_is_not_run_again(ledger: Ledger) -> None:
-    """Nobody has the cell when it is its turn: the ledger says that it was ended."""
-
-    def turn(engine: Scripted) -> None:
-        if engine.jobs:
-            for cell in ("done", "broken"):
-                ledger.write(Event("started", cell, {}))
-            ledger.write(Event("finished", "done", FINISHED))
-            ledger.write(Event("failed", "broken", {"reason": "their defect"}))
-            engine.emit("finished", "mine")
-
-    driver = Run(ledger, jobs_of(ledger, mine="x", done="x", broken="x"), Scripted(turn))
-    outcome = driver()
-    assert [job.cell for job in driver.engine.submitted] == ["mine"]
-    assert (outcome.finished, outcome.elsewhere, outcome.reasons) == (1, 1, {"broken": "their defect"})
+    assert (outcome.finished, outcome.elsewhere) == (1, 1)
+    assert outcome.reasons == {"theirs": "theirs", "left": "theirs"}
 
 
 def test_a_full_disk_stops_the_run(ledger: Ledger) -> None:
