@@ -220,7 +220,7 @@ def test_a_terminal_that_cannot_redraw_gets_lines(undisturbed: tuple[Path, dict[
     """The shell of an editor, or a serial console: what is drawn anew elsewhere is told line by line."""
     grid, _ = undisturbed
     with on_a_terminal(grid, tmp_path, "--only", "lr=0.001", TERM="dumb") as (terminal, process):
-        shown = read_until(terminal, "best of its column")  # the table's end
+        shown = read_until(terminal, "not run yet")  # the table's end
         assert process.wait(PATIENCE) == 0
     assert len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  .*: epoch \d/4  loss", shown, re.MULTILINE)) == 4
     assert "\x1b" not in shown, "a command for a terminal that has none"
