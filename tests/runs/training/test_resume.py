@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from faults import Hold, driving
+from faults import Driver, Hold
 from safetensors.torch import load_file
 
 from taskloom.core import Event, Job
@@ -240,11 +240,11 @@ def test_a_run_killed_in_its_second_stage_ends_where_it_would_have_ended(faulty:
     whole, registry = tmp_path / "whole", tmp_path / "registry"
     train(Job(cell.id, cell.label, 3, cell.spec, str(whole), cell.stage_keys), Ear())
     hold = Hold(tmp_path / "hold", 4 + 4 + 2)  # four batches of sst an epoch
-    with driving(grid, registry, hold=hold) as driver:
+    with Driver(grid, registry, hold=hold) as driver:
         driver.wait_until_held()
         assert list(registry.glob("cells/*/checkpoint-001-*")), "not yet in its second epoch there"
         driver.kill()
-    with driving(grid, registry) as driver:
+    with Driver(grid, registry) as driver:
         code, _, text = driver.finish()
     assert code == 0, text
     assert "resumed" in text
