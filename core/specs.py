@@ -143,7 +143,7 @@ class StageSpec(_Spec):
     """Keep the encoder as it is and train only heads."""
     clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
-    micro_batch: Annotated[Integer, Field(ge=1)] | None = None
+    micro_batch: Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)] | None = None
     """Most examples of a task in memory at a time; the update is the whole batch's, dropout drawn part by part."""
 
 

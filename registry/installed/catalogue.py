@@ -27,10 +27,9 @@ from taskloom.core import (
 )
 from taskloom.core.specs import plain
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
-from taskloom.registry.installed.guard import guard
 from taskloom.registry.installed.manager import Failure, Plugin, Plugins, conflict, load_plugins, taken
-from taskloom.registry.installed.options import Place, model_of
-from taskloom.registry.installed.problems import INNER, below, problems_of, read_spec
+from taskloom.registry.installed.options import Place
+from taskloom.registry.installed.problems import INNER, below, noted, problems_of, read_spec
 from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, leave_out_untrained, name_problems
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import component_words, kind_word, show
@@ -174,7 +173,7 @@ class Catalogue:
             entry = self.get(kind, given["name"])
         except RequestError as error:
             return given, error.problems
-        model, problems = model_of(entry.cls), list[Problem]()
+        model, problems = entry.model, list[Problem]()
         with _gathered(entry, "cannot read its options", problems):
             first = model.read(given, _inside(self.resolve)).written()
             resolved = model.read(first, _inside(self.resolve)).written()
@@ -196,7 +195,7 @@ class Catalogue:
             return None, problems
         entry = self.get(kind, complete["name"])
         with _gathered(entry, "cannot be constructed", problems):
-            options = model_of(entry.cls).read(complete, _inside(self._make))
+            options = entry.model.read(complete, _inside(self._make))
             return entry.cls(**options.arguments()), problems
         return None, problems
 
@@ -209,7 +208,7 @@ class Catalogue:
             found.update(self._versions_of(kind, inner))
             return inner
 
-        model_of(entry.cls).read(resolved, place)
+        entry.model.read(resolved, place)
         return found
 
 
@@ -234,16 +233,13 @@ def _inside(do: Callable[[str, Any], tuple[Any, list[Problem]]]) -> Place:
 @contextmanager
 def _gathered(entry: Entry, doing: str, problems: list[Problem]) -> Iterator[None]:
     """Run a component's code: what is wrong with its options, and whatever it raises, is added to ``problems``."""
-    try:
-        with guard(f"{entry} {doing}"):
-            try:
-                yield
-            except ValidationError as error:
-                problems += problems_of(error, model_of(entry.cls))
-            except ValueError as error:  # what a constructor says of its options
-                raise TaskloomError(str(error)) from error
-    except TaskloomError as error:
-        problems.append(Problem("", str(error)))
+    with noted(f"{entry} {doing}", problems):
+        try:
+            yield
+        except ValidationError as error:
+            problems += problems_of(error, entry.model)
+        except ValueError as error:  # what a constructor says of its options
+            raise TaskloomError(str(error)) from error
 
 
 def _write(value: Any) -> bytes:

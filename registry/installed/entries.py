@@ -22,10 +22,9 @@ from taskloom.core import (
     unknown,
 )
 from taskloom.core.options import Option
-from taskloom.registry.installed.guard import guard, shorten
-from taskloom.registry.installed.manager import Plugin
-from taskloom.registry.installed.options import options_with_json_defaults
-from taskloom.registry.installed.words import kind_word
+from taskloom.registry.installed.manager import Plugin, guard
+from taskloom.registry.installed.options import Options, read_options
+from taskloom.registry.installed.words import kind_word, show
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
@@ -81,6 +80,7 @@ class Entry:
     cls: type[Component]
     plugin: Plugin
     options: dict[str, Option] = field(repr=False)
+    model: type[Options] = field(repr=False)
 
     def __str__(self) -> str:
         return f"{kind_word(self.kind)} {self.name!r} ({self.plugin})"
@@ -113,7 +113,7 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
     kind = getattr(cls, "kind", "")
     interface: type[Component] | None = INTERFACES.get(kind)
     if interface is None or not isinstance(cls, type) or not issubclass(cls, interface):
-        found = cls.__name__ if isinstance(cls, type) else f"{shorten(repr(cls))}, which is not a class"
+        found = cls.__name__ if isinstance(cls, type) else f"{show(cls)}, which is not a class"
         names = ", ".join(one.__name__ for one in INTERFACES.values())
         raise PluginError(f"taskloom_components() should return subclasses of {names}. Found {found}.")
     if inspect.isabstract(cls):
@@ -124,9 +124,9 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
         allowed = "what users type: letters, digits and any of _ . : -"
         raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
     with guard(f"{kind_word(kind)} {name!r}"):
-        options = options_with_json_defaults(cls)
+        model, options = read_options(cls)
         _check_attributes(interface, cls, options)
-    return Entry(kind, name, cls, plugin, options)
+    return Entry(kind, name, cls, plugin, options, model)
 
 
 def _check_attributes(interface: type[Component], cls: type[Component], options: Collection[str]) -> None:
@@ -135,7 +135,7 @@ def _check_attributes(interface: type[Component], cls: type[Component], options:
     if stray:
         raise PluginError(f"location_options should name options. Found {', '.join(stray)}.")
     if isinstance(cls.relies_on, str) or not all(isinstance(one, str) and one for one in cls.relies_on):
-        raise PluginError(f"relies_on should be names of distributions. Found {shorten(repr(cls.relies_on))}.")
+        raise PluginError(f"relies_on should be names of distributions. Found {show(cls.relies_on)}.")
     for attribute, annotation in interface.__annotations__.items():
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation
@@ -143,4 +143,4 @@ def _check_attributes(interface: type[Component], cls: type[Component], options:
         if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # only an object knows its property
             continue
         if found not in get_args(choice):
-            raise PluginError(f"{attribute}: {shorten(unknown('value', found, get_args(choice)))}")
+            raise PluginError(f"{attribute}: {unknown('value', found, get_args(choice))}")

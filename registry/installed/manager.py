@@ -22,7 +22,7 @@ import pluggy
 
 from taskloom.core import hookspecs
 from taskloom.core.errors import PluginError, TaskloomError, unknown
-from taskloom.registry.installed.guard import guard
+from taskloom.core.work import is_ctrl_c, reason_of
 
 #: The variable that limits third-party plugins: names separated by commas, or empty to leave out all of them.
 LIMIT = "TASKLOOM_PLUGINS"
@@ -97,6 +97,27 @@ def conflict(subject: str, claimants: Iterable[Plugin]) -> str:
 def taken(subject: str) -> str:
     """The message for a third party's component or grid that has the name of one of ours."""
     return f"{subject} is taskloom's own, which keeps the name; the plugin should choose another"
+
+
+@contextmanager
+def guard(doing: str = "") -> Iterator[None]:
+    """Turn whatever is raised inside, ``SystemExit`` too, into a ``PluginError`` that says what was being done.
+
+    The user's Ctrl-C passes through, and so do the other messages to the user, such as a ``DataError``.
+
+    >>> with guard("focal"):
+    ...     raise SystemExit(3)
+    Traceback (most recent call last):
+    taskloom.core.errors.PluginError: focal: SystemExit: 3 (a component called sys.exit; it should raise an error)
+    """
+    try:
+        yield
+    except BaseException as error:
+        ours = isinstance(error, TaskloomError) and not isinstance(error, PluginError)
+        if ours or is_ctrl_c(error):
+            raise
+        reason = reason_of(error)
+        raise PluginError(f"{doing}: {reason}" if doing else reason) from error
 
 
 class _Manager(pluggy.PluginManager):
@@ -191,15 +212,13 @@ class Plugins:
         """Ask every plugin for its packaged grids."""
         for plugin, paths in self.results("taskloom_grids"):
             with self.isolated(plugin, "taskloom_grids"):
-                if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
-                    raise PluginError(f"should return a list of paths. Found {paths!r}.")
                 for path in paths:
                     self._add_grid(plugin, path)
 
     def _add_grid(self, plugin: Plugin, path: Path) -> None:
         with self.isolated(plugin):
-            if path.suffix != ".json" or not path.is_file():
-                raise PluginError(f"a packaged grid should be a JSON file. Found {str(path)!r}.")
+            if not isinstance(path, Path) or path.suffix != ".json" or not path.is_file():
+                raise PluginError(f"a packaged grid should be the path of a JSON file. Found {path!r}.")
             new = PackagedGrid(path.stem, path, plugin)
             old = self.grids.setdefault(new.name, new)
             if old.plugin.builtin and not plugin.builtin:
@@ -218,15 +237,10 @@ def _stray(hook: str, group: str, allowed: Iterable[str]) -> str:
     return unknown("hook", hook, allowed, where="hooks")
 
 
-def load_plugins() -> Plugins:
-    """Import every plugin of both groups."""
-    return _load((COMPONENTS, GRIDS))
-
-
 @cache
 def grid_plugins() -> Plugins:
     """The plugins of the light group alone, loaded once per process."""
-    return _load((GRIDS,))
+    return load_plugins((GRIDS,))
 
 
 def packaged_grids() -> dict[str, PackagedGrid]:
@@ -234,8 +248,11 @@ def packaged_grids() -> dict[str, PackagedGrid]:
     return grid_plugins().grids
 
 
-def _load(groups: Sequence[str]) -> Plugins:
-    """The built-ins first, then the third parties that TASKLOOM_PLUGINS allows, always in the same order."""
+def load_plugins(groups: Sequence[str] = (COMPONENTS, GRIDS)) -> Plugins:
+    """Import every plugin of these groups, always in the same order.
+
+    The built-ins come first, then the third parties that TASKLOOM_PLUGINS allows.
+    """
     plugins = Plugins()
     found, plugins.failed = installed(groups)
     limit = os.environ.get(LIMIT)

@@ -5,10 +5,10 @@ for 1. An argument annotated with an interface (``loss: Loss``) takes a componen
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_serializer
 from pydantic_core import PydanticCustomError, to_json
@@ -19,12 +19,11 @@ from taskloom.core.options import Option, options_of
 
 #: What becomes of a component inside an option, given its kind and what was written.
 Place = Callable[[str, Any], Any]
-_MODELS: "WeakKeyDictionary[type[Component], type[Options]]" = WeakKeyDictionary()
 _PREFIX = "option_"  # before the names of fields: a model has attributes of its own, such as "copy"
 
 
 class Options(BaseModel):
-    """A component's name and options, checked; each component has a subclass of its own (:func:`model_of`)."""
+    """A component's name and options, checked; each component has a subclass of its own (:func:`read_options`)."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
@@ -41,21 +40,24 @@ class Options(BaseModel):
         """The options as the constructor takes them."""
         return {field.removeprefix(_PREFIX): value for field, value in self if field.startswith(_PREFIX)}
 
+    @classmethod
+    def described(cls, **style: Any) -> dict[str, Any]:
+        """The JSON schema, in pydantic's ``style``; one without options where a type of a plugin's own has none."""
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                schema = cls.model_json_schema(**style)
+            json.dumps(schema, allow_nan=False)
+        except Exception:  # it should not spoil what others have
+            return {"type": "object", "properties": {"name": {"const": cls.__name__.partition(".")[2]}}}
+        return schema
+
     @field_serializer("*", mode="wrap", check_fields=False)
     def _in_order(self, value: Any, write: Any) -> Any:
         # A set has no order of its own, and a result's identity needs one.
         return sorted(write(value), key=json.dumps) if isinstance(value, set | frozenset) else write(value)
 
 
-def model_of(cls: type[Component]) -> type[Options]:
-    """The model of a component's name and options, made once; ``PluginError`` if its constructor breaks a rule."""
-    if cls not in _MODELS:
-        _MODELS[cls] = _new_model(cls)
-    return _MODELS[cls]
-
-
-def _new_model(cls: type[Component]) -> type[Options]:
-    declared = options_of(cls)
+def _new_model(cls: type[Component], declared: Mapping[str, Option]) -> type[Options]:
     fields: dict[str, Any] = {"name": (Literal[cls.name], ...)}
     for name, option in declared.items():
         default = ... if option.required else option.default
@@ -68,8 +70,11 @@ def _new_model(cls: type[Component]) -> type[Options]:
     return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
 
 
-def options_with_json_defaults(cls: type[Component]) -> dict[str, Option]:
-    """The options with their defaults as JSON values; ``PluginError`` for one that a grid could not give."""
+def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]]:
+    """The model of a component's options, and the options with their defaults as JSON values.
+
+    ``PluginError`` if its constructor breaks a rule, or if a grid could not give one of the defaults.
+    """
     declared = options_of(cls)
 
     def refused(name: str, why: str) -> PluginError:
@@ -81,7 +86,7 @@ def options_with_json_defaults(cls: type[Component]) -> dict[str, Option]:
         raise PydanticCustomError("default", "it should be None, or left out: the option takes a component")
 
     defaults: dict[str, Any] = {}
-    model = model_of(cls)
+    model = _new_model(cls, declared)
     blank = model.model_construct()
     for name in [name for name, option in declared.items() if not option.required]:
         try:
@@ -94,7 +99,7 @@ def options_with_json_defaults(cls: type[Component]) -> dict[str, Option]:
         for item in error.errors():
             if item["type"] != "missing" or len(item["loc"]) > 1:
                 raise refused(str(item["loc"][0]), item["msg"]) from None
-    return {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
+    return model, {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
 
 
 def _as_json(value: Any) -> bytes:

@@ -1,12 +1,10 @@
 """What a run consists of, how its gaps are filled, and which of its parts do not fit together."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
-from taskloom.core import Component, GradientCombiner, Problem, Sampler, TaskloomError, unknown
-from taskloom.registry.installed.guard import guard
-from taskloom.registry.installed.problems import below
+from taskloom.core import Component, GradientCombiner, Problem, Sampler, unknown
+from taskloom.registry.installed.problems import below, noted
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import join, kind_word
 
@@ -65,7 +63,7 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
         if len(parts) == len(_TASK_PARTS):
             names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
-            with _checked(names, f"tasks.{name}", problems):
+            with noted(f"{names} cannot be checked", problems, f"tasks.{name}"):
                 problems += Task(name=name, **parts).problems()
     problems += _selection_problems(run, made)
     for place, stage in enumerate(run["stages"]):
@@ -73,7 +71,7 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
             path = f"stages.{place}.{kind}"
             part = made.get(path)
             if isinstance(part, Sampler | GradientCombiner):
-                with _checked(f"{kind_word(kind)} {part.name!r}", path, problems):
+                with noted(f"{kind_word(kind)} {part.name!r} cannot be checked", problems, path):
                     problems += below(path, part.problems(stage["tasks"]))
     return problems
 
@@ -88,13 +86,3 @@ def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -
         yield Problem("selection", f"task {name!r} is not trained in any stage, so it cannot choose the best epoch")
     elif getattr(data, "labels", True) is None or getattr(head, "gives", "") == "vectors":
         yield Problem("selection", f"task {name!r} has no dev score, so it cannot choose the best epoch")
-
-
-@contextmanager
-def _checked(names: str, path: str, problems: list[Problem]) -> Iterator[None]:
-    """Run the checks of components: what they raise is a problem at ``path``."""
-    try:
-        with guard(f"{names} cannot be checked"):
-            yield
-    except TaskloomError as error:
-        problems.append(Problem(path, str(error)))

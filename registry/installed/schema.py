@@ -6,7 +6,6 @@ depends on the rest of the grid, so what ``axes`` and ``set`` hold is left to ``
 
 import inspect
 import json
-import warnings
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -15,10 +14,8 @@ from taskloom.core.component import KIND_REF
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.entries import INTERFACES, Entry
-from taskloom.registry.installed.options import model_of
-from taskloom.registry.installed.words import kind_word
+from taskloom.registry.installed.words import Schema, kind_word
 
-Schema = dict[str, Any]
 #: An engine is chosen on the command line.
 KINDS = tuple(kind for kind in INTERFACES if kind != "engine")
 
@@ -46,12 +43,7 @@ def component_schema(entry: Entry) -> Schema:
     An option that it requires may be absent, because an axis may set it.
     """
     template = f"#/$defs/{entry.kind}.{entry.name}/$defs/{{model}}"
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            schema = model_of(entry.cls).model_json_schema(ref_template=template, schema_generator=_Untitled)
-        json.dumps(schema, allow_nan=False)
-    except Exception:  # a type of a plugin's own may have no schema, and should not spoil that of others
-        schema = {"type": "object", "properties": {"name": {"const": entry.name}}}
+    schema = entry.model.described(ref_template=template, schema_generator=_Untitled)
     described = {"description": entry.summary} if entry.summary else {}
     doc = inspect.cleandoc(entry.cls.__doc__ or "")
     if doc != entry.summary:  # what VS Code shows in place of the summary

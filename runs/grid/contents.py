@@ -7,7 +7,7 @@ import numpy as np
 from pydantic_core import to_json
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
-from taskloom.registry.installed.guard import guard
+from taskloom.registry.installed.manager import guard
 from taskloom.registry.installed.words import kind_word, show
 from taskloom.runs.grid.overrides import Overrides
 

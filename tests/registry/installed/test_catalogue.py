@@ -18,7 +18,7 @@ from torch import Tensor
 from taskloom.core import Component, Loss, Metric, PluginError, Problem, RequestError, RunSpec, hookimpl
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
-from taskloom.registry.installed.options import options_with_json_defaults
+from taskloom.registry.installed.options import read_options
 
 
 class Mean(Loss):
@@ -304,7 +304,7 @@ def constructor(body: str) -> type[Component]:
 )
 def test_a_constructor_that_breaks_a_rule_is_the_plugins_failure(arguments: str, message: str) -> None:
     with pytest.raises(PluginError) as caught:
-        options_with_json_defaults(constructor(arguments))
+        read_options(constructor(arguments))
     assert message in str(caught.value)
     built = catalogue_of(Mean, constructor(arguments))
     (failure,) = built.failed
@@ -419,11 +419,11 @@ def test_a_run_that_is_not_valid_still_has_its_components_checked(catalogue: Cat
     found = {problem.path: problem.message for problem in problems}
     assert found.keys() == {
         *("seed", "stages.0.combiner.reduction", "stages.0.epochs", "stages.0.batch_size", "stages.1.tasks"),
-        *("stages.2.tasks", "tasks", "tasks.a b.data", "tasks.sst.data", "tasks.sst.los", "tasks.sts.data.name"),
+        *("stages.2.tasks", "tasks", "tasks.a b.data", "tasks.sst.data", "tasks.sst.los", "tasks.sts.data"),
         "tasks.x",
     }
     assert len(problems) == len(found)
-    assert "an option of the sampler or the combiner" in found["stages.0.batch_size"]
+    assert found["stages.0.batch_size"] == "'batch_size' is an option of the sampler: write it inside 'sampler'"
     assert "did you mean 'loss'?" in found["tasks.sst.los"]
     assert found["tasks.x"] == "should be an object with data, head, loss, metric. Found 3."
     (problem,) = catalogue.resolve_run([])[1]  # type: ignore[arg-type]
