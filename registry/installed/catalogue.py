@@ -4,7 +4,7 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -49,8 +49,6 @@ class Catalogue:
         self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
         for plugin, classes in plugins.results("taskloom_components"):
             with plugins.isolated(plugin, "taskloom_components"):
-                if not isinstance(classes, Sequence) or isinstance(classes, str):
-                    raise PluginError(f"should return a list of classes. Found {show(classes)}.")
                 for cls in classes:
                     self._add(cls, plugin)
         for key, claims in self._claims.items():
@@ -150,8 +148,8 @@ class Catalogue:
         with self.plugins.isolated(plugin):
             entry = make_entry(cls, plugin)
             claims = self._claims.setdefault((entry.kind, entry.name), [])
-            if not plugin.builtin and any(other.plugin.builtin for other in claims):
-                raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}"))
+            if claims and claims[0].plugin.builtin and not plugin.builtin:
+                raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}", claims[0].plugin))
             if all(other.cls is not cls for other in claims):
                 claims.append(entry)
 

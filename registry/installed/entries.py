@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -125,17 +124,12 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
         raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
     with guard(f"{kind_word(kind)} {name!r}"):
         model, options = read_options(cls)
-        _check_attributes(interface, cls, options)
+        _check_choices(interface, cls)
     return Entry(kind, name, cls, plugin, options, model)
 
 
-def _check_attributes(interface: type[Component], cls: type[Component], options: Collection[str]) -> None:
-    """``PluginError`` if an attribute of the class is not what its interface declares."""
-    stray = sorted(set(cls.location_options).difference(options))
-    if stray:
-        raise PluginError(f"location_options should name options. Found {', '.join(stray)}.")
-    if isinstance(cls.relies_on, str) or not all(isinstance(one, str) and one for one in cls.relies_on):
-        raise PluginError(f"relies_on should be names of distributions. Found {show(cls.relies_on)}.")
+def _check_choices(interface: type[Component], cls: type[Component]) -> None:
+    """``PluginError`` if an attribute of the class is none of the values that its interface declares."""
     for attribute, annotation in interface.__annotations__.items():
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation

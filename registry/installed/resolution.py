@@ -64,7 +64,8 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
         if len(parts) == len(_TASK_PARTS):
             names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
             with noted(f"{names} cannot be checked", problems, f"tasks.{name}"):
-                problems += Task(name=name, **parts).problems()
+                wrong = Task(name=name, **parts).problems()
+                problems += (Problem(f"tasks.{name}.{part}", why) for part, why in wrong)
     problems += _selection_problems(run, made)
     for place, stage in enumerate(run["stages"]):
         for kind in _STAGE_PARTS:

@@ -11,7 +11,7 @@ from taskloom.runs.grid.expansion import Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, override, quoted
-from taskloom.runs.grid.paths import PathError, matches
+from taskloom.runs.grid.paths import matches
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -128,11 +128,8 @@ def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> 
     before = ledger.grid(grid.name)
     if not before.cells or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells):
         return
-    explain = "`taskloom explain` says what"
-    if before.spec == grid.raw:
-        yield f"data, weights or a plugin changed since grid {grid.name!r} was last run here, so all is new; {explain}"
-    elif {place.label for place in before.cells} & {cell.label for cell in cells}:
-        yield f"every cell of grid {grid.name!r} differs from when it was last run here; {explain}"
+    if {place.label for place in before.cells} & {cell.label for cell in cells}:
+        yield f"every cell of grid {grid.name!r} differs from when it was last run here; `taskloom explain` says why"
     else:
         yield (
             f"another grid called {grid.name!r} was run here before and makes way for this one in listings; its "
@@ -150,8 +147,12 @@ def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
         return {}
     product = [(one.label, [one.spec, catalogue.resolve_run(one.spec)[0]]) for one in rows.variants if not one.explicit]
     excluded: dict[str, int] = {}
+
+    def fits(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
+        return all(matches(run, path, value) for path, value in entry.items())
+
     for place, entry in enumerate(entries):
-        out = [label for label, specs in product if any(_matches(entry, spec) for spec in specs)]
+        out = [label for label, specs in product if any(fits(entry, spec) for spec in specs)]
         excluded = {**dict.fromkeys(out, place), **excluded}
         if not out:
             text = "leaves nothing out: no row of the product has all of these values"
@@ -159,13 +160,6 @@ def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
     if all(variant.label in excluded and not variant.explicit for variant in rows.variants):
         rows.problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
     return excluded
-
-
-def _matches(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
-    try:
-        return all(matches(run, path, value) for path, value in entry.items())
-    except PathError:
-        return False  # this row lacks the place, say a second stage
 
 
 def _column_problems(rows: Expansion) -> Iterator[Problem]:

@@ -95,15 +95,6 @@ def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Expansion]) -> N
             lay(settings={path: 1})
 
 
-def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Expansion]) -> None:
-    (note,) = lay(settings={"stages.0.combiner": "mean"}).notes
-    assert "surgery" in note
-    assert "untrained" not in note
-    assert lay({"cells": CELLS[:3]}, settings={"stages.0.combiner": "pcgrad"}).notes == [], "the same value is no loss"
-    (note,) = lay(settings={"stages.*.clip": 1.0}).notes
-    assert "in 'two stages':" in note, "which sets its stages as a whole"
-
-
 def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Expansion]) -> None:
     specs = [variant.spec for variant in lay(epochs=1).variants]
     assert [[stage["epochs"] for stage in spec["stages"]] for spec in specs] == [[1], [1], [0], [0, 1]]
