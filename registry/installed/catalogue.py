@@ -27,10 +27,10 @@ from taskloom.core import (
 )
 from taskloom.core.specs import plain
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
-from taskloom.registry.installed.manager import Failure, Plugin, Plugins, conflict, load_plugins, taken
+from taskloom.registry.installed.manager import LIMIT, Failure, Plugin, Plugins, load_plugins, taken
 from taskloom.registry.installed.options import Place
 from taskloom.registry.installed.problems import INNER, below, noted, problems_of, read_spec
-from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, leave_out_untrained, name_problems
+from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, name_problems
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import component_words, kind_word, show
 
@@ -105,7 +105,9 @@ class Catalogue:
         problems += name_problems(run)
         fill_gaps(run)
         problems += fit_problems(run, made)
-        leave_out_untrained(run)
+        # A task that no stage trains decides nothing: without it, runs that give the same result are the same run.
+        trained = {name for stage in run["stages"] for name in stage["tasks"]}
+        run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
         return run, problems
 
     def make(self, interface: type[C], spec: Mapping[str, Any]) -> C:
@@ -157,7 +159,8 @@ class Catalogue:
         """Why a name cannot be used: claimed twice, or unknown – perhaps because its plugin failed to load."""
         claims = self._claims.get((kind, name), [])
         if claims:
-            return conflict(f"{kind_word(kind)} {name!r}", [entry.plugin for entry in claims])
+            plugins = " and by ".join(str(entry.plugin) for entry in claims)
+            return f"{kind_word(kind)} {name!r} is claimed by {plugins}; uninstall one, or leave it out of {LIMIT}"
         message = unknown(kind_word(kind), name, self.names(kind), where="installed")
         mine = [one for one in self.failed if one.reason.startswith(f"{kind_word(kind)} {name!r}: ")]
         failed = {one.plugin: f"not loaded: {one}" for one in mine or self.failed}

@@ -8,7 +8,7 @@ a hook's name or signature, in a call – becomes a :class:`Failure` that names 
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -86,11 +86,6 @@ class PackagedGrid:
     name: str
     path: Path
     plugin: Plugin
-
-
-def conflict(subject: str, claimants: Iterable[Plugin]) -> str:
-    """The message for a name that several plugins claim."""
-    return f"{subject} is claimed by {' and by '.join(map(str, claimants))}; uninstall one, or leave it out of {LIMIT}"
 
 
 def taken(subject: str, owner: Plugin) -> str:

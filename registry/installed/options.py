@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError, to_json
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
 from taskloom.core.options import Option, options_of
+from taskloom.registry.installed.manager import guard
 
 #: What becomes of a component inside an option, given its kind and what was written.
 Place = Callable[[str, Any], Any]
@@ -40,17 +41,6 @@ class Options(BaseModel):
         """The options as the constructor takes them."""
         return {field.removeprefix(_PREFIX): value for field, value in self if field.startswith(_PREFIX)}
 
-    @classmethod
-    def described(cls, **style: Any) -> dict[str, Any]:
-        """The JSON schema, in pydantic's ``style``; one without options where a type of a plugin's own has none."""
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                schema = cls.model_json_schema(**style)
-            json.dumps(schema, allow_nan=False)
-        except Exception:  # it should not spoil what others have
-            return {"type": "object", "properties": {"name": {"const": cls.__name__.partition(".")[2]}}}
-        return schema
-
     @field_serializer("*", mode="wrap", check_fields=False)
     def _in_order(self, value: Any, write: Any) -> Any:
         # A set has no order of its own, and a result's identity needs one.
@@ -62,12 +52,16 @@ def _new_model(cls: type[Component], declared: Mapping[str, Option]) -> type[Opt
     for name, option in declared.items():
         default = ... if option.required else option.default
         fields[f"{_PREFIX}{name}"] = (option.annotation, Field(default, alias=name, description=option.text or None))
-        try:
-            TypeAdapter(option.annotation)
-        except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any
-            why = f"{option.annotation}: {' '.join(str(error).partition(chr(10))[0].split())}"
-            raise PluginError(f"option {name!r} should be of a type that JSON can hold. Found {why}") from None
-    return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
+    try:
+        model = create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
+        with warnings.catch_warnings(action="ignore"):
+            model.model_json_schema()
+    except Exception:  # pydantic has several, and a type of the plugin's own may raise any
+        for name, option in declared.items():
+            with guard(f"option {name!r} should be of a type that JSON can hold. Found {option.annotation}"):
+                TypeAdapter(option.annotation).json_schema()
+        raise
+    return model
 
 
 def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]]:

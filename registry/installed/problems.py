@@ -160,7 +160,7 @@ def _owners(option: str, kinds: Iterable[str]) -> list[str]:
 
 @cache
 def _schema_of(model: type[BaseModel]) -> Schema:
-    return model.described() if issubclass(model, Options) else model.model_json_schema()
+    return model.model_json_schema()
 
 
 def _follow(loc: Location, schema: Schema) -> tuple[list[str | int], Schema]:

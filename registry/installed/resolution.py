@@ -39,12 +39,6 @@ def fill_gaps(run: dict[str, Any]) -> None:
             del run[key]
 
 
-def leave_out_untrained(run: dict[str, Any]) -> None:
-    """A task that no stage trains decides nothing: without it, runs that give the same result are the same run."""
-    trained = {name for stage in run["stages"] for name in stage["tasks"]}
-    run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
-
-
 def name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
     """Tasks that are named and not there."""
     tasks: list[str] = list(run["tasks"])

@@ -33,17 +33,13 @@ class Contents:
                 continue
             content = self._content(kind, component)
             if isinstance(content, TaskloomError):
-                advice = self._advice(kind, component)
+                advice = ""  # which option of the command line may help, unless it was given already
+                if kind == "data" and "dir" in component and self._overrides.data is None:
+                    advice = "; --data FOLDER says where data sets are"
+                elif kind == "encoder" and component.get("weights") and self._overrides.weights is None:
+                    advice = "; --weights NAME_OR_FOLDER takes others, such as minilm"
                 found.append(Problem(path, f"{str(content).rstrip('.')}{advice}" if advice else str(content)))
         return found
-
-    def _advice(self, kind: str, component: dict[str, Any]) -> str:
-        """Which option of the command line may help, unless it was given already."""
-        if kind == "data" and "dir" in component and self._overrides.data is None:
-            return "; --data FOLDER says where data sets are"
-        if kind == "encoder" and component.get("weights") and self._overrides.weights is None:
-            return "; --weights NAME_OR_FOLDER takes others, such as minilm"
-        return ""
 
     def of(self, spec: dict[str, Any]) -> dict[str, str]:
         """Path → fingerprint of everything the run reads."""

@@ -86,16 +86,6 @@ def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> E
     return replace(rows, grid=grid, variants=_choose(changed, overrides.only), notes=notes)
 
 
-def quoted(labels: list[str]) -> str:
-    """Labels of rows, the first few, as they read in a sentence.
-
-    >>> quoted(["sum, lr=1", "pcgrad, lr=1"])
-    "'sum, lr=1', 'pcgrad, lr=1'"
-    """
-    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
-    return ", ".join(map(repr, labels[:3])) + more
-
-
 def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> None:
     """Set a value in every run that has the place; it is an error if none has."""
     failed: list[str] = []

@@ -10,7 +10,7 @@ from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.expansion import Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.identity import digest, facts, stage_keys
-from taskloom.runs.grid.overrides import Overrides, override, quoted
+from taskloom.runs.grid.overrides import Overrides, override
 from taskloom.runs.grid.paths import matches
 
 if TYPE_CHECKING:
@@ -128,8 +128,11 @@ def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> 
     before = ledger.grid(grid.name)
     if not before.cells or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells):
         return
-    if {place.label for place in before.cells} & {cell.label for cell in cells}:
-        yield f"every cell of grid {grid.name!r} differs from when it was last run here; `taskloom explain` says why"
+    explain = "`taskloom explain` says what"
+    if before.spec == grid.raw:
+        yield f"data, weights or a plugin changed since grid {grid.name!r} was last run here, so all is new; {explain}"
+    elif {place.label for place in before.cells} & {cell.label for cell in cells}:
+        yield f"every cell of grid {grid.name!r} differs from when it was last run here; {explain}"
     else:
         yield (
             f"another grid called {grid.name!r} was run here before and makes way for this one in listings; its "
@@ -182,5 +185,8 @@ def _row_problems(rows: list[Variant]) -> Iterator[Problem]:
         for problem in row.problems:
             labels.setdefault(problem, []).append(row.label)
     for problem, concerned in labels.items():
-        everywhere = len(concerned) == len(rows) or problem.path.startswith("cells.")
-        yield problem if everywhere else replace(problem, message=f"{problem.message} [in {quoted(concerned)}]")
+        if len(concerned) < len(rows) and not problem.path.startswith("cells."):
+            more = f" and {len(concerned) - 3} more" if len(concerned) > 3 else ""
+            where = ", ".join(map(repr, concerned[:3])) + more
+            problem = replace(problem, message=f"{problem.message} [in {where}]")
+        yield problem

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from taskloom.core import PluginError
 from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
 from taskloom.registry.installed.manager import Plugin, guard
@@ -123,8 +122,6 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "abstract": (lists("[Half]", "class Half(Loss): name = 'half'"), "every method of Loss. Missing: forward."),
     "unnamed": (loss(""), "Nameless.name should be what users type"),
     "untyped": (loss("untyped", "*, gamma=2.0"), "loss 'untyped': option 'gamma' should be annotated with its type"),
-    "positional": (loss("positional", "gamma: float = 2.0"), "option 'gamma' should be keyword-only"),
-    "baddefault": (loss("default", "*, gamma: float = None"), "loss 'default': the default of option 'gamma'"),
     "badchoice": (loss("spelt", more="expects = 'class'"), "expects: no value 'class'; did you mean 'classes'?"),
 }
 
@@ -290,7 +287,7 @@ print(json.dumps([{name: one.plugin.name for name, one in grids.items()}, [str(o
     )
     assert any("'grids2'" in line and "grid 'ours' is that of plugin 'grids1'" in line for line in failed)
     assert any("path of a JSON file. Found" in line and "gone.json" in line for line in failed)
-    assert any("no hook 'taskloom_components' (hooks of the entry-point group" in line for line in failed)
+    assert any("no hook 'taskloom_components'" in line and "group 'taskloom.grids'" in line for line in failed)
 
 
 def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
@@ -299,29 +296,6 @@ def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
         reads = property(lambda self: "single")  # type: ignore[assignment]
 
     assert make_entry(Chooses, Plugin("mine", "taskloom", "mine", "1")).name == "chooses"
-
-
-class SilentError(Exception):
-    def __str__(self) -> str:
-        raise ValueError
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (ValueError("two\n  lines"), "doing: ValueError: two lines"),
-        (SystemExit(0), "doing: SystemExit: 0"),
-        (GeneratorExit(), "doing: GeneratorExit"),
-        (SilentError(), "doing: SilentError"),
-        (PluginError("should be a list."), "doing: should be a list."),
-        (ValueError("x" * 5000), f"doing: ValueError: {'x' * 500}"),
-    ],
-)
-def test_whatever_foreign_code_raises_is_one_line_that_can_be_read(error: BaseException, message: str) -> None:
-    with pytest.raises(PluginError) as caught, guard("doing"):
-        raise error
-    assert str(caught.value).startswith(message)
-    assert len(str(caught.value)) < 700
 
 
 def test_ctrl_c_is_not_a_plugins_error() -> None:

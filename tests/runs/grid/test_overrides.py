@@ -1,7 +1,6 @@
 """What the command line lays over a grid, and the smoke run."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.overrides import Overrides, override
-from taskloom.runs.grid.plan import make_plan
 
 Invoke = Callable[..., Result]
 
@@ -68,15 +66,6 @@ def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
         return override(expand(loaded), Overrides(**overrides), load_catalogue())
 
     return overridden
-
-
-def test_nothing_is_changed_by_nothing(lay: Callable[..., Expansion], write: Callable[..., Path]) -> None:
-    grid = load_grid(str(write()))
-    laid = lay()
-    assert (laid.grid, laid.notes) == (grid, [])
-    both = (laid.variants, expand(grid).variants)
-    resolved = [[load_catalogue().resolve_run(one.spec) for one in rows] for rows in both]
-    assert resolved[0] == resolved[1]
 
 
 def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Expansion]) -> None:
@@ -231,15 +220,6 @@ def test_sick_stands_in_for_snli_only_where_snli_is_not(lay: Callable[..., Expan
     laid = lay(grid, data=tmp_path / "all")
     assert folders(laid)["nli"] == ("snli", str(tmp_path / "all" / "snli_1.0"))
     assert laid.notes == []
-
-
-def test_where_data_lie_is_no_part_of_identity(tmp_path: Path, write: Callable[..., Path]) -> None:
-    write_sst(tmp_path / "one" / "cs224n")
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    grid, catalogue = load_grid(str(write(**course_grid("sst")))), load_catalogue()
-    plans = [make_plan(grid, catalogue, None, overrides=Overrides(data=tmp_path / name)) for name in ("one", "two")]
-    assert plans[0].cells[0].id == plans[1].cells[0].id
-    assert plans[0].cells[0].spec != plans[1].cells[0].spec
 
 
 def test_what_is_missing_says_which_option_helps(taskloom: Invoke, write: Callable[..., Path], tmp_path: Path) -> None:
