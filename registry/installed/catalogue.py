@@ -178,12 +178,9 @@ class Catalogue:
         with _gathered(entry, "cannot read its options", problems):
             first = model.read(given, _inside(self.resolve)).written()
             resolved = model.read(first, _inside(self.resolve)).written()
+            wrong = "what an option's validator returns should be valid, and stay the same"
             problems += (
-                Problem(
-                    key,
-                    f"{entry} reads {show(first[key])} as {show(value)}; what an option's validator returns should be "
-                    "valid, and stay the same",
-                )
+                Problem(key, f"{entry} reads {show(first[key])} as {show(value)}; {wrong}")
                 for key, value in resolved.items()
                 if value != first[key]
             )

@@ -27,14 +27,7 @@ from taskloom.registry.installed.words import kind_word, show
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
-    "encoder": Encoder,
-    "head": Head,
-    "loss": Loss,
-    "sampler": Sampler,
-    "combiner": GradientCombiner,
-    "data": DataSet,
-    "metric": Metric,
-    "engine": Engine,
+    one.kind: one for one in (Encoder, Head, Loss, Sampler, GradientCombiner, DataSet, Metric, Engine)
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 #: The words that begin a part of a component's docstring, in their order there.
@@ -134,7 +127,6 @@ def _check_choices(interface: type[Component], cls: type[Component]) -> None:
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation
         found = inspect.getattr_static(cls, attribute, None)
-        if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # only an object knows its property
-            continue
-        if found not in get_args(choice):
+        is_judged = get_origin(choice) is Literal and not hasattr(found, "__get__")  # only an object knows its property
+        if is_judged and found not in get_args(choice):
             raise PluginError(f"{attribute}: {unknown('value', found, get_args(choice))}")

@@ -184,9 +184,8 @@ class Plugins:
     def load(self, plugin: Plugin, entry: EntryPoint) -> None:
         """Import an entry point's module and add it."""
         start = perf_counter()
-        with self.isolated(plugin):
-            with chdir("."):
-                module = entry.load()
+        with self.isolated(plugin), chdir("."):
+            module = entry.load()
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 
     def add(self, module: object, plugin: Plugin) -> None:

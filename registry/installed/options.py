@@ -70,29 +70,21 @@ def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]
     ``PluginError`` if its constructor breaks a rule, or if a grid could not give one of the defaults.
     """
     declared = options_of(cls)
-
-    def refused(name: str, why: str) -> PluginError:
-        return PluginError(
-            f"the default of option {name!r} cannot be written in a grid. Found {declared[name].default!r}: {why}"
-        )
+    model, defaults = _new_model(cls, declared), dict[str, Any]()
+    blank = model.model_construct()
 
     def refuse_component(kind: str, given: Any) -> None:
         raise PydanticCustomError("default", "it should be None, or left out: the option takes a component")
 
-    defaults: dict[str, Any] = {}
-    model = _new_model(cls, declared)
-    blank = model.model_construct()
     for name in [name for name, option in declared.items() if not option.required]:
-        try:
+        with guard(f"the default of option {name!r} cannot be written in a grid. Found {declared[name].default!r}"):
             defaults |= blank.model_dump(mode="json", include={f"{_PREFIX}{name}"}, by_alias=True, warnings=False)
-        except Exception as error:
-            raise refused(name, str(error).partition("\n")[0]) from None
-    try:
-        model.read({"name": cls.name, **defaults}, refuse_component)
-    except ValidationError as error:
-        for item in error.errors():
-            if item["type"] != "missing" or len(item["loc"]) > 1:
-                raise refused(str(item["loc"][0]), item["msg"]) from None
+            try:
+                model.read({"name": cls.name, **defaults}, refuse_component)
+            except ValidationError as error:
+                wrong = [item["msg"] for item in error.errors() if item["type"] != "missing" or len(item["loc"]) > 1]
+                if wrong:
+                    raise PluginError(wrong[0]) from None
     return model, {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
 
 

@@ -60,7 +60,16 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
             with noted(f"{names} cannot be checked", problems, f"tasks.{name}"):
                 wrong = Task(name=name, **parts).problems()
                 problems += (Problem(f"tasks.{name}.{part}", why) for part, why in wrong)
-    problems += _selection_problems(run, made)
+    name = run["selection"]
+    if name in run["tasks"]:
+        data, head = made.get(f"tasks.{name}.data"), made.get(f"tasks.{name}.head")
+        why = ""
+        if not any(name in stage["tasks"] for stage in run["stages"]):
+            why = "is not trained in any stage"
+        elif getattr(data, "labels", True) is None or getattr(head, "gives", "") == "vectors":
+            why = "has no dev score"
+        if why:
+            problems.append(Problem("selection", f"task {name!r} {why}, so it cannot choose the best epoch"))
     for place, stage in enumerate(run["stages"]):
         for kind in _STAGE_PARTS:
             path = f"stages.{place}.{kind}"
@@ -69,15 +78,3 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
                 with noted(f"{kind_word(kind)} {part.name!r} cannot be checked", problems, path):
                     problems += below(path, part.problems(stage["tasks"]))
     return problems
-
-
-def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> Iterator[Problem]:
-    """A task can only choose the best epoch if it is trained and has a score."""
-    name = run["selection"]
-    if name not in run["tasks"]:
-        return
-    data, head = made.get(f"tasks.{name}.data"), made.get(f"tasks.{name}.head")
-    if not any(name in stage["tasks"] for stage in run["stages"]):
-        yield Problem("selection", f"task {name!r} is not trained in any stage, so it cannot choose the best epoch")
-    elif getattr(data, "labels", True) is None or getattr(head, "gives", "") == "vectors":
-        yield Problem("selection", f"task {name!r} has no dev score, so it cannot choose the best epoch")
