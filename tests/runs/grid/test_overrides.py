@@ -97,12 +97,8 @@ def test_only_runs_the_rows_and_keeps_the_table(taskloom: Invoke, write: Callabl
     assert [cell["label"] for cell in listed] == ["sum", "surgery"]
     done = taskloom("run", path, "--only", "un*", "--epochs", 1, "--format", "json")
     assert done.exit_code == 0, done.stderr
-    assert {row["label"]: row["n"] for row in json.loads(done.stdout)} == {
-        "sum": 0,
-        "surgery": 0,
-        "untrained": 1,
-        "two stages": 0,
-    }
+    counts = {row["label"]: row["n"] for row in json.loads(done.stdout)}
+    assert counts == {cell["label"]: int(cell["label"] == "untrained") for cell in CELLS}
     assert "1 of 1 cells done" in done.stderr
     assert "has changed" not in taskloom("table", path).stderr, "options of a run are no change of its file"
     wrong = taskloom("run", path, "--only", "surgrey")
@@ -117,21 +113,12 @@ def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Cal
     assert taskloom("validate", path, "--only", "broken").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("stages.0.epochs", "PATH=JSON"),
-        ("a={", "not a JSON"),
-        ("a=", "not a JSON"),
-        ("a=NaN", "not a JSON"),
-        ("=1", "PATH=JSON"),
-    ],
-)
-def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path], given: str, words: str) -> None:
-    result = taskloom("plan", write(), "--set", given)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert isinstance(result.exception, SystemExit)
+def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    for given in ("stages.0.epochs", "=1", "a={", "a=", "a=NaN"):
+        result = taskloom("plan", write(), "--set", given)
+        assert result.exit_code == 2
+        assert ("not a JSON" if given.startswith("a=") else "PATH=JSON") in result.stderr
+        assert isinstance(result.exception, SystemExit)
 
 
 def test_settings_are_json_or_bare_words(taskloom: Invoke, write: Callable[..., Path]) -> None:
@@ -253,9 +240,7 @@ def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Expansion], write: 
         assert (after.spec["encoder"]["pooling"], after.spec["encoder"]["trainable"]) == ("cls", False)
         for task, old in before.spec["tasks"].items():
             new = after.spec["tasks"][task]
-            assert {key: old[key] for key in ("head", "loss", "metric")} == {
-                key: new[key] for key in ("head", "loss", "metric")
-            }
+            assert {**old, "data": 0} == {**new, "data": 0}
             assert new["data"]["size"] <= 64
         for old, new in zip(before.spec["stages"], after.spec["stages"], strict=True):
             assert new["epochs"] == min(1, old["epochs"])
