@@ -55,7 +55,7 @@ def read_name(given: str) -> Names:
 
 def refuse_taken(kind: str, names: Names) -> None:
     """``TaskloomError`` if something installed already has the name; trackers have none."""
-    for plugin, _ in installed([COMPONENTS, GRIDS])[0]:
+    for plugin, _ in installed([COMPONENTS, GRIDS]):
         if normalized(plugin.distribution) == names.distribution:
             raise TaskloomError(
                 f"{names.distribution} {plugin.version} is installed already; edit that, or choose another name"
