@@ -168,7 +168,12 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         for row in ledger.rows_of(record.id)
     ]
     try:
-        today = _facts_today(record, catalogue)
+        spec, problems = catalogue.resolve_run(record.spec)
+        contents = Contents(catalogue, Overrides())
+        problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
+        if problems:
+            raise TaskloomError("; ".join(map(str, problems)))
+        today = facts(spec, catalogue, contents)
     except TaskloomError as error:
         return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
     now = digest(today)
@@ -181,13 +186,3 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         row, found = rows[-1]
         return Explanation("stale", why, record.id, against=row.now, differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
-
-
-def _facts_today(record: "CellRecord", catalogue: "Catalogue") -> dict[str, Any]:
-    """What a recorded cell's identity would be made of today; ``TaskloomError`` if it cannot be planned any more."""
-    spec, problems = catalogue.resolve_run(record.spec)
-    contents = Contents(catalogue, Overrides())
-    problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
-    if problems:
-        raise TaskloomError("; ".join(str(problem) for problem in problems))
-    return facts(spec, catalogue, contents)

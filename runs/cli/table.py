@@ -1,5 +1,6 @@
 """``taskloom table``."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -37,22 +38,15 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
     """
-    made = table_of(_record(grid, registry, reported))
-    say(render(made, form, terminal=on_terminal(), reported=reported), styled=True)
-
-
-def _record(source: str, registry: Path, reported: bool) -> GridRecord:
-    """The grid as it was last run; for its published figures the grid's file is enough."""
-    ledger = Ledger.find(registry) if reported else Ledger.open(registry, create=False)
-    if ledger is None:
-        return unrun_grid(source)
-    with ledger:
+    # For published figures the grid's file is enough.
+    with (Ledger.find(registry) if reported else Ledger.open(registry, create=False)) or nullcontext() as ledger:
         try:
-            return recorded_grid(ledger, source)
+            record = unrun_grid(grid) if ledger is None else recorded_grid(ledger, grid)
         except NotRunError:
             if not reported:
                 raise
-            return unrun_grid(source)
+            record = unrun_grid(grid)
+    say(render(table_of(record), form, terminal=on_terminal(), reported=reported), styled=True)
 
 
 def unrun_grid(source: str) -> GridRecord:

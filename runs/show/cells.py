@@ -70,6 +70,7 @@ def watch_cells(
 
         live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
     states, busy = look(), time.monotonic()
+    active: set[str] = set()
     shown: object = None
     try:
         with live or nullcontext():
@@ -84,9 +85,10 @@ def watch_cells(
                 elif found != shown:
                     shown = found
                     say(write(states) if plain else f"{heading}\n{write(states)}\n")
-                if any(each.state == "running" for each in states):
+                active = {each.state for each in states} & {"running", "planned"}
+                if "running" in active:
                     busy = time.monotonic()
-                if is_over(states) or time.monotonic() - busy > IDLE:
+                if not active or time.monotonic() - busy > IDLE:
                     break
                 time.sleep(every)
                 states = look()
@@ -94,14 +96,8 @@ def watch_cells(
         pass
     if live:
         say(f"{write(states)}\n\n{counted(states)}")
-    if not plain and not is_over(states):
-        running = any(each.state == "running" for each in states)
-        say("The run continues." if running else "Cells are waiting, but no run is at work on them.")
-
-
-def is_over(states: Sequence[CellState]) -> bool:
-    """Whether no cell runs or waits."""
-    return not any(each.state in ("running", "planned") for each in states)
+    if active and not plain:
+        say("The run continues." if "running" in active else "Cells are waiting, but no run is at work on them.")
 
 
 def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:

@@ -192,7 +192,6 @@ def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) 
     lines = [
         *_reasons(missing, Counter(place.label for place in grid.cells)),
         *(f"log: {path}" for path in logs[:MOST_ROWS]),
-        *([f"and {len(logs) - MOST_ROWS} more logs"] if len(logs) > MOST_ROWS else []),
     ]
     return "\n".join(
         [
