@@ -10,11 +10,10 @@ import click
 
 from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, on_terminal, say
+from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, say_table
 from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
-from taskloom.runs.show.render import failures_summary, render
+from taskloom.runs.show.render import failures_summary
 
 if TYPE_CHECKING:
     from taskloom.runs.grid.overrides import Overrides
@@ -110,7 +109,7 @@ def run(
                 os._exit(INTERRUPTED)
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
-    say(render(table_of(record), form, terminal=on_terminal()), styled=True)
+    say_table(record, form)
     if failures := failures_summary(record, registry, {cell.id for cell in plan.chosen}):
         note(failures)
     if outcome.halted:

@@ -8,10 +8,8 @@ import click
 from taskloom.core.errors import RequestError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.cli.common import NotRunError, on_terminal, recorded_grid, say
+from taskloom.runs.cli.common import NotRunError, recorded_grid, say_table
 from taskloom.runs.cli.options import format_option, registry_option
-from taskloom.runs.show.render import render
 
 
 @click.command(short_help="Print the comparison table of a grid.")
@@ -46,7 +44,7 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
             if not reported:
                 raise
             record = unrun_grid(grid)
-    say(render(table_of(record), form, terminal=on_terminal(), reported=reported), styled=True)
+    say_table(record, form, reported=reported)
 
 
 def unrun_grid(source: str) -> GridRecord:

@@ -32,11 +32,9 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
         return {"base": example}
     required = {option.name: f"<{describe(option.annotation)}>" for option in entry.options.values() if option.required}
     component = example or ({"name": entry.name, **required} if required else entry.name)
-    if entry.kind == "encoder":
-        return {"base": {"encoder": component}}
-    if entry.kind in ("sampler", "combiner"):
-        return {"base": {"stages": [{entry.kind: component}]}}
-    return {"base": {"tasks": {"mine": {entry.kind: component}}}}
+    piece = {entry.kind: component}
+    homes: dict[str, Any] = {"encoder": piece, "sampler": {"stages": [piece]}, "combiner": {"stages": [piece]}}
+    return {"base": homes.get(entry.kind, {"tasks": {"mine": piece}})}
 
 
 def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:

@@ -23,7 +23,6 @@ SECTIONS = {
     "Errors": ["errors"],
     "Specifications": ["specs"],
 }
-_SHOWN = ("__init__", "__call__")  # though they begin with an underscore
 
 
 def reference() -> str:
@@ -85,7 +84,7 @@ def _outlines(body: list[ast.stmt], lines: list[str]) -> Iterator[tuple[str, str
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             end = node.body[0].end_lineno if ast.get_docstring(node) else node.body[0].lineno - 1
             inner = _outlines(node.body, lines) if isinstance(node, ast.ClassDef) else ()
-            shown = [text for name, text in inner if name[0] != "_" or name in _SHOWN]
+            shown = [text for name, text in inner if name[0] != "_" or name in ("__init__", "__call__")]
             yield node.name, "\n\n".join(["\n".join(lines[first:end]), *shown])
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
