@@ -66,6 +66,9 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+        except SystemExit as error:  # click has its own way out, so this is somebody else's
+            click.echo(f"Error: a plugin called sys.exit({error.code!r}); it should raise an error", err=True)
+            ctx.exit(2)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

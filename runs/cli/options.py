@@ -16,20 +16,18 @@ Command = Callable[..., Any]
 STRICT = "TASKLOOM_STRICT_PLUGINS"
 
 
-class UserPath(click.Path):
-    """A path in which ``~`` is the user's folder."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return Path(os.path.expanduser(value))  # noqa: PTH111 - the other raises
+def _read_path(context: click.Context, option: click.Parameter, given: str | None) -> Path | None:
+    return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
 
 
-def folder_option(flag: str, help: str, **more: Any) -> Callable[[Command], Command]:
-    """An option that names a folder."""
-    return click.option(flag, type=UserPath(), metavar="FOLDER", show_default=True, show_envvar=True, help=help, **more)
+def path_option(flag: str, help: str, metavar: str = "FOLDER", **more: Any) -> Callable[[Command], Command]:
+    """An option that names a folder or a file; ``~`` in it is the user's folder."""
+    more |= {"type": click.Path(), "callback": _read_path, "show_default": True, "show_envvar": True}
+    return click.option(flag, metavar=metavar, help=help, **more)
 
 
-registry_option = folder_option(
-    "--registry", "Where results are kept.", envvar="TASKLOOM_REGISTRY", default=Path("taskloom-runs")
+registry_option = path_option(
+    "--registry", "Where results are kept.", envvar="TASKLOOM_REGISTRY", default="taskloom-runs"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 format_option = click.option(
@@ -74,7 +72,7 @@ def _read_setting(given: str) -> tuple[str, Any]:
 
 
 _plan_options = combined(
-    folder_option(
+    path_option(
         "--data",
         "Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
     ),

@@ -10,7 +10,7 @@ from taskloom.core.errors import RegistryError, count, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
-from taskloom.runs.cli.options import folder_option, registry_option, strict_option
+from taskloom.runs.cli.options import path_option, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, metavar="N", help="Of GRID, only cells with this seed.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
-@folder_option("--out", "Where the files go; those of the same name are replaced.", default=Path("predictions"))
-@folder_option("--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it.")
+@path_option("--out", "Where the files go; those of the same name are replaced.", default="predictions")
+@path_option("--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it.")
 @click.option(
     "--format",
     "form",

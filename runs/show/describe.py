@@ -45,13 +45,8 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
         **origin(entry.plugin),
         "summary": entry.summary,
         "options": [
-            {
-                "name": one.name,
-                "takes": describe(one.annotation),
-                "required": one.required,
-                "default": one.default,
-                "text": one.text,
-            }
+            {key: getattr(one, key) for key in ("name", "required", "default", "text")}
+            | {"takes": describe(one.annotation)}
             for one in entry.options.values()
         ],
         "builtin": entry.plugin.builtin,
@@ -117,11 +112,7 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
 def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
     """A loaded plugin as JSON values."""
     return {
-        "name": plugin.name,
-        "group": plugin.group,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "builtin": plugin.builtin,
+        **{key: getattr(plugin, key) for key in ("name", "group", "distribution", "version", "builtin")},
         "import_seconds": plugin.seconds,
         "hooks": catalogue.plugins.hooks_of(plugin),
         "components": _components(catalogue, plugin),

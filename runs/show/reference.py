@@ -29,9 +29,8 @@ def reference() -> str:
     """The whole reference, as Markdown."""
     placed = [home for homes in SECTIONS.values() for home in homes]
     others = [path.stem for path in sorted(CORE.glob("*.py")) if path.stem not in (*placed, "__init__")]
-    sections = {title: _section(homes) for title, homes in {**SECTIONS, "More": others}.items()}
-    sections["The conformance kit"] = _kit()
-    sections = {title: text for title, text in sections.items() if text}
+    texts = {title: _section(homes) for title, homes in {**SECTIONS, "More": others}.items()}
+    sections = {title: text for title, text in (*texts.items(), ("The conformance kit", _kit())) if text}
     head = (
         f"# taskloom {version('taskloom')}: reference for plugins\n\n"
         "Everything below is imported from `taskloom.core`, the kit from `taskloom.core.testing`. A plugin is a module "

@@ -100,7 +100,7 @@ def _parts(table: Table, reported: bool) -> list[tuple[str, str]]:
         return [("seeds", ""), *(("figure", column) for column in table.columns), *delta]
     if not table.begun:
         return [("reported", column) for column in table.columns if column in table.reported]
-    both = {column: ("figure", "reported", "difference") for column in table.reported}
+    both = dict.fromkeys(table.reported, ("figure", "reported", "difference"))
     shown = [(part, column) for column in table.columns for part in both.get(column, ("figure",))]
     return [("seeds", ""), *shown]
 
