@@ -1,10 +1,11 @@
 """What all pluggable classes have in common."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import ValidationInfo, with_info_plain_validator_function
+if TYPE_CHECKING:  # commands that only read the ledger import none of it
+    from pydantic_core import CoreSchema
+    from pydantic_core.core_schema import ValidationInfo
 
 #: Where the JSON schema of an option refers to the components of a kind.
 KIND_REF = "https://taskloom/kinds/"
@@ -35,18 +36,22 @@ class Component:
     relies_on: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> "CoreSchema":
         if "kind" not in vars(cls) or cls is Component:
             raise TypeError(f"it should be annotated with an interface such as Loss, not with {cls.__name__}")
+        from pydantic_core.core_schema import with_info_plain_validator_function
+
         return with_info_plain_validator_function(partial(_read_component, cls.kind))
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: "CoreSchema", handler: Any) -> dict[str, Any]:
         return kind_schema(cls.kind)
 
 
-def _read_component(kind: str, value: Any, info: ValidationInfo) -> Any:
+def _read_component(kind: str, value: Any, info: "ValidationInfo") -> Any:
     """A component inside an option, which the validation context resolves or constructs; without one as it is."""
     if not isinstance(value.get("name") if isinstance(value, dict) else value, str):
+        from pydantic_core import PydanticCustomError
+
         raise PydanticCustomError("component", "should be a component: a name, or an object with name and options")
     return info.context(kind, value) if info.context else value

@@ -21,16 +21,16 @@ class CellRecord:
     id: str
     spec: dict[str, Any]
     status: str
-    reason: str | None
-    attempts: int
-    created: str
-    started: str | None
-    finished: str | None
-    seconds: float | None
-    peak_memory: int | None
-    device: str | None
-    versions: dict[str, Any]
-    best_epoch: int | None
+    reason: str | None = None
+    attempts: int = 0
+    created: str = ""
+    started: str | None = None
+    finished: str | None = None
+    seconds: float | None = None
+    peak_memory: int | None = None
+    device: str | None = None
+    versions: dict[str, Any] = field(default_factory=dict)
+    best_epoch: int | None = None
     epochs: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)

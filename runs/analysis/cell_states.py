@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from taskloom.registry.results.records import CellRecord, GridRecord
 
 #: Every state that a cell can be in, the most urgent first.
 STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
-GONE = "its driver is gone"
+SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,15 @@ class CellState:
 
     def as_json(self) -> dict[str, Any]:
         """For programs; a score that is not finite is null."""
-        facts = asdict(self.cell)
-        facts.pop("facts")
-        scores = {task: _finite(score) for task, score in self.cell.scores.items()}
         return {
-            "id": facts.pop("id"),
+            **{key: value for key, value in vars(self.cell).items() if key != "facts"},
             "grid": self.grid or None,
             "label": self.label or None,
             "seed": self.seed,
-            **facts,
             "status": self.state,
             "reason": self.reason,
-            "scores": scores,
-            "score": self.score if self.score is None else _finite(self.score),
+            "scores": finite(self.cell.scores),
+            "score": finite(self.score),
             "seconds": self.seconds,
             "shared_epochs": self.shared,
             "worker": self.worker,
@@ -76,56 +72,39 @@ def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellR
     return [_state(ledger, *place) for place in places]
 
 
-def states_of_cell(ledger: Ledger, id: str) -> list[CellState]:
+def states_of_cell(ledger: Ledger, cell: CellRecord) -> list[CellState]:
     """The state of one cell, in each of its places; one that is in no grid any more has a place without a name."""
-    cell = ledger.cell(id)
-    places = [(row.grid, row.label, row.seed) for row in ledger.rows_of(cell.id) if row.now == cell.id]
-    places = places or [("", "", cell.spec.get("seed", 0))]
-    return [_state(ledger, *place, cell) for place in places]
+    rows = [row for row in ledger.rows_of(cell.id) if row.now == cell.id]
+    return [_state(ledger, row.grid, row.label, row.seed, cell) for row in rows] or states_of(ledger, [], [cell])
 
 
 def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -> CellState:
-    if cell.status == "finished":
-        score, shared = cell.scores.get("overall"), _shared(ledger, cell)
-        return CellState(grid, label, seed, cell, "finished", None, score=score, seconds=cell.seconds, shared=shared)
-    driver = holder(ledger.folder, cell.id)
+    driver = None if cell.status == "finished" else holder(ledger.folder, cell.id)
     if cell.status == "running" and driver is None:  # a driver writes how a cell ended, then lets it go: look again
-        now = ledger.cell(cell.id)
-        if now.status != "running":
-            return _state(ledger, grid, label, seed, now)
-    if cell.status == "planned" and driver is None:
-        return CellState(grid, label, seed, cell, "planned", cell.reason)
-    attempts, epochs = ledger.attempts(cell.id), ledger.epochs(cell.id)
-    last = attempts[-1] if attempts else None
-    if driver is not None:
-        state, reason = "running", None
-    elif cell.status == "running":
-        state, reason = "interrupted", GONE
-    else:
-        state, reason = cell.status, cell.reason or (last.reason if last else None)
-    score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
-    seconds = epochs[-1].seconds if epochs else None
-    if state == "running" and last is not None and last.ended is None:
-        seconds = (datetime.now(UTC) - datetime.fromisoformat(last.began)).total_seconds()
-    return CellState(
-        grid,
-        label,
-        seed,
-        cell,
-        state,
-        reason,
-        driver=driver,
-        worker=last.worker if last and state == "running" else None,
-        score=score if state in ("running", "interrupted") else None,
-        seconds=seconds,
-        shared=_shared(ledger, cell),
-    )
+        cell = ledger.cell(cell.id)
+    state, reason, worker = cell.status, cell.reason, None
+    score, seconds = cell.scores.get("overall"), cell.seconds
+    if driver is not None or state not in ("finished", "planned"):
+        attempts, epochs = ledger.attempts(cell.id), ledger.epochs(cell.id)
+        last = attempts[-1] if attempts else None
+        seconds = epochs[-1].seconds if epochs else None
+        if driver is not None:
+            state, reason, worker = "running", None, last.worker if last else None
+            if last is not None and last.ended is None:
+                seconds = (datetime.now(UTC) - datetime.fromisoformat(last.began)).total_seconds()
+        elif state == "running":
+            state, reason = "interrupted", "its driver is gone"
+        else:
+            reason = reason or (last.reason if last else None)
+        if state in ("running", "interrupted"):
+            score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
+    return CellState(grid, label, seed, cell, state, reason, driver, worker, score, seconds, _shared(ledger, cell))
 
 
 def _shared(ledger: Ledger, cell: CellRecord) -> int:
     """The epochs of its stages that another cell trained; the last stage is never one."""
     stages = cell.spec.get("stages", ())
-    done = ledger.stages(cell.id) if len(stages) > 1 else ()
+    done = ledger.stages(cell.id) if len(stages) > 1 and cell.status != "planned" else ()
     return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
 
 
@@ -139,5 +118,8 @@ def counted(states: Sequence[CellState]) -> str:
     return ", ".join(f"{found[state]} {state}" for state in STATES if found[state]) or "no cells"
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def finite(value: Any) -> Any:
+    """JSON has no NaN: a figure that is not a number is null."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

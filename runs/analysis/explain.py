@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
 from taskloom.registry.results.locks import holder
+from taskloom.runs.analysis.cell_states import SHORT
 from taskloom.runs.driver.wording import format_reason
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.identity import digest, facts
@@ -25,44 +25,35 @@ STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
 FIELDS = ("spec", "weights", "data", "plugin", "trainer")
 #: What a difference shows where one side has nothing at all.
 ABSENT = "nothing"
-SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One field: ``field`` is spec, data, weights, plugin or trainer, ``path`` the place; a side may be absent.
-
-    >>> print(Difference("plugin", "taskloom-focal", "1.0", "1.1"))
-    plugin taskloom-focal: 1.0 → 1.1
-    """
-
-    field: str
-    path: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        place = self.path if self.field == "trainer" else f"{self.field} {self.path}"
-        place = f"content of {self.path}" if self.field in ("data", "weights") else place
-        return f"{place}: {self._format(self.old)} → {self._format(self.new)}"
-
-    def _format(self, side: Any) -> str:
-        if self.field in ("data", "weights"):
-            return str(side)[:SHORT]
-        return str(side) if side is ABSENT or self.field == "plugin" else json.dumps(side, ensure_ascii=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON values; what is absent is null, and so is a null."""
-        sides = {key: None if value is ABSENT else value for key, value in (("old", self.old), ("new", self.new))}
-        return {"field": self.field, "path": self.path, **sides, "text": str(self)}
+#: One field that differs: ``field`` (of FIELDS) and ``path``, ``old`` and ``new`` (null where absent), and a ``text``.
+Difference = dict[str, Any]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Where the facts of two cells differ: first the spec, then content, plugins and trainer."""
+    """Where the facts of two cells differ: first the spec, then content, plugins and trainer.
+
+    >>> differences({"plugins": {"taskloom-focal": "1.0"}}, {"plugins": {"taskloom-focal": "1.1"}})[0]["text"]
+    'plugin taskloom-focal: 1.0 → 1.1'
+    """
     before, after = _fields(old), _fields(new)
-    places = sorted({**before, **after}, key=lambda place: FIELDS.index(place[0]))
-    sides = {place: (before.get(place, ABSENT), after.get(place, ABSENT)) for place in places}
-    return [Difference(*place, *both) for place, both in sides.items() if both[0] != both[1]]
+    found = []
+    for field, path in sorted({**before, **after}, key=lambda place: FIELDS.index(place[0])):
+        sides = [fields.get((field, path), ABSENT) for fields in (before, after)]
+        if sides[0] != sides[1]:
+            content = field in ("data", "weights")
+            place = f"content of {path}" if content else path if field == "trainer" else f"{field} {path}"
+            text = f"{place}: {' → '.join(_format(field, side) for side in sides)}"
+            was, now = (None if side is ABSENT else side for side in sides)
+            found.append({"field": field, "path": path, "old": was, "new": now, "text": text})
+    return found
+
+
+def _format(field: str, side: Any) -> str:
+    if field in ("data", "weights"):
+        return str(side)[:SHORT]
+    return str(side) if side is ABSENT or field == "plugin" else json.dumps(side, ensure_ascii=False)
 
 
 def _fields(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
@@ -109,39 +100,39 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values, without ``rows``."""
-        own = {key: value for key, value in vars(self).items() if key != "rows"}
-        return {**own, "differences": [one.as_dict() for one in self.differences]}
+        return {key: value for key, value in vars(self).items() if key != "rows"}
 
 
 def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
     """Every row and seed of a grid as it would be run today, then the rows that it excludes."""
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
     history = ledger.history_of(plan.grid.name) if ledger is not None else {}
-    running = _running(ledger) if ledger is not None else {}
     ran = [record for record in reversed(known.values()) if record.status != "planned"]
     same_spec = {digest(one.facts.get("spec")): one for one in reversed(ran) if one.status == "finished"}
     fields = {record.id: _comparable(record.facts) for record in ran}
     found = []
     for cell in plan.chosen:
         place: dict[str, Any] = {"cell": cell.id, "label": cell.label, "seed": cell.seed}
-        if cell.id in running or cell.status != "new":
-            found.append(Explanation(*_state(known[cell.id], running), **place))
-            continue
+        if ledger is not None and cell.id in known:
+            state, why = _state(known[cell.id], ledger)
+            if state == "running" or cell.status != "new":
+                found.append(Explanation(state, why, **place))
+                continue
         before = [known[id] for id in history.get((cell.label, cell.seed), ()) if id != cell.id and id in known]
         results = [record for record in before if record.status == "finished"]
         # Another grid, or this one under another name, may have a result of the same spec and seed.
-        against = results[-1] if results else same_spec.get(digest(cell.facts["spec"]))
-        state = "stale" if against else "new"
-        if against is None and ran:
+        if against := results[-1] if results else same_spec.get(digest(cell.facts["spec"])):
+            state, why = "stale", f"its earlier result is that of cell {against.id[:SHORT]}; it is run again because:"
+        elif ran:
             wanted = _comparable(cell.facts)
             against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields[record.id]}))
-        if against is None:
+            state, why = (
+                "new",
+                f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
+            )
+        else:
             found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
             continue
-        why = {
-            "stale": f"its earlier result is that of cell {against.id[:SHORT]}; it is run again because:",
-            "new": f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
-        }[state]
         changes = differences(against.facts, cell.facts)
         found.append(Explanation(state, why, **place, against=against.id, differences=changes))
     for label, number in plan.excluded:
@@ -155,16 +146,11 @@ def _comparable(facts: Mapping[str, Any]) -> frozenset[tuple[tuple[str, str], st
     return frozenset((key, json.dumps(value, sort_keys=True)) for key, value in _fields(facts).items())
 
 
-def _running(ledger: "Ledger") -> dict[str, str]:
-    """The cells that a driver has, each with whose it is."""
-    pids = {cell.id: holder(ledger.folder, cell.id) for cell in ledger.cells() if cell.status != "finished"}
-    return {cell: f"process {pid} runs it now" for cell, pid in pids.items() if pid is not None}
-
-
-def _state(record: "CellRecord", running: Mapping[str, str]) -> tuple[str, str]:
+def _state(record: "CellRecord", ledger: "Ledger") -> tuple[str, str]:
     """The state of a cell whose identity is still what it was, and why."""
-    if record.id in running:
-        return "running", running[record.id]
+    driver = None if record.status == "finished" else holder(ledger.folder, record.id)
+    if driver is not None:
+        return "running", f"process {driver} runs it now"
     whys = {
         "finished": f"finished {record.finished}; spec, data and plugins are the same, so it is not run again",
         "planned": "it was planned and never run",
@@ -182,39 +168,21 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         for row in ledger.rows_of(record.id)
     ]
     try:
-        today = _facts_today(record, catalogue)
+        spec, problems = catalogue.resolve_run(record.spec)
+        contents = Contents(catalogue, Overrides())
+        problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
+        if problems:
+            raise TaskloomError("; ".join(map(str, problems)))
+        today = facts(spec, catalogue, contents)
     except TaskloomError as error:
-        why = "; ".join([f"it cannot be planned today: {error}", *_changed_packages(record)])
-        return Explanation("stale", why, record.id, rows=rows)
+        return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
     now = digest(today)
     if now != record.id:
         why, found = f"the same specification is now cell {now[:SHORT]}, because:", differences(record.facts, today)
         return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)
-    state, why = _state(record, _running(ledger))
+    state, why = _state(record, ledger)
     if state != "running" and rows and all(row.now not in (None, record.id) for row, _ in rows):
         why = "spec, data and plugins are the same, but no row is this cell any more; its result is kept"
         row, found = rows[-1]
         return Explanation("stale", why, record.id, against=row.now, differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
-
-
-def _changed_packages(record: "CellRecord") -> Iterator[str]:
-    """What the cell ran with that is not installed now, or in another version."""
-    for name, before in record.facts.get("plugins", {}).items():
-        try:
-            now = version(name)
-        except PackageNotFoundError:
-            yield f"it ran with {name} {before}, which is not installed now"
-        else:
-            if now != before:
-                yield f"it ran with {name} {before}, and {now} is installed now"
-
-
-def _facts_today(record: "CellRecord", catalogue: "Catalogue") -> dict[str, Any]:
-    """What a recorded cell's identity would be made of today; ``TaskloomError`` if it cannot be planned any more."""
-    spec, problems = catalogue.resolve_run(record.spec)
-    contents = Contents(catalogue, Overrides())
-    problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
-    if problems:
-        raise TaskloomError("; ".join(str(problem) for problem in problems))
-    return facts(spec, catalogue, contents)

@@ -16,7 +16,6 @@ from taskloom.runs.driver.wording import format_state
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory")
-DIGITS = 3
 #: Metrics whose kind is known without importing plugins. ``normalised`` maps only correlations to (r + 1)/2.
 CORRELATIONS = frozenset({"pearson", "spearman"})
 SHARES = frozenset({"accuracy", "macro_f1"})
@@ -142,7 +141,7 @@ def table_of(grid: GridRecord) -> Table:
     return Table(
         name=grid.name,
         columns=columns,
-        digits=asked.get("digits", DIGITS),
+        digits=asked.get("digits", 3),
         rows=tuple(_row(label, cells, columns, stated.get(label, {}), printed) for label, cells in places.items()),
         baseline=grid.spec.get("baseline"),
         notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),

@@ -22,7 +22,7 @@ try:
     from taskloom.registry.results.errors import HeldUpError
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
-    from taskloom.runs.cli.common import ARGUMENTS, how_to_continue, take_stdout
+    from taskloom.runs.cli.common import how_to_continue, take_stdout
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
@@ -34,12 +34,6 @@ try:
 except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything could handle it
     print("Interrupted.", file=sys.stderr)
     raise SystemExit(INTERRUPTED) from None
-
-
-class Refused(click.ClickException):
-    """A message to the user instead of a traceback."""
-
-    exit_code = 2
 
 
 class Commands(click.Group):
@@ -55,16 +49,11 @@ class Commands(click.Group):
 
         @wraps(command)
         def begin(*arguments: Any, **options: Any) -> Any:
-            prepare = click.get_current_context().obj
-            if prepare is not None:
+            if prepare := click.get_current_context().obj:
                 prepare()
             return command(*arguments, **options)
 
         cmd.callback = begin
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -72,12 +61,14 @@ class Commands(click.Group):
         except (EngineError, HeldUpError) as error:  # not the request's fault: the same one may succeed later
             raise click.ClickException(visible(f"{error}\n{how_to_continue()}")) from error
         except TaskloomError as error:
-            raise Refused(visible(str(error))) from error
+            click.echo(f"Error: {visible(str(error))}", err=True)
+            ctx.exit(2)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
         except SystemExit as error:  # click has its own way out, so this is somebody else's
-            raise Refused(f"a plugin called sys.exit({error.code!r}); it should raise an error") from error
+            click.echo(f"Error: a plugin called sys.exit({error.code!r}); it should raise an error", err=True)
+            ctx.exit(2)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -119,15 +110,10 @@ def main() -> None:
     try:
         cli(prog_name="taskloom", obj=take_stdout)
     except SystemExit as end:
-        _leave(end.code)
-        raise
-
-
-def _leave(code: object) -> None:
-    """End at once if a cell of the inline engine cannot be stopped."""
-    if any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
-        # A cell that cannot be stopped is still in torch, which aborts when Python exits around it.
+        if not any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
+            raise
+        # An inline cell that cannot be stopped is still in torch, which aborts when Python exits around it.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(code if isinstance(code, int) else 1)
+        os._exit(end.code if isinstance(end.code, int) else 1)

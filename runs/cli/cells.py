@@ -3,14 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.cell_states import STATES, CellState, states_of, states_of_cell
-from taskloom.runs.cli.common import answers, grid_or_cell, say
+from taskloom.runs.cli.common import answers, grid_or_cell, say, say_json
 from taskloom.runs.cli.options import json_option, registry_option
 from taskloom.runs.show.cells import cell_json, describe_cell, list_cells, watch_cells
 
@@ -44,31 +43,29 @@ def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool
     with Ledger.open(registry, create=False) as ledger:
         found = None if what is None else grid_or_cell(ledger, what)
         if isinstance(found, CellRecord):
-            places = states_of_cell(ledger, found.id)
-            say(_as_json(cell_json(ledger, places)) if as_json else describe_cell(ledger, places))
+            places = states_of_cell(ledger, found)
+            if as_json:
+                say_json(cell_json(ledger, places))
+            else:
+                say(describe_cell(ledger, places))
             return
 
         def look() -> list[CellState]:
-            return _everything(ledger) if found is None else states_of(ledger, [ledger.grid(found.name)])
+            if found is not None:
+                return states_of(ledger, [ledger.grid(found.name)])
+            grids = ledger.grids()
+            known = {place.cell.id for grid in grids for place in grid.cells}
+            # A grid that was changed leaves its former cells behind; their results still count.
+            return states_of(ledger, grids, [cell for cell in ledger.cells() if cell.id not in known])
 
         def write(states: Sequence[CellState]) -> str:
             shown = [each for each in states if not wanted or each.state in wanted]
-            if as_json:
-                return _as_json({"cells": [each.as_json() for each in shown]}, indent=None if watch else 2)
-            return list_cells(shown)
+            if not as_json:
+                return list_cells(shown)
+            answer = {"cells": [each.as_json() for each in shown]}
+            return json.dumps(answer, indent=None if watch else 2, allow_nan=False)
 
         if watch:
             watch_cells(look, write, say, answers(), plain=as_json)
         else:
             say(write(look()))
-
-
-def _as_json(value: Any, indent: int | None = 2) -> str:
-    return json.dumps(value, indent=indent, allow_nan=False)
-
-
-def _everything(ledger: Ledger) -> list[CellState]:
-    grids = ledger.grids()
-    known = {place.cell.id for grid in grids for place in grid.cells}
-    # A grid that was changed leaves its former cells behind; their results still count.
-    return states_of(ledger, grids, [cell for cell in ledger.cells() if cell.id not in known])

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,8 +12,25 @@ from taskloom.core.errors import Problem, RequestError, TaskloomError
 from taskloom.registry.results.artifacts import write_text
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
-from taskloom.runs.cli.options import UserPath, json_option, plan_options, registry_option, strict_option
+from taskloom.runs.cli.options import json_option, path_option, plan_options, registry_option, strict_option
 from taskloom.runs.show.render import listing
+
+if TYPE_CHECKING:
+    from taskloom.runs.grid.plan import Plan
+
+
+def _make_plan(source: str, ledger: Ledger | None, planning: dict[str, Any]) -> "Plan":
+    """The plan of a grid; its notes go to stderr."""
+    from taskloom.runs.grid.grid import load_grid
+
+    grid = load_grid(source)  # before torch is imported: a misspelt path should be reported at once
+
+    from taskloom.runs.grid.plan import make_plan
+
+    made = make_plan(grid, checked_catalogue(quiet=True), ledger, **planning)
+    for line in made.notes:
+        note(line)
+    return made
 
 
 @click.command(short_help="Report all errors of a grid.")
@@ -30,11 +47,8 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
       taskloom validate robust-embeddings --data ~/data --weights minilm
       taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
     """
-    from taskloom.runs.grid.grid import load_grid
-    from taskloom.runs.grid.plan import make_plan
-
     try:
-        made = make_plan(load_grid(grid), checked_catalogue(quiet=True), None, **planning)
+        made = _make_plan(grid, None, planning)
     except TaskloomError as error:
         if not as_json:
             raise
@@ -44,8 +58,6 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
     if as_json:
         say_json({"valid": True, "errors": []})
         return
-    for line in made.notes:
-        note(line)
     rows = len({cell.label for cell in made.chosen})
     say(f"{grid} is valid: {len(made.chosen)} cells in {rows} rows")
 
@@ -67,14 +79,8 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
       taskloom plan losing-to-win --data ~/data --weights minilm
       taskloom plan grid.json --json | jq '.cells[] | {label, seed, status}'
     """
-    from taskloom.runs.grid.grid import load_grid
-    from taskloom.runs.grid.plan import make_plan
-
-    loaded = load_grid(grid)
     with Ledger.find(registry) or nullcontext() as ledger:
-        made = make_plan(loaded, checked_catalogue(quiet=True), ledger, **planning)
-    for line in made.notes:
-        note(line)
+        made = _make_plan(grid, ledger, planning)
     if as_json:
         keys = ("id", "label", "seed", "status", "spec")
         say_json({"cells": [{key: getattr(cell, key) for key in keys} for cell in made.chosen]})
@@ -86,7 +92,7 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
 
 
 @click.command(short_help="Write the JSON schema of grids.")
-@click.option("--out", type=UserPath(), metavar="FILE", help="Write it there instead of to stdout.")
+@path_option("--out", "Write it there instead of to stdout.", "FILE")
 @strict_option
 def schema(out: Path | None) -> None:
     """Write the JSON schema of grids, with every installed component and its options.
@@ -117,7 +123,6 @@ def schema(out: Path | None) -> None:
         return
     try:
         write_text(out, f"{text}\n")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TaskloomError(f"the schema cannot be written to {out}: {reason}") from None
+    except OSError as error:
+        raise TaskloomError(f"the schema cannot be written to {out}: {error.strerror}") from None
     note(f"wrote {out}")

@@ -13,21 +13,20 @@ import click
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
+from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.cli.options import is_strict
+from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
-ARGUMENTS = "taskloom arguments"  # where click's context has them as they were given
+NO_CELL = "and no cell's identity begins with it (`taskloom cells` lists them)"
 _answers: TextIO | None = None  # what was stdout before it was taken
 
 
 class NotRunError(RegistryError):
     """The grid exists, but was not run in this registry."""
-
-
-# Output
 
 
 def take_stdout() -> None:
@@ -69,18 +68,15 @@ def note(text: object) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def on_terminal() -> bool:
-    """Whether the answer is shown in bold type."""
-    return answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+def say_table(grid: GridRecord, form: str, *, reported: bool = False) -> None:
+    """Print the table of a grid, on a terminal with bold type."""
+    bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    say(render(table_of(grid), form, terminal=bold, reported=reported), styled=True)
 
 
 def how_to_continue() -> str:
     """What to do after a run that was cut short."""
-    command = shlex.join(["taskloom", *click.get_current_context().meta[ARGUMENTS]])
-    return f"Run the same command again to continue:\n  {command}"
-
-
-# What is installed, and what was run
+    return f"Run the same command again to continue:\n  {shlex.join(['taskloom', *sys.argv[1:]])}"
 
 
 def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
@@ -140,4 +136,4 @@ def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
     except RegistryError as error:
         if ledger.has_cell(source):
             return ledger.cell(source)
-        raise RegistryError(f"{error}, and no cell's identity begins with it (`taskloom cells` lists them)") from None
+        raise RegistryError(f"{error}, {NO_CELL}") from None

@@ -10,8 +10,9 @@ import click
 
 from taskloom.core.errors import RegistryError, RequestError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import OVERRIDES, CellRecord, PastRow
-from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.registry.results.records import OVERRIDES, CellRecord
+from taskloom.runs.analysis.cell_states import SHORT
+from taskloom.runs.cli.common import NO_CELL, checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import json_option, plan_options, registry_option
 from taskloom.runs.show.visible import one_line
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from taskloom.runs.analysis.explain import Difference, Explanation
     from taskloom.runs.grid.grid import Grid
 
-SHORT = 12  # characters of an identity that are shown
 SHOWN = 8  # differences of one row that are shown
 
 
@@ -65,8 +65,14 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
         raise RegistryError(unknown("row", row, {one.label for one in explained}, where="rows"))
     if as_json:
         say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in chosen]})
-    else:
-        _show_rows(chosen)
+        return
+    for one in chosen:
+        seed = "" if one.seed is None else f", seed {one.seed}"
+        cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
+        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(one.why)}")
+        _show_differences(one.differences)
+    counts = Counter(one.state for one in chosen)
+    say(f"\n{len(chosen)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
 def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | Grid":
@@ -84,21 +90,23 @@ def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | 
             return Grid(source, Path(source), GridSpec.model_validate(raw), raw)
         if row is None and ledger.has_cell(source):
             return ledger.cell(source)
-        why = "and no cell's identity begins with it (`taskloom cells` lists them)"
-        raise RegistryError(f"{error}; {why}") from None
+        raise RegistryError(f"{error}; {NO_CELL}") from None
 
 
 def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -> None:
     if as_json:
         facts = {key: getattr(record, key) for key in ("status", "started", "finished", "versions")}
-        rows = [{**vars(row), "differences": [one.as_dict() for one in found]} for row, found in explained.rows]
+        rows = [{**vars(row), "differences": found} for row, found in explained.rows]
         say_json({**explained.as_dict(), **facts, "rows": rows, "plugins": record.facts.get("plugins")})
         return
     ran = f" {record.finished or record.started}" if record.started else ""
     device = f" on {record.device}" if record.device else ""
     say(f"cell {record.id}: {record.status}{ran}{device}")
     for row, found in explained.rows:
-        say(f"  {_format_row(row, record.id)}")
+        place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
+        now = f"its row is now cell {row.now[:SHORT]}, because:" if row.now else "the grid has no such row now"
+        is_now = row.now == record.id
+        say(f"  is {place} since {row.first}" if is_now else f"  was {place} until {row.last}; {now}")
         _show_differences(found, indent=6)
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")
@@ -107,26 +115,8 @@ def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -
         _show_differences(explained.differences)
 
 
-def _format_row(row: PastRow, cell: str) -> str:
-    place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
-    if row.now == cell:
-        return f"is {place} since {row.first}"
-    now = f"its row is now cell {row.now[:SHORT]}, because:" if row.now else "the grid has no such row now"
-    return f"was {place} until {row.last}; {now}"
-
-
-def _show_rows(explained: "Sequence[Explanation]") -> None:
-    for one in explained:
-        seed = "" if one.seed is None else f", seed {one.seed}"
-        cell = f" (cell {one.cell[:SHORT]})" if one.cell else ""
-        say(f"{one_line(one.label)}{seed}: {one.state}{cell} – {one_line(one.why)}")
-        _show_differences(one.differences)
-    counts = Counter(one.state for one in explained)
-    say(f"\n{len(explained)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
-
-
 def _show_differences(differences: "Sequence[Difference]", indent: int = 4) -> None:
-    lines = [one_line(str(difference)) for difference in differences[:SHOWN]]
+    lines = [one_line(difference["text"]) for difference in differences[:SHOWN]]
     if len(differences) > SHOWN:
         lines.append(f"and {len(differences) - SHOWN} more (--json has all)")
     for line in lines:

@@ -51,35 +51,27 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
             checked_catalogue()
         say(reference_text().rstrip("\n"))
         return
-    from taskloom.runs.show.describe import (
-        component_facts,
-        describe_component,
-        describe_plugin,
-        failure_facts,
-        list_components,
-        list_failures,
-        plugin_facts,
-    )
+    from taskloom.runs.show import describe
 
     catalogue = checked_catalogue(quiet=True)
     entries, loaded, failed = _find(catalogue, name, kind)
     if as_json:
         answer: dict[str, Any] = {
-            "components": [component_facts(entry, full=name is not None) for entry in entries],
-            "plugins": [plugin_facts(catalogue, plugin) for plugin in loaded],
-            "failed": [failure_facts(failure) for failure in failed],
+            "components": [describe.component_facts(entry, full=name is not None) for entry in entries],
+            "plugins": [describe.plugin_facts(catalogue, plugin) for plugin in loaded],
+            "failed": [{**describe.origin(one.plugin), "reason": one.reason, "removal": one.removal} for one in failed],
         }
         if name is None:
             answer["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
         say_json(answer)
         return
     if name is None:
-        say(list_components(catalogue, kind))
+        say(describe.list_components(catalogue, kind))
     elif entries or loaded:
-        texts = [describe_component(entry) for entry in entries]
-        say("\n\n\n".join([*texts, *(describe_plugin(catalogue, plugin) for plugin in loaded)]))
+        texts = [describe.describe_component(entry) for entry in entries]
+        say("\n\n\n".join([*texts, *(describe.describe_plugin(catalogue, plugin) for plugin in loaded)]))
     if failed:
-        say(f"\nCannot be used:\n{list_failures(catalogue, failed)}")
+        say(f"\nCannot be used:\n{describe.list_failures(catalogue, failed)}")
 
 
 def _find(
@@ -96,22 +88,18 @@ def _find(
         return entries, catalogue.plugins.loaded, catalogue.failed
     if kind is not None:
         return [catalogue.get(kind, name)], [], []
-    loaded = [
-        one
-        for one in catalogue.plugins.loaded
-        if normalized(name) in (normalized(one.name), normalized(one.distribution))
-        and not (one.builtin and entries)  # a built-in plugin is named like a kind, and rarely meant
-    ]
-    failed = [
-        one
-        for one in catalogue.failed
-        if normalized(name) in (normalized(one.plugin.name), normalized(one.plugin.distribution))
-        or f" {name!r}" in one.reason.partition(";")[0]
-    ]
+
+    def is_meant(plugin: "Plugin") -> bool:
+        return normalized(name) in (normalized(plugin.name), normalized(plugin.distribution))
+
+    loaded = [one for one in catalogue.plugins.loaded if is_meant(one)]
+    if entries:  # a built-in plugin is named like a kind, and rarely meant
+        loaded = [one for one in loaded if not one.builtin]
+    failed = [one for one in catalogue.failed if is_meant(one.plugin) or f" {name!r}" in one.reason.partition(";")[0]]
     if not (entries or loaded or failed):
+        others = [plugin for plugin in catalogue.plugins.loaded if not plugin.builtin]
         names = {entry.name for entry in catalogue.entries}
-        for plugin in catalogue.plugins.loaded:
-            names |= set() if plugin.builtin else {plugin.name, plugin.distribution}
+        names |= {word for plugin in others for word in (plugin.name, plugin.distribution)}
         message = unknown("component or plugin", name, names, where="installed")
         shown = "; ".join(filter(None, [message, catalogue.plugins.hidden_note]))
         raise RequestError("taskloom plugins", [Problem("", shown)])

@@ -10,7 +10,7 @@ from taskloom.core.errors import RegistryError, count, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
-from taskloom.runs.cli.options import UserPath, registry_option, strict_option
+from taskloom.runs.cli.options import path_option, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
 
@@ -25,20 +25,8 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, metavar="N", help="Of GRID, only cells with this seed.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
-@click.option(
-    "--out",
-    type=UserPath(),
-    default=Path("predictions"),
-    show_default=True,
-    metavar="FOLDER",
-    help="Where the files go; those of the same name are replaced.",
-)
-@click.option(
-    "--data",
-    type=UserPath(),
-    metavar="FOLDER",
-    help="Where the data are now: in FOLDER, or in a folder of the data set's name in it.",
-)
+@path_option("--out", "Where the files go; those of the same name are replaced.", default="predictions")
+@path_option("--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it.")
 @click.option(
     "--format",
     "form",
@@ -107,19 +95,14 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
         if row is not None or seed is not None:
             raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
         return grid
-    places = [place for place in grid.cells if row in (None, place.label)]
-    if row is not None and not places:
-        raise RegistryError(unknown("row", row, {place.label for place in grid.cells}, where="rows"))
-    seeds = sorted({place.seed for place in places})
-    places = [place for place in places if seed in (None, place.seed)]
-    if not places:
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    labels = {place.label for place in grid.cells}
+    if row is not None and row not in labels:
+        raise RegistryError(unknown("row", row, labels, where="rows"))
+    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
-        raise RegistryError(
-            f"none of the {len(places)} cells of grid {grid.name!r} that match is finished; `taskloom cells {source}` "
-            "shows why"
-        )
+        which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
+        raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
     best = max(finished, key=_overall)
     score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
     note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")

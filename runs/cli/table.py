@@ -1,17 +1,15 @@
 """``taskloom table``."""
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import click
 
 from taskloom.core.errors import RequestError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.cli.common import NotRunError, on_terminal, recorded_grid, say
+from taskloom.runs.cli.common import NotRunError, recorded_grid, say_table
 from taskloom.runs.cli.options import format_option, registry_option
-from taskloom.runs.show.render import render
 
 
 @click.command(short_help="Print the comparison table of a grid.")
@@ -38,22 +36,15 @@ def table(grid: str, registry: Path, reported: bool, form: str) -> None:
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
     """
-    made = table_of(_record(grid, registry, reported))
-    say(render(made, form, terminal=on_terminal(), reported=reported), styled=True)
-
-
-def _record(source: str, registry: Path, reported: bool) -> GridRecord:
-    """The grid as it was last run; for its published figures the grid's file is enough."""
-    ledger = Ledger.find(registry) if reported else Ledger.open(registry, create=False)
-    if ledger is None:
-        return unrun_grid(source)
-    with ledger:
+    # For published figures the grid's file is enough.
+    with (Ledger.find(registry) if reported else Ledger.open(registry, create=False)) or nullcontext() as ledger:
         try:
-            return recorded_grid(ledger, source)
+            record = unrun_grid(grid) if ledger is None else recorded_grid(ledger, grid)
         except NotRunError:
             if not reported:
                 raise
-            return unrun_grid(source)
+            record = unrun_grid(grid)
+    say_table(record, form, reported=reported)
 
 
 def unrun_grid(source: str) -> GridRecord:
@@ -65,16 +56,8 @@ def unrun_grid(source: str) -> GridRecord:
     expansion = expand(grid, allow_large=True)
     if expansion.problems:
         raise RequestError(str(grid.path), expansion.problems)
-    unknown: dict[str, Any] = dict.fromkeys(
-        ("reason", "started", "finished", "seconds", "peak_memory", "device", "best_epoch")
-    )
     cells = [
-        GridCell(
-            variant.label,
-            seed,
-            variant.reported,
-            CellRecord(id="", spec=variant.spec, status="planned", attempts=0, created="", versions={}, **unknown),
-        )
+        GridCell(variant.label, seed, variant.reported, CellRecord("", variant.spec, "planned"))
         for variant in expansion.variants
         for seed in grid.spec.seeds
     ]

@@ -6,27 +6,67 @@ what differs (:class:`string.Template`).
 
 import re
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from string import Template
 
 from taskloom.core.errors import TaskloomError
 from taskloom.runs.scaffold.kinds import KINDS
-from taskloom.runs.scaffold.names import Names, read_name, refuse_taken
 
+PREFIX = "taskloom-"
+_FORM = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_plugin(given: str, kind: str, into: Path) -> tuple[Names, Path]:
-    """Write the package of a new plugin into a folder; returns the names that it got, and where it is.
+def read_name(given: str) -> str:
+    """The name of a plugin's component from what a user calls the plugin, with or without the prefix.
+
+    >>> read_name("taskloom-hard-focal")
+    'hard_focal'
+    """
+    plain = given.removeprefix(PREFIX).removeprefix("taskloom_")
+    if not _FORM.fullmatch(plain):
+        near = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_0123456789")
+        hint = f" Did you mean {near!r}?" if _FORM.fullmatch(near) else ""
+        raise TaskloomError(
+            "a plugin's name should be lower-case letters, digits and hyphens or underscores, a letter first, such as "
+            f"'focal'. Found {given!r}.{hint}"
+        )
+    return plain.replace("-", "_")
+
+
+def _distribution(name: str) -> str:
+    return PREFIX + name.replace("_", "-")
+
+
+def refuse_taken(kind: str, name: str) -> None:
+    """``TaskloomError`` if something installed already has the name; trackers have none."""
+    from taskloom.registry.installed.manager import COMPONENTS, GRIDS, installed, normalized, packaged_grids
+
+    for plugin, _ in installed([COMPONENTS, GRIDS]):
+        if normalized(plugin.distribution) == _distribution(name):
+            found = f"{_distribution(name)} {plugin.version}"
+            raise TaskloomError(f"{found} is installed already; edit that, or choose another name")
+    if kind == "grid":
+        owners = {grid.name: grid.plugin.distribution for grid in packaged_grids().values()}
+    else:
+        from taskloom.registry.installed.catalogue import load_catalogue  # imports torch
+
+        owners = {entry.name: entry.plugin.distribution for entry in load_catalogue().entries if entry.kind == kind}
+    if name in owners:
+        subject = f"a {KINDS[kind].word} {name!r}"
+        raise TaskloomError(f"there is {subject} already, of {owners[name]}; choose another name")
+
+
+def write_plugin(given: str, kind: str, into: Path) -> tuple[str, Path]:
+    """Write the package of a new plugin into a folder; returns the name of its component, and where it is.
 
     ``TaskloomError`` if the name or the place cannot be used; then nothing has been written.
     """
-    names = read_name(given)
-    target = into / names.distribution
-    refuse_taken(kind, names)
-    files = package_files(names, kind)
+    name = read_name(given)
+    target = into / _distribution(name)
+    refuse_taken(kind, name)
+    files = package_files(name, kind)
     try:
         if not into.is_dir():
             raise TaskloomError(f"there is no folder {into}; create it first, or choose another with --into")
@@ -41,58 +81,61 @@ def write_plugin(given: str, kind: str, into: Path) -> tuple[Names, Path]:
             whole.rename(target)  # at once, so that nobody ever finds half a package
     except OSError as error:
         raise TaskloomError(f"{target} cannot be written: {error.strerror or error}") from None
-    return names, target
+    return name, target
 
 
-def package_files(names: Names, kind: str) -> dict[str, str]:
+def package_files(name: str, kind: str) -> dict[str, str]:
     """The files of a plugin's package: path in its folder → text."""
-    grid = f"{names.module}/{names.name}.json" if kind == "grid" else f"{names.name}.json"
+    module = f"taskloom_{name}"
+    grid = f"{module}/{name}.json" if kind == "grid" else f"{name}.json"
     found = {
         "pyproject.toml": _template("common", "pyproject.toml"),
         "README.md": _template("common", "README.md"),
         ".gitignore": _template("common", "gitignore"),
-        f"{names.module}/__init__.py": _template(kind, "plugin.py"),
-        f"{names.module}/py.typed": "",
-        f"tests/test_{names.name}.py": _template(kind, "test.py"),
+        f"{module}/__init__.py": _template(kind, "plugin.py"),
+        f"{module}/py.typed": "",
+        f"tests/test_{name}.py": _template(kind, "test.py"),
         grid: _template(kind, "grid.json"),
     }
     for path in sorted((_TEMPLATES / kind).glob("*.jsonl.tmpl")):
-        found[f"{names.module}/examples/{path.stem}"] = path.read_text(encoding="utf-8")
-    words = _words(names, kind, grid)
+        found[f"{module}/examples/{path.stem}"] = path.read_text(encoding="utf-8")
+    words = _words(name, kind, grid)
     return {path: Template(text).substitute(words) for path, text in found.items()}
 
 
-def next_steps(names: Names, kind: str, folder: Path) -> list[str]:
+def next_steps(name: str, kind: str, folder: Path) -> list[str]:
     """The three commands that install a new plugin, test it and run its grid."""
-    place, grid = quote(str(folder)), quote(str(folder / f"{names.name}.json"))
-    return [f"pip install -e {place}", f"python -m pytest {place}", _run(names, kind, grid)]
+    place, grid = quote(str(folder)), quote(str(folder / f"{name}.json"))
+    return [f"pip install -e {place}", f"python -m pytest {place}", _run(name, kind, grid)]
 
 
-def _run(names: Names, kind: str, grid: str) -> str:
-    engine = f" --engine {names.name}" if kind == "engine" else ""
-    return f"taskloom run {names.name if kind == 'grid' else grid}{engine}"
+def _run(name: str, kind: str, grid: str) -> str:
+    engine = f" --engine {name}" if kind == "engine" else ""
+    return f"taskloom run {name if kind == 'grid' else grid}{engine}"
 
 
-def _words(names: Names, kind: str, grid: str) -> dict[str, str]:
+def _words(name: str, kind: str, grid: str) -> dict[str, str]:
     """What replaces each ``$word`` of the templates."""
+    from importlib.metadata import version
+
     facts = KINDS[kind]
     major, minor = map(int, version("taskloom").split(".")[:2])
-    cls = names.cls
+    cls = "".join(part.capitalize() for part in name.split("_"))
     if re.search(rf"^from .*\b{cls}\b", _template(kind, "plugin.py") + _template(kind, "test.py"), re.MULTILINE):
         cls += kind.capitalize()  # the template imports something of that name, such as Tensor
     words = {
-        "name": names.name,
+        "name": name,
         "cls": cls,
-        "module": names.module,
-        "distribution": names.distribution,
-        "variable": names.variable,
+        "module": f"taskloom_{name}",
+        "distribution": _distribution(name),
+        "variable": f"TASKLOOM_{name.upper()}_FILE",
         "taskloom": f">={major}.{minor},<{major}.{minor + 1}",  # that it works with
         "group": facts.group,
         "summary": facts.summary,
         "word": facts.word,
         "files": ", ".join(f'"{one}"' for one in ("py.typed", *facts.data)),
         "grid": grid,
-        "run": _run(names, kind, grid),
+        "run": _run(name, kind, grid),
     }
     return {**words, "use": Template(facts.use).substitute(words)}
 

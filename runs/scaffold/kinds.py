@@ -17,39 +17,23 @@ class Kind:
     data: tuple[str, ...] = ()  # files of the package beside its code, as patterns
 
 
-def _component(word: str, summary: str, example: str, data: tuple[str, ...] = ()) -> Kind:
-    return Kind(word, summary, f"In a grid: `{example}`; `taskloom plugins $name` explains its option.", data=data)
+def _component(kind: str, summary: str, option: str) -> Kind:
+    use = f'In a grid: `"{kind}": {{"name": "$name", {option}}}`; `taskloom plugins $name` explains its option.'
+    word = {"combiner": "gradient combiner", "data": "data set"}.get(kind, kind)
+    return Kind(word, summary, use, data=("examples/*.jsonl",) if kind == "data" else ())
 
 
+_COMPONENTS = (
+    ("encoder", "The mean of word vectors, after one layer.", '"width": 64'),
+    ("head", "A hidden layer in which a gate decides what counts.", '"hidden": 64'),
+    ("loss", "Cross-entropy that gives easy examples less weight.", '"gamma": 2.0'),
+    ("sampler", "One task per step, drawn by the size of its data to a power.", '"alpha": 0.5'),
+    ("combiner", "Weighs tasks so that a long gradient does not drown the others.", '"power": 1.0'),
+    ("data", "Short reviews, each negative or positive, from files of JSON lines.", '"dir": "data/reviews"'),
+    ("metric", "How near predictions come to the labels.", '"scale": 0.5'),
+)
 KINDS = {
-    "encoder": _component(
-        "encoder", "The mean of word vectors, after one layer.", '"encoder": {"name": "$name", "width": 64}'
-    ),
-    "head": _component(
-        "head", "A hidden layer in which a gate decides what counts.", '"head": {"name": "$name", "hidden": 64}'
-    ),
-    "loss": _component(
-        "loss", "Cross-entropy that gives easy examples less weight.", '"loss": {"name": "$name", "gamma": 2.0}'
-    ),
-    "sampler": _component(
-        "sampler",
-        "One task per step, drawn by the size of its data to a power.",
-        '"sampler": {"name": "$name", "alpha": 0.5}',
-    ),
-    "combiner": _component(
-        "gradient combiner",
-        "Weighs tasks so that a long gradient does not drown the others.",
-        '"combiner": {"name": "$name", "power": 1.0}',
-    ),
-    "data": _component(
-        "data set",
-        "Short reviews, each negative or positive, from files of JSON lines.",
-        '"data": {"name": "$name", "dir": "data/reviews"}',
-        data=("examples/*.jsonl",),
-    ),
-    "metric": _component(
-        "metric", "How near predictions come to the labels.", '"metric": {"name": "$name", "scale": 0.5}'
-    ),
+    **{facts[0]: _component(*facts) for facts in _COMPONENTS},
     "engine": Kind(
         "engine",
         "Runs cells in threads of this process.",

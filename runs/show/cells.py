@@ -1,6 +1,5 @@
 """Cells as ``taskloom cells`` shows them: a listing, the same again and again, or one cell in detail. No torch."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +11,9 @@ from typing import Any, TextIO
 from tabulate import tabulate
 
 from taskloom.core.errors import count
+from taskloom.core.work import LOG
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.cell_states import STATES, CellState, counted
+from taskloom.runs.analysis.cell_states import SHORT, STATES, CellState, counted, finite
 from taskloom.runs.driver.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.show.progress import can_redraw
 from taskloom.runs.show.render import listing
@@ -21,7 +21,6 @@ from taskloom.runs.show.visible import one_line, visible
 
 #: Lines of the log, and epochs, that are shown; the JSON form has all epochs.
 LINES, EPOCHS = 20, 20
-SHORT = 12  # characters of an identity that are shown
 #: Seconds between two looks, and after which watching ends if nobody is at work.
 LOOK, IDLE = 1.0, 30.0
 #: The columns that fit on a terminal while one watches.
@@ -30,9 +29,7 @@ WATCHED = ("label", "seed", "status", "epochs", "overall", "worker", "reason")
 
 def list_cells(states: Sequence[CellState]) -> str:
     """A line per cell."""
-    rows = [_columns(each) for each in states]
-    always = [name for name in rows[0] if name not in ("worker", "driver", "reason")] if rows else []
-    return _table(rows, always) or "no cells"
+    return _table(map(_columns, states), ("worker", "driver", "reason")) or "no cells"
 
 
 def _columns(each: CellState) -> dict[str, object]:
@@ -73,50 +70,35 @@ def watch_cells(
         from rich.text import Text
 
         live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
-    states: list[CellState] = []
+    states, busy = look(), time.monotonic()
+    active: set[str] = set()
     shown: object = None
-    busy = time.monotonic()
     try:
         with live or nullcontext():
             while True:
-                states = look()
-                if live:
-                    live.update(Text(_watched(states), no_wrap=True, overflow="ellipsis"), refresh=True)
-                elif (found := [_essence(each) for each in states]) != shown:
+                # What has to change before a listing is printed again; seconds always do.
+                found = [(one.cell.id, one.state, one.cell.epochs, one.cell.attempts, one.worker) for one in states]
+                heading = f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
+                if live:  # a terminal cuts what does not fit: the most urgent first, and no column that can be spared
+                    urgent = map(_columns, sorted(states, key=lambda each: STATES.index(each.state)))
+                    rows = listing([[row[name] for name in WATCHED] for row in urgent], WATCHED)
+                    live.update(Text(f"{heading}\n{rows}", no_wrap=True, overflow="ellipsis"), refresh=True)
+                elif found != shown:
                     shown = found
-                    say(write(states) if plain else f"{_heading(states)}\n{write(states)}\n")
-                if any(each.state == "running" for each in states):
+                    say(write(states) if plain else f"{heading}\n{write(states)}\n")
+                active = {each.state for each in states} & {"running", "planned"}
+                if "running" in active:
                     busy = time.monotonic()
-                if is_over(states) or time.monotonic() - busy > IDLE:
+                if not active or time.monotonic() - busy > IDLE:
                     break
                 time.sleep(every)
+                states = look()
     except KeyboardInterrupt:
         pass
     if live:
         say(f"{write(states)}\n\n{counted(states)}")
-    if not plain and not is_over(states):
-        running = any(each.state == "running" for each in states)
-        say("The run continues." if running else "Cells are waiting, but no run is at work on them.")
-
-
-def is_over(states: Sequence[CellState]) -> bool:
-    """Whether no cell runs or waits."""
-    return not any(each.state in ("running", "planned") for each in states)
-
-
-def _essence(each: CellState) -> object:
-    """What has to change before a listing is printed again; seconds always do."""
-    return each.cell.id, each.state, each.cell.epochs, each.cell.attempts, each.worker
-
-
-def _heading(states: Sequence[CellState]) -> str:
-    return f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
-
-
-def _watched(states: Sequence[CellState]) -> str:
-    """Cells for a terminal, which cuts what does not fit: the most urgent first, and no column that can be spared."""
-    urgent = map(_columns, sorted(states, key=lambda each: STATES.index(each.state)))
-    return f"{_heading(states)}\n{listing([[row[name] for name in WATCHED] for row in urgent], WATCHED)}"
+    if active and not plain:
+        say("The run continues." if "running" in active else "Cells are waiting, but no run is at work on them.")
 
 
 def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
@@ -128,9 +110,9 @@ def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
         "grids": [{"grid": place.grid, "label": place.label, "seed": place.seed} for place in places if place.grid],
         "attempts": [vars(attempt) for attempt in ledger.attempts(first.cell.id)],
         "stages": [vars(stage) for stage in ledger.stages(first.cell.id)],
-        "epochs": [_finite(vars(epoch)) for epoch in ledger.epochs(first.cell.id)],
-        "log": str(log_path(ledger, first.cell.id)),
-        "log_end": log_end(ledger, first.cell.id),
+        "epochs": [finite(vars(epoch)) for epoch in ledger.epochs(first.cell.id)],
+        "log": str(log := ledger.folder / "cells" / first.cell.id / LOG),
+        "log_end": _log_end(log),
     }
 
 
@@ -138,7 +120,7 @@ def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
     """The same for people: what it is, every attempt, its last epochs, and the end of its log."""
     state, cell = places[0], places[0].cell
     spec = cell.spec
-    lines = [
+    facts = [
         ("cell", cell.id),
         *((("row" if place is state else ""), f"{place.grid}: {place.label}, seed {place.seed}") for place in places),
         ("state", _state(state)),
@@ -151,9 +133,11 @@ def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
         ("device", cell.device),
         ("versions", ", ".join(f"{name} {version}" for name, version in cell.versions.items())),
     ]
-    rows = [(name, one_line(text)) for name, text in lines if text]
+    rows = [(name, one_line(text)) for name, text in facts if text]
     head = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=["left"])
-    return "\n\n".join(filter(None, [head, _attempts(ledger, state), _epochs(ledger, cell.id), _log(ledger, cell.id)]))
+    log = ledger.folder / "cells" / cell.id / LOG
+    end = "\n".join([f"the end of {log}:", *(f"  {line}" for line in lines)]) if (lines := _log_end(log)) else ""
+    return "\n\n".join(filter(None, [head, _attempts(ledger, state), _epochs(ledger, cell.id), end]))
 
 
 def _state(state: CellState) -> str:
@@ -182,24 +166,25 @@ def _options(options: Mapping[str, Any]) -> str:
 
 def _attempts(ledger: Ledger, state: CellState) -> str:
     now = "running" if state.state == "running" else "broken off"
-    return _table(
+    rows = [
         {
             "attempt": each.number,
-            "began": _moment(each.began),
-            "ended": _moment(each.ended),
+            "began": each.began[:19].replace("T", " "),
+            "ended": (each.ended or "")[:19].replace("T", " "),
             "how": each.how or now,
             "worker": each.worker,
             "micro_batch": each.micro_batch,
             "reason": each.reason,
         }
         for each in ledger.attempts(state.cell.id)
-    )
+    ]
+    return _table(rows, ("ended", "worker", "micro_batch", "reason"))
 
 
 def _epochs(ledger: Ledger, cell: str) -> str:
     epochs = ledger.epochs(cell)
     earlier = f"({count(len(epochs) - EPOCHS, 'earlier epoch')})\n" if len(epochs) > EPOCHS else ""
-    return earlier + _table(
+    rows = [
         {
             "stage": each.stage + 1,
             "epoch": each.epoch,
@@ -208,43 +193,22 @@ def _epochs(ledger: Ledger, cell: str) -> str:
             "dev score": format_scores(each.scores),
         }
         for each in epochs[-EPOCHS:]
-    )
+    ]
+    return earlier + _table(rows, ("after", "train loss", "dev score"))
 
 
-def _log(ledger: Ledger, cell: str) -> str:
-    lines = log_end(ledger, cell)
-    path = log_path(ledger, cell)
-    return "\n".join([f"the end of {path}:", *(f"  {line}" for line in lines)]) if lines else ""
-
-
-def log_path(ledger: Ledger, cell: str) -> Path:
-    """Where a cell's log file is, if it has one."""
-    return ledger.folder / "cells" / cell / "log.txt"
-
-
-def log_end(ledger: Ledger, cell: str) -> list[str]:
+def _log_end(path: Path) -> list[str]:
     """The last lines of a cell's log file; of a progress bar its last state."""
     try:
-        with log_path(ledger, cell).open(encoding="utf-8", errors="replace", newline="\n") as file:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             lines = deque(file, LINES)
     except OSError:
         return []
     return [visible(line.rstrip("\r\n").rpartition("\r")[2].expandtabs()) for line in lines]
 
 
-def _moment(text: str | None) -> str:
-    return "" if text is None else text[:19].replace("T", " ")
-
-
-def _table(rows: Iterable[Mapping[str, object]], always: Sequence[str] = ()) -> str:
-    """Rows under the names of their columns; a column that is empty in all rows is left out, unless ``always``."""
+def _table(rows: Iterable[Mapping[str, object]], optional: Sequence[str]) -> str:
+    """Rows under the names of their columns; an ``optional`` column that is empty in all rows is left out."""
     rows = list(rows)
-    names = [name for name in (rows[0] if rows else ()) if name in always or any(row[name] for row in rows)]
+    names = [name for name in (rows[0] if rows else ()) if name not in optional or any(row[name] for row in rows)]
     return listing([[row[name] for name in names] for row in rows], names) if rows else ""
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: a figure that is not a number is null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -32,11 +32,9 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
         return {"base": example}
     required = {option.name: f"<{describe(option.annotation)}>" for option in entry.options.values() if option.required}
     component = example or ({"name": entry.name, **required} if required else entry.name)
-    if entry.kind == "encoder":
-        return {"base": {"encoder": component}}
-    if entry.kind in ("sampler", "combiner"):
-        return {"base": {"stages": [{entry.kind: component}]}}
-    return {"base": {"tasks": {"mine": {entry.kind: component}}}}
+    piece = {entry.kind: component}
+    homes: dict[str, Any] = {"encoder": piece, "sampler": {"stages": [piece]}, "combiner": {"stages": [piece]}}
+    return {"base": homes.get(entry.kind, {"tasks": {"mine": piece}})}
 
 
 def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
@@ -44,16 +42,11 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kind": entry.kind,
         "name": entry.name,
-        **_origin(entry.plugin),
+        **origin(entry.plugin),
         "summary": entry.summary,
         "options": [
-            {
-                "name": one.name,
-                "takes": describe(one.annotation),
-                "required": one.required,
-                "default": one.default,
-                "text": one.text,
-            }
+            {key: getattr(one, key) for key in ("name", "required", "default", "text")}
+            | {"takes": describe(one.annotation)}
             for one in entry.options.values()
         ],
         "builtin": entry.plugin.builtin,
@@ -98,19 +91,17 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
 
     A plugin that brings no component – a tracker, packaged grids – has a line of its own.
     """
-    rows: dict[bool, list[tuple[object, ...]]] = {True: [], False: []}  # whether it is built in
-    for entry in catalogue.entries:
-        if kind in (None, entry.kind):
-            time = _milliseconds(entry.plugin)
-            row = (entry.kind, entry.name, entry.plugin.version, entry.plugin.distribution, time, entry.summary)
-            rows[entry.plugin.builtin].append(row)
+    found = [(one.kind, one.name, one.plugin, one.summary) for one in catalogue.entries if kind in (None, one.kind)]
     for plugin in catalogue.plugins.loaded if kind is None else ():
         if not _components(catalogue, plugin):
-            hooks, summary = catalogue.plugins.hooks_of(plugin), catalogue.plugins.summary_of(plugin)
+            hooks = catalogue.plugins.hooks_of(plugin)
             role = "grids" if "taskloom_grids" in hooks else "tracker" if hooks else "(none)"
-            row = (role, plugin.name, plugin.version, plugin.distribution, _milliseconds(plugin), summary)
-            rows[plugin.builtin].append(row)
+            found.append((role, plugin.name, plugin, catalogue.plugins.summary_of(plugin)))
     headers = ("kind", "name", "version", "distribution", "import ms", "summary")
+    rows: dict[bool, list[tuple[object, ...]]] = {True: [], False: []}  # whether it is built in
+    for role, name, plugin, summary in found:
+        row = (role, name, plugin.version, plugin.distribution, _milliseconds(plugin), summary)
+        rows[plugin.builtin].append(row)
     parts = [listing(rows[True], headers)]
     parts += [f"From other packages:\n\n{listing(rows[False], headers)}"] if rows[False] else []
     hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
@@ -121,11 +112,7 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
 def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
     """A loaded plugin as JSON values."""
     return {
-        "name": plugin.name,
-        "group": plugin.group,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "builtin": plugin.builtin,
+        **{key: getattr(plugin, key) for key in ("name", "group", "distribution", "version", "builtin")},
         "import_seconds": plugin.seconds,
         "hooks": catalogue.plugins.hooks_of(plugin),
         "components": _components(catalogue, plugin),
@@ -134,19 +121,13 @@ def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
 
 def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
     """One plugin in words."""
-    found = plugin_facts(catalogue, plugin)
     lines = [
         f"{plugin}, imported in {_milliseconds(plugin)} ms",
         catalogue.plugins.summary_of(plugin),
-        f"Hooks: {', '.join(found['hooks']) or 'none'}",
-        f"Components: {', '.join(found['components']) or 'none'}",
+        f"Hooks: {', '.join(catalogue.plugins.hooks_of(plugin)) or 'none'}",
+        f"Components: {', '.join(_components(catalogue, plugin)) or 'none'}",
     ]
     return "\n".join(line for line in lines if line)
-
-
-def failure_facts(failure: "Failure") -> dict[str, Any]:
-    """What cannot be used, as JSON values."""
-    return {**_origin(failure.plugin), "reason": failure.reason, "removal": failure.removal}
 
 
 def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
@@ -167,7 +148,8 @@ def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
     return "\n".join(lines)
 
 
-def _origin(plugin: "Plugin") -> dict[str, str]:
+def origin(plugin: "Plugin") -> dict[str, str]:
+    """Where a component or a failure comes from, as JSON values."""
     return {"plugin": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
 
 

@@ -6,8 +6,8 @@ Both go to stderr, so that stdout holds nothing but the table.
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,15 +27,10 @@ BETWEEN = 5.0
 _COLORS = {"failed": "red", "oom": "red", "lost": "yellow", "interrupted": "yellow"}
 
 
-@contextmanager
-def show_progress(plan: "Plan", stream: TextIO | None = None) -> Iterator["RunProgress"]:
+def show_progress(plan: "Plan", stream: TextIO | None = None) -> closing["RunProgress"]:
     """Show a plan's progress until the block ends: with bars where the stream can redraw, otherwise line by line."""
     stream = stream or sys.stderr
-    progress = LiveProgress(plan, stream) if can_redraw(stream) else RunProgress(plan, stream)
-    try:
-        yield progress
-    finally:
-        progress.close()
+    return closing(LiveProgress(plan, stream) if can_redraw(stream) else RunProgress(plan, stream))
 
 
 def can_redraw(stream: TextIO) -> bool:
@@ -54,6 +49,7 @@ class RunProgress:
         self.name, self.stream, self.clock = plan.grid.name, stream, clock
         self.cells = {cell.id: cell for cell in reversed(plan.chosen)}  # one with two labels runs under the first
         self.cached = {cell.id for cell in plan.chosen if cell.status == "finished"}
+        self.work = len(self.cells) - len(self.cached)  # cells that were not finished before this run
         self.ended: dict[str, str] = {}  # cell → finished, failed, oom or interrupted
         self.running: dict[str, dict[str, Any]] = {}  # cell → the latest facts about it
         self.shares: dict[str, float] = {}  # running cell → how much of it is done, once it has reported that
@@ -109,7 +105,6 @@ class RunProgress:
                 self._first_start = self.clock()  # workers may take long to get there
             self.ended.pop(cell, None)
             self.running[cell] = {}
-            self.shares.pop(cell, None)
             if event.what == "started":
                 self.shares[cell] = 0.0
         elif event.what in ENDS:
@@ -123,16 +118,10 @@ class RunProgress:
             if event.what != "stage":
                 known = {key: value for key, value in facts.items() if value not in ({}, None)}
                 self.running[cell] |= {"steps": None, "rate": None, **known}
-            share = _share(event, self.cells[cell].spec)
             before = self.shares.get(cell)
-            self.shares[cell] = share
+            self.shares[cell] = share = _share(event, self.cells[cell].spec)
             if before is not None and not facts.get("shared") and not facts.get("retold"):
                 self._trained += max(0.0, share - before)  # what another cell or an earlier run did sets no pace
-
-    @property
-    def work(self) -> int:
-        """How many cells were not finished before this run."""
-        return len(self.cells) - len(self.cached)
 
     @property
     def done(self) -> float:

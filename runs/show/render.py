@@ -14,11 +14,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tabulate import tabulate
 
-from taskloom.core.errors import count, unknown
+from taskloom.core.errors import count
+from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.analysis.tables import Table, TableRow
 from taskloom.runs.driver.wording import format_state
@@ -30,20 +31,18 @@ MOST_NOTES = 12
 #: Rows that are named for one reason; further ones are counted.
 MOST_ROWS = 4
 
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "—": "---",
-    "Δ": r"$\Delta$",
-    "†": r"$\dagger$",
-}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+_LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "—": "---",
+        "Δ": r"$\Delta$",
+        "†": r"$\dagger$",
+    }
+)
 
 
 def _github(text: str) -> str:
@@ -51,53 +50,46 @@ def _github(text: str) -> str:
     return re.sub(r"[\\|*`<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 
 
-class _Style(NamedTuple):
-    """How one format writes a table: tabulate's name for it, how it escapes text, what is bold, and a note."""
-
-    tabulate: str
-    escape: Callable[[str], str]
-    bold: str
-    note: str
-
-
-_STYLES = {
-    "plain": _Style("simple", str, "*{}", "{}"),
-    "terminal": _Style("simple", str, "\x1b[1m{}\x1b[0m", "{}"),
-    "github": _Style("pipe", _github, "**{}**", "- {}"),
-    "latex": _Style("latex_raw", _latex, r"\textbf{{{}}}", r"\par{{\footnotesize {}}}"),
-    "html": _Style("unsafehtml", html.escape, "<b>{}</b>", "<p><small>{}</small></p>"),
+#: How each format writes a table: tabulate's name for it, how it escapes text, what is bold, and a note.
+_STYLES: dict[str, tuple[str, Callable[[str], str], str, str]] = {
+    "plain": ("simple", str, "*{}", "{}"),
+    "terminal": ("simple", str, "\x1b[1m{}\x1b[0m", "{}"),
+    "github": ("pipe", _github, "**{}**", "- {}"),
+    "latex": ("latex_raw", lambda text: text.translate(_LATEX), r"\textbf{{{}}}", r"\par{{\footnotesize {}}}"),
+    "html": ("unsafehtml", html.escape, "<b>{}</b>", "<p><small>{}</small></p>"),
 }
 
 
 def render(table: Table, form: str, *, terminal: bool = False, reported: bool = False) -> str:
     """The table in one of ``FORMATS``; ``terminal`` lets plain text use bold, ``reported`` shows published figures."""
-    if form not in FORMATS:
-        raise ValueError(unknown("format", form, FORMATS))
     if form == "json":
         return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
     if form == "csv":
         return visible(_csv(table, reported))
     form = "terminal" if form == "plain" and terminal else form
-    style, parts = _STYLES[form], _parts(table, reported)
-    best, marked = {column: table.best(column) for column in table.columns}, False
+    (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
+    best, marked = {column: _shown(table, column, table.best(column)) or None for column in table.columns}, False
     body = []
     for row in table.rows:
-        body.append([style.escape(one_line(row.label))])
+        body.append([escape(one_line(row.label))])
         for part, column in parts:
-            text = style.escape(_text(table, row, part, column))
-            if part == "figure" and row.complete and _look_same(column, row.figures[column].mean, best[column], table):
-                text, marked = style.bold.format(text), True
+            text = escape(_text(table, row, part, column))
+            if part == "figure" and row.complete and _shown(table, column, row.figures[column].mean) == best[column]:
+                text, marked = bold.format(text), True
             body[-1].append(text)
     text = tabulate(
         body,
-        headers=["", *(style.escape(_title(part, column, begun=table.begun)) for part, column in parts)],
-        tablefmt=style.tabulate,
+        headers=["", *(escape(_title(part, column, begun=table.begun)) for part, column in parts)],
+        tablefmt=layout,
         disable_numparse=True,
         colalign=["left", *["right"] * len(parts)],
     )
-    notes = [*_notes(table), *(["* best of its column"] if marked and form == "plain" else [])]
+    missing = [(row.label, missing.seed, missing.why) for row in table.rows for missing in row.missing]
+    reasons = _reasons(missing, {row.label: len(row.seeds) for row in table.rows})
+    notes = _short_list([f"— {line}" for line in reasons], table.name)
+    notes += ["* best of its column"] if marked and form == "plain" else []
     notes += _reported_notes(table) if reported else []
-    lines = [style.note.format(style.escape(one_line(note))) for note in notes]
+    lines = [note_form.format(escape(one_line(note))) for note in notes]
     return "\n".join([text, "", *lines] if lines else [text])
 
 
@@ -108,11 +100,9 @@ def _parts(table: Table, reported: bool) -> list[tuple[str, str]]:
         return [("seeds", ""), *(("figure", column) for column in table.columns), *delta]
     if not table.begun:
         return [("reported", column) for column in table.columns if column in table.reported]
-    parts = [("seeds", "")]
-    for column in table.columns:
-        both = ("figure", "reported", "difference") if column in table.reported else ("figure",)
-        parts += [(part, column) for part in both]
-    return parts
+    both = dict.fromkeys(table.reported, ("figure", "reported", "difference"))
+    shown = [(part, column) for column in table.columns for part in both.get(column, ("figure",))]
+    return [("seeds", ""), *shown]
 
 
 def _title(part: str, column: str, *, begun: bool) -> str:
@@ -122,29 +112,24 @@ def _title(part: str, column: str, *, begun: bool) -> str:
 
 
 def _text(table: Table, row: TableRow, part: str, column: str) -> str:
-    digits = table.digits
     match part:
         case "seeds":
             return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
-        case "reported" if column in row.reported:
+        case "reported":
             mark = "†" if column == "overall" and row.follows is False else ""
-            return number(column, row.reported[column], digits) + mark
-        case "difference" if (difference := row.difference(column)) is not None:
-            return number(column, difference, digits, sign="+")
+            return _shown(table, column, row.reported.get(column)) + mark
+        case "difference":
+            return _shown(table, column, row.difference(column), sign="+")
         case "delta" if row.label == table.baseline:
             return "baseline"
-        case "delta" if (delta := table.delta(row, column)) is not None:
-            return number(column, delta, digits, sign="+")
-        case "figure" if (mean := row.figures[column].mean) is not None:
-            sd = row.figures[column].sd
-            return number(column, mean, digits) + ("" if sd is None else f" ± {number(column, sd, digits)}")
-    return "—" if part in ("figure", "delta") else ""
+        case "delta":
+            return _shown(table, column, table.delta(row, column), sign="+") or "—"
+    sd = _shown(table, column, row.figures[column].sd)
+    return (_shown(table, column, row.figures[column].mean) or "—") + (sd and f" ± {sd}")
 
 
-def _look_same(column: str, one: float | None, other: float | None, table: Table) -> bool:
-    if one is None or other is None:
-        return False
-    return number(column, one, table.digits) == number(column, other, table.digits)
+def _shown(table: Table, column: str, value: float | None, *, sign: str = "") -> str:
+    return "" if value is None else number(column, value, table.digits, sign=sign)
 
 
 def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
@@ -164,13 +149,6 @@ def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
     elif column == "seconds":
         digits = 1
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # + 0.0 turns -0.0 into 0.0
-
-
-def _notes(table: Table) -> list[str]:
-    """Why figures are missing, each reason once."""
-    seeds = {row.label: len(row.seeds) for row in table.rows}
-    missing = [(row.label, missing.seed, missing.why) for row in table.rows for missing in row.missing]
-    return _short_list([f"— {line}" for line in _reasons(missing, seeds)], table.name)
 
 
 def _reasons(missing: Iterable[tuple[str, int, str]], seeds: Mapping[str, int]) -> list[str]:
@@ -202,12 +180,11 @@ def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) 
     if not failed:
         return ""
     ids = list(dict.fromkeys(place.cell.id for place in failed))
-    logs = [path for id in ids if (path := registry / "cells" / id / "log.txt").is_file()]
+    logs = [path for id in ids if (path := registry / "cells" / id / LOG).is_file()]
     missing = [(each.label, each.seed, format_state(each.cell.status, each.cell.reason)) for each in failed]
     lines = [
         *_reasons(missing, Counter(place.label for place in grid.cells)),
         *(f"log: {path}" for path in logs[:MOST_ROWS]),
-        *([f"and {len(logs) - MOST_ROWS} more logs"] if len(logs) > MOST_ROWS else []),
     ]
     return "\n".join(
         [
@@ -262,22 +239,19 @@ def as_json(table: Table) -> list[dict[str, Any]]:
 
 def _csv(table: Table, reported: bool) -> str:
     """Raw figures, mean and sd in columns of their own; memory in bytes."""
-    text = io.StringIO()
-    shown = {column: ["mean", "sd"] for column in table.columns}
-    if reported:
-        for column in set(shown) & table.reported:
-            shown[column] += ["reported", "difference"]
-    writer = csv.writer(text, lineterminator="\n")
-    names = [f"{column} {part}" for column, parts in shown.items() for part in parts]
-    writer.writerow(["label", "n", "seeds", *names, *(["split", "follows"] if reported else []), "missing"])
+    rows = []
     for row in table.rows:
-        figures: list[Any] = []
+        cells: dict[str, Any] = {"label": row.label, "n": row.n, "seeds": len(row.seeds)}
         for column, figure in row.figures.items():
-            values = {"mean": figure.mean, "sd": figure.sd, "reported": row.reported.get(column)}
-            values["difference"] = row.difference(column)
-            figures += [values[part] for part in shown[column]]
-        missing = "; ".join(f"seed {missing.seed}: {missing.why}" for missing in row.missing)
-        follows = {True: "yes", False: "no", None: ""}[row.follows]
-        figures += [row.split, follows] if reported else []
-        writer.writerow([row.label, row.n, len(row.seeds), *figures, missing])
+            cells |= {f"{column} mean": figure.mean, f"{column} sd": figure.sd}
+            if reported and column in table.reported:
+                cells[f"{column} reported"] = row.reported.get(column)
+                cells[f"{column} difference"] = row.difference(column)
+        if reported:
+            cells |= {"split": row.split, "follows": {True: "yes", False: "no", None: ""}[row.follows]}
+        rows.append({**cells, "missing": "; ".join(f"seed {one.seed}: {one.why}" for one in row.missing)})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue().rstrip("\n")

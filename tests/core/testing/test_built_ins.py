@@ -15,7 +15,6 @@ from taskloom.plugins.heads import BothOrders, Cosine, Embedding, Linear
 from taskloom.plugins.losses import MNR, MSE, CrossEntropy, DynamicMargin
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.scaffold import package_files
-from taskloom.runs.scaffold.names import Names
 
 TINY = {"layers": 2, "width": 8, "heads": 2, "vocabulary": 50}
 SMALL = {"size": 30, "dev_size": 10, "test_size": 10}
@@ -133,5 +132,5 @@ def test_every_kind_has_a_built_in_that_is_tested() -> None:
 
 @pytest.mark.parametrize("kind", ["encoder", "engine", "sampler"])
 def test_what_new_plugin_writes_keeps_every_law(kind: str, install: Callable[..., None]) -> None:
-    install(f"new_{kind}", package_files(Names(f"new_{kind}"), kind)[f"taskloom_new_{kind}/__init__.py"])
+    install(f"new_{kind}", package_files(f"new_{kind}", kind)[f"taskloom_new_{kind}/__init__.py"])
     check(import_module(f"taskloom_new_{kind}"))

@@ -11,7 +11,6 @@ from taskloom.core import hookspecs
 from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.scaffold import package_files
 from taskloom.runs.scaffold.kinds import KINDS
-from taskloom.runs.scaffold.names import Names
 
 HOOKS = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
 TRACKERS = {name for name in HOOKS if name not in ("taskloom_components", "taskloom_grids")}
@@ -36,7 +35,7 @@ def hooks_in(code: str) -> set[str]:
 
 def test_every_hook_is_implemented_by_a_new_plugin() -> None:
     """Which is installed, tested and run for real in ``test_new_plugin_installed``."""
-    codes = {kind: package_files(Names("new"), kind)["taskloom_new/__init__.py"] for kind in KINDS}
+    codes = {kind: package_files("new", kind)["taskloom_new/__init__.py"] for kind in KINDS}
     found = {kind: hooks_in(code) for kind, code in codes.items()}
     expected = {kind: {"taskloom_components"} for kind in INTERFACES}
     assert found == {**expected, "tracker": TRACKERS, "grid": {"taskloom_grids"}}

@@ -13,7 +13,7 @@ from taskloom.core import Event
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
-from taskloom.runs.analysis.explain import Difference, differences
+from taskloom.runs.analysis.explain import differences
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
@@ -133,7 +133,6 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     gone = explained(first.id)
     assert gone["state"] == "stale"
     assert "no loss 'inner'" in gone["why"]
-    assert gone["why"].endswith("; it ran with taskloom-inner 3.0, which is not installed now")
     (tmp_path / "elsewhere").rename(tmp_path / "site" / "taskloom_inner-3.1.dist-info")
     note = taskloom("plan", grid).stderr
     assert "plugin" in note
@@ -201,10 +200,6 @@ def test_every_state_is_explained(tmp_path: Path) -> None:
     assert "loss is no number" in found["mean"]["why"]
     for label, state in states.items():
         assert explained(cells[label], "--registry", tmp_path / "r")["state"] == state
-
-
-def test_a_cell_that_somebody_runs_is_running(tmp_path: Path) -> None:
-    grid, cells = recorded(tmp_path, STATES)
     with Claims(tmp_path / "r") as claims:
         assert claims.claim(cells["cagrad"])
         (one,) = explained(grid, "cagrad", "--registry", tmp_path / "r")["cells"]
@@ -261,14 +256,6 @@ def test_a_row_is_compared_with_its_last_result(tmp_path: Path) -> None:
     assert (row["state"], row["against"], texts(row)) == ("stale", cells["sum"], ["spec stages.0.epochs: 2 → 3"])
 
 
-def test_a_plugin_that_cannot_be_used_any_more_is_named(install: Install, tmp_path: Path) -> None:
-    install("inner", INNER)
-    task = {**SMALL["tasks"]["sst"], "loss": "inner"}
-    _, cells = recorded(tmp_path, {"sum": "finished"}, base={**SMALL, "tasks": {"sst": task}})
-    install("inner", "import a_package_that_is_gone")
-    assert "taskloom-inner 1.2" in taskloom("explain", cells["sum"], "--registry", tmp_path / "r").stdout
-
-
 def test_a_plan_tells_another_grid_from_a_changed_one(tmp_path: Path) -> None:
     path, _ = recorded(tmp_path, {"sum": "finished"})
     for changes, words in (
@@ -297,8 +284,8 @@ def test_what_cannot_be_explained_is_told(tmp_path: Path) -> None:
 def test_differences_name_the_field_and_both_sides() -> None:
     old = {"spec": {"a": {"b": [1, 2]}, "gone": None}, "content": {"encoder": "x"}, "plugins": {"p": "1"}, "trainer": 1}
     new = {"spec": {"a": {"b": [1, 3]}, "come": {}}, "content": {"encoder": "y"}, "plugins": {"q": "1"}, "trainer": 2}
-    found = [str(one) for one in differences(old, new)]
-    assert found == [
+    found = differences(old, new)
+    assert [one["text"] for one in found] == [
         "spec a.b.1: 2 → 3",
         "spec gone: null → nothing",
         "spec come: nothing → {}",
@@ -308,4 +295,4 @@ def test_differences_name_the_field_and_both_sides() -> None:
         "trainer: 1 → 2",
     ]
     assert differences(old, old) == []
-    assert Difference("plugin", "p", "1", "nothing").as_dict()["new"] is None
+    assert (found[4]["old"], found[4]["new"]) == ("1", None)
