@@ -30,6 +30,11 @@ class Task:
         """How many numbers the head should give per example."""
         return self.labels.classes if self.loss.expects == "classes" else 1
 
+    @property
+    def predicts(self) -> bool:
+        """Whether it has predictions to score or to write."""
+        return self.data.labels is not None and self.head.gives != "vectors"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """What does not fit together, found before anything is trained: the part to change, and why."""
         head, loss, data, metric = self.head, self.loss, self.data, self.metric

@@ -1,17 +1,16 @@
 """One cell in training: what its stages share, what it reports, and how it learns that it should stop."""
 
-import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from taskloom.core import Emit, Encoder, Event, Job, Split
+from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts, write_text
 from taskloom.runs.training import checkpoint as saved
@@ -20,15 +19,8 @@ from taskloom.runs.training.machine import peak_memory
 from taskloom.runs.training.model import Model, device_for_this_process
 from taskloom.runs.training.submission import json_lines
 
-if TYPE_CHECKING:
-    from taskloom.registry.installed.catalogue import Catalogue
-
 #: Seconds between two progress events.
 PULSE = 0.5
-#: The events that checkpoints keep, so that a resumed cell can report them again.
-REMEMBERED = frozenset({"epoch", "stage"})
-
-History = list[tuple[str, dict[str, Any]]]  # events of these kinds with their facts, oldest first
 
 
 class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
@@ -38,17 +30,10 @@ class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
 class Pulse:
     """Reports progress while a cell trains, and checks whether it should stop."""
 
-    def __init__(self, job: Job, emit: Emit | Callable[[Event], None], stage: int = 0, epoch: int = 1) -> None:
+    def __init__(self, job: Job, emit: Emit, stage: int = 0, epoch: int = 1) -> None:
         self._job, self._emit = job, emit
         self._reported = time.monotonic()
-        self.facts: dict[str, Any] = {
-            "stage": stage,
-            "epoch": epoch,
-            "step": 0,
-            "steps": 0,
-            "rate": 0.0,
-            "losses": {},
-        }
+        self.facts = {"stage": stage, "epoch": epoch, "step": 0, "steps": 0, "rate": 0.0, "losses": dict[str, float]()}
 
     @property
     def due(self) -> bool:
@@ -57,7 +42,7 @@ class Pulse:
 
     def raise_if_stopped(self) -> None:
         """Raise :class:`Stopped` if the driver asked the cell to stop."""
-        if getattr(self._emit, "stop_asked", False):
+        if getattr(self._emit, "stop_asked", False):  # a plain function has none
             raise Stopped
 
     def __call__(self) -> None:
@@ -77,18 +62,13 @@ class Best:
     scores: dict[str, float] = field(default_factory=dict)
 
 
-def history_of(state: dict[str, Any]) -> History:
-    """The epochs and stages that were reported before a checkpoint was written."""
-    return [(what, facts) for what, facts in json.loads(state["history"])]
-
-
 @dataclass
 class Run:
     """What the stages of one run work on."""
 
     job: Job
-    emit: Emit | Callable[[Event], None]
-    catalogue: "Catalogue"
+    emit: Emit
+    catalogue: Catalogue
     device: torch.device
     tasks: dict[str, Task]
     model: Model
@@ -98,17 +78,12 @@ class Run:
     folder: Path
     pulse: Pulse
     best: Best = field(default_factory=Best)
-    history: History = field(default_factory=list)  # kept in checkpoints: the driver may have missed it
+    #: What was reported, oldest first. Checkpoints keep it, for the driver may have missed it.
+    history: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def build(
-        cls,
-        job: Job,
-        emit: Emit | Callable[[Event], None],
-        catalogue: "Catalogue",
-        resumed: dict[str, Any] | None = None,
-    ) -> "Run":
+    def build(cls, job: Job, emit: Emit, catalogue: Catalogue, resumed: dict[str, Any] | None = None) -> "Run":
         """Make the components and read the data; ``resumed`` is the state of a checkpoint to go on from."""
         began = time.monotonic()
         where = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
@@ -131,33 +106,22 @@ class Run:
         run = cls(job, emit, catalogue, device, tasks, model, train, dev, artifacts, folder, pulse, began=began)
         if resumed is not None:
             run.began -= resumed["seconds"]
-            run.best = Best(**(resumed["best"] or {}))
-            run.history = history_of(resumed)
+            run.best = Best(**resumed["best"])
+            run.history = resumed["history"]
         return run
 
     def report(self, what: str, **facts: Any) -> None:
-        """Send an event to the driver."""
-        if what in REMEMBERED:
-            self.history.append((what, facts))
+        """Send an event to the driver, and keep it in checkpoints."""
+        self.history.append((what, facts))
         self.emit(Event(what, self.job.cell, facts))
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def micro_batch(self, index: int) -> int | None:
-        """Most examples of a task at a time: what the stage says, or less where memory did not allow it."""
-        limits = (self.job.spec["stages"][index].get("micro_batch"), self.job.micro_batch)
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    def scored(self, index: int) -> list[str]:
-        """The tasks with a dev score after stage ``index``: labelled, trained by then, their head predicting."""
-        trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
-        return [
-            name
-            for name, task in self.tasks.items()
-            if name in trained and task.data.labels is not None and task.head.gives != "vectors"
-        ]
+    def trained_by(self, index: int) -> set[str]:
+        """The tasks that stage ``index`` or an earlier one trains."""
+        return {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
 
     def keep_best(self, epoch: int, scores: dict[str, float], predicted: dict[str, NDArray[np.float64]]) -> None:
         """Keep weights and predictions if this epoch is the best so far; of equals, the first."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite
-from numbers import Real
 from statistics import fmean
 
 import numpy as np
@@ -10,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from taskloom.core import OutOfMemory, TrainingError
-from taskloom.core.work import is_out_of_memory
 from taskloom.registry.installed.task import Task
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.machine import release_memory
+from taskloom.runs.training.machine import annotate_oom, release_memory
 from taskloom.runs.training.model import Model
 
 #: Tokens in one forward pass: enough to fill the cores, few enough for a small GPU.
@@ -31,32 +29,25 @@ def predictions(model: Model, task: str, feed: Feed, alive: Callable[[], None] =
     model.eval()
     while waiting:
         rows = waiting.pop()
-        found = _fitting(model, task, feed, rows)
-        if found is not None:
-            predicted[rows] = found
-        elif len(rows) > 1:
+        try:
+            with annotate_oom(task, micro_batch=len(rows), batch=len(rows), where=" while scoring"):
+                predicted[rows] = _predict(model, task, feed, rows)
+        except OutOfMemory:
+            if len(rows) == 1:
+                raise
             release_memory()
             waiting += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
-        else:
-            raise OutOfMemory(task, micro_batch=1, batch=1, where=" while scoring")
         alive()
     return predicted
 
 
-def _fitting(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """The predictions for some rows, or None if they do not fit into memory."""
-    try:
-        with torch.inference_mode():
-            score = model.forward_pass(task, feed.tokens(rows))(None).score
-            if not score.isfinite().all():
-                head = model.head(task).name
-                raise TrainingError(f"the scores of task {task!r} are not finite (head {head!r})")
-            decided: NDArray[np.float64] = model.head(task).decide(score).double().cpu().numpy()
-            return decided
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    return None
+@torch.inference_mode()
+def _predict(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    score, head = model.forward_pass(task, feed.tokens(rows))(None).score, model.head(task)
+    if not score.isfinite().all():
+        raise TrainingError(f"the scores of task {task!r} are not finite (head {head.name!r})")
+    decided: NDArray[np.float64] = head.decide(score).double().cpu().numpy()
+    return decided
 
 
 def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -73,12 +64,10 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def score_of(task: Task, feed: Feed, predicted: NDArray[np.float64]) -> float:
     """The task's metric on a labelled split; one that is not finite is an error."""
     assert feed.examples.labels is not None
-    score, name = task.metric(predicted, feed.examples.labels), f"the metric {task.metric.name!r} of task {task.name!r}"
-    if isinstance(score, bool) or not isinstance(score, Real):  # numpy's numbers are some
-        raise TrainingError(f"{name} should give a number. Found {type(score).__name__} {score!s:.40}.")
+    score = float(task.metric(predicted, feed.examples.labels))
     if not isfinite(score):
-        raise TrainingError(f"{name} is {score}")
-    return float(score)
+        raise TrainingError(f"the metric {task.metric.name!r} of task {task.name!r} is {score}")
+    return score
 
 
 def overall(scores: Mapping[str, float], tasks: Mapping[str, Task], how: str) -> float:
