@@ -82,6 +82,7 @@ class Reader:
 
 def plain(output: str) -> str:
     """Output without what differs from machine to machine: figures with a point, the best of a column, widths."""
+    output = re.sub(r" \(\d:\d\d:\d\d\)", "", output)  # which pytest adds after a minute
     output = re.sub(r"[*+-]?\d+\.\d+(?!\.?\d)", "0.0", output)
     return re.sub(r"[ ─-]{2,}|\s+", " ", output).strip()
 
