@@ -11,8 +11,8 @@ import numpy as np
 
 from taskloom.core.data import DataSet, Examples, Split
 from taskloom.core.errors import DataError
+from taskloom.core.testing.general import law_of_repeating
 from taskloom.core.testing.law import given, law, require
-from taskloom.core.testing.new_process import law_of_repeating
 from taskloom.core.testing.subjects import RAISED, Subject
 
 #: Files that are larger than this together, in bytes, are not copied.

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from taskloom.core.encoder import Encoder
 from taskloom.core.random import bind_generator
+from taskloom.core.testing.general import law_of_repeating
 from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.learning import Trial, laws_of_learning
-from taskloom.core.testing.new_process import law_of_repeating
 from taskloom.core.testing.require import new_generator, require_finite, require_gradient, require_same
 from taskloom.core.testing.subjects import REFUSALS, Subject
 from taskloom.core.tokens import Reads, Tokens, arrange

@@ -11,8 +11,8 @@ import numpy as np
 
 from taskloom.core.errors import RequestError
 from taskloom.core.sampler import Pool, Sampler
+from taskloom.core.testing.general import law_of_repeating
 from taskloom.core.testing.law import accepted, given, law, require, require_equal
-from taskloom.core.testing.new_process import law_of_repeating
 from taskloom.core.testing.require import new_generator
 from taskloom.core.testing.subjects import REFUSALS, Subject
 
