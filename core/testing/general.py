@@ -5,6 +5,7 @@ so that is done once: a helper that has imported nothing of a plugin answers eac
 with the process that asks.
 """
 
+import atexit
 import inspect
 import json
 import os
@@ -117,7 +118,7 @@ def _lines_in_new_process(describe: Describe, subject: Subject) -> list[str] | N
 @cache
 def _helper() -> "subprocess.Popen[str]":
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    return subprocess.Popen(
+    helper = subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import answer_questions; answer_questions()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -125,6 +126,8 @@ def _helper() -> "subprocess.Popen[str]":
         encoding="utf-8",
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+    atexit.register(helper.communicate)  # closes its input, and waits
+    return helper
 
 
 def answer_questions() -> None:
