@@ -1,7 +1,7 @@
 """SMART: a loss that also asks for smoothness around each input."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -101,7 +101,7 @@ class Smart(Loss):
         assert prediction.replay is not None, "a run's predictions can be replayed"
         replay = prediction.replay
         if self.weight:
-            moved = (replay.embedded + self.perturbation(prediction, replay)).to(replay.embedded.dtype)  # [N, d]
+            moved = (replay.embedded + self.perturbation(prediction)).to(replay.embedded.dtype)  # [N, d]
             total = total + self.weight * self._distance(prediction, replay(moved)).mean()
         if self.proximal:
             # Evaluating a loss is not a training step; all parts of a batch together are one.
@@ -112,8 +112,9 @@ class Smart(Loss):
             total = total + self.proximal * self._distance(prediction, averaged).mean()
         return total
 
-    def perturbation(self, prediction: Prediction, replay: Replay) -> Tensor:
+    def perturbation(self, prediction: Prediction) -> Tensor:
         """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
+        replay = cast(Replay, prediction.replay)
         start = replay.embedded.detach()
         # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
         fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}

@@ -82,9 +82,9 @@ def in_bounds(spec: dict[str, Any], folder: Path, allowance: int) -> tuple[list[
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds a process's memory")
 def test_a_batch_that_does_not_fit_is_worked_off_in_parts(tmp_path: Path) -> None:
     job = job_of(tmp_path / "free", RUN)
-    for allowance in (80, 110, 140):  # MiB; how much of it is lost to gaps differs from one run to the next
+    for allowance in (80, 90, 100, 110):  # MiB; how much of it is lost to gaps differs from one run to the next
         attempts, halved = in_bounds(job.spec, tmp_path / f"bounded-{allowance}", allowance)
-        if attempts[-1][-1][0] == "finished":
+        if attempts[-1][-1][0] == "finished" and len(attempts) > 1:
             break
     assert halved >= 1  # and the dev set is scored in smaller batches
     *tries, (whats, facts) = [([what for what, _ in one], one[-1][1]) for one in attempts]
