@@ -70,8 +70,8 @@ def check(target: Target, /, **options: Any) -> None:
     """Hold a component class, or everything in a plugin's module, to the laws of its kind.
 
     For a class the options are its own: ``check(Focal, gamma=1.0)``. For a module they are the components' by name, one
-    set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. A
-    component that is required and not given (``loss: Loss``) is replaced by a small one of the kit's.
+    set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. Required
+    options have to be given, components among them: ``check(Smooth, loss=CrossEntropy())``.
     """
     raise_if_any(_breaches(target, options))
 

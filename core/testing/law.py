@@ -156,7 +156,12 @@ class Breach:
 def subject_of(target: Target, options: dict[str, Any]) -> Any:
     """A class with options as a subject; a module as it is."""
     if isinstance(target, type) and issubclass(target, Component):
-        return Subject(target, options).completed()
+        subject = Subject(target, options)
+        missing = [name for name, option in subject.known.items() if option.required and name not in options]
+        if missing:
+            given = ", ".join(f"{name}=…" for name in missing)
+            raise TypeError(f"{target.__name__} requires options; give them: check({target.__name__}, {given})")
+        return subject
     if isinstance(target, type | str | list | tuple):
         raise TypeError(f"laws are for a component class or a plugin's module. Found {target!r}.")
     return target

@@ -141,6 +141,9 @@ def _check_columns(path: Path, columns: Sequence[str], rows: Sequence[Row], need
         line, problem = rows[0]
         raise DataError(f"{path.name}, line {line}: {problem}")
     there = [name.encode("utf-8", "replace").decode() for name in columns]  # fit to be printed
+    for separator in ";|":
+        if len(there) == 1 and separator in there[0]:
+            raise DataError(f"{path} seems to be separated by {separator!r}; save it with commas or tabs instead")
     wrong = [unknown("column", name, filter(None, there), where="in the file") for name in needed if name not in there]
     wrong += [f"column {name!r} appears {there.count(name)} times" for name in needed if there.count(name) > 1]
     if wrong:

@@ -60,23 +60,15 @@ def put_folder(partial: Path, folder: Path) -> None:
 
 def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
-    state = check_folder(folder)
-    try:
-        return load_file(folder / "tensors.safetensors"), state
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # what a stranger put there
-        raise ValueError(f"{folder.name} holds no tensors that can be read: {error}") from None
-
-
-def check_folder(folder: Path) -> dict[str, Any]:
-    """The state that :func:`save_folder` wrote; ``ValueError`` if it or the tensors are not what was written."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         whole = isinstance(state, dict) and state.get("sha256") == _checksum(folder, state)
-    except (OSError, ValueError, RecursionError) as error:
+        tensors = load_file(folder / "tensors.safetensors") if whole else {}
+    except (OSError, ValueError, RecursionError, SafetensorError, RuntimeError) as error:  # what a stranger put there
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
     if not whole:
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
-    return dict(state)
+    return tensors, state
 
 
 def _checksum(folder: Path, state: dict[str, Any]) -> str:

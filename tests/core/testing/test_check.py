@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mutants.base import Cosine, OneLayer, SquaredError
 from mutants.losses import FORGETFUL, AtAnEdge, Wrapped
 from mutants.plugins import components
 from torch import Tensor, nn
 
 from taskloom.core import Event, Job, Prediction, hookimpl
 from taskloom.core.testing import KINDS, broken_laws, check, engines, laws, untouched_randomness
-from taskloom.core.testing.subjects import Cosine, OneLayer, SquaredError
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.losses import Smart, Total
 
@@ -132,8 +132,10 @@ def test_a_module_is_held_to_all_that_it_brings() -> None:
         check(bad, cosin={})
 
 
-def test_a_component_that_is_required_is_given_by_the_kit_or_by_the_caller() -> None:
-    check(components(Total, Smart))
+def test_an_option_that_is_required_is_given_by_the_caller() -> None:
+    with pytest.raises(TypeError, match=r"Total requires options; give them: check\(Total, losses=…\)"):
+        check(Total)
+    check(components(Total, Smart), total={"losses": [SquaredError()]}, smart={"loss": SquaredError()})
     assert broken_laws(Wrapped, loss=FORGETFUL()) == ["its state survives saving"]
 
 

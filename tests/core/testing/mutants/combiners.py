@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
-from mutants.base import mutant, then
+from mutants.base import Added, mutant, then
 from torch import Tensor
 
 from taskloom.core import Step
-from taskloom.core.testing.subjects import Added
 
 
 def weighed(change: Any) -> Any:

@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
-from mutants.base import mutant, then
+from mutants.base import OneLayer, mutant, then
 from torch import Tensor
 
 from taskloom.core import Prediction
-from taskloom.core.testing.subjects import OneLayer
 
 
 def scored(change: Any) -> Any:

@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from mutants.base import mutant
+from mutants.base import SquaredError, mutant
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from taskloom.core import Loss, Prediction, TrainingError
-from taskloom.core.testing.subjects import SquaredError
 
 _COUNT = count()
 
