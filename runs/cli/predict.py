@@ -98,6 +98,9 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
     labels = {place.label for place in grid.cells}
     if row is not None and row not in labels:
         raise RegistryError(unknown("row", row, labels, where="rows"))
+    seeds = sorted({place.seed for place in grid.cells})
+    if seed is not None and seed not in seeds:
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:

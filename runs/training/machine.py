@@ -5,6 +5,7 @@ import functools
 import gc
 import platform
 import random
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -88,19 +89,15 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Bytes: the GPU's peak where there is one, else the largest resident size of this process; 0 if it is unknown."""
+    """Bytes: the GPU's peak where there is one, else the largest resident size of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    with suppress(ImportError):  # Windows
-        import resource
-
-        size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
-    return 0
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
 
 
 def machine_versions() -> dict[str, str]:

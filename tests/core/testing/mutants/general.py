@@ -2,10 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from mutants.base import mutant
+from mutants.base import Cosine, mutant
 from pydantic import AfterValidator, Field
-
-from taskloom.core.testing.subjects import Cosine
 
 
 class Percent(Cosine):

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from mutants.base import mutant, then
+from mutants.base import Cosine, mutant, then
 
 from taskloom.core import Metric, TaskloomError
-from taskloom.core.testing.subjects import Cosine
 
 
 class Nearness(Metric):

@@ -6,11 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mutants.base import mutant
+from mutants.base import Cosine, mutant
 
 import taskloom.plugins.metrics
 from taskloom.core import Metric, hookimpl
-from taskloom.core.testing.subjects import Cosine
 from taskloom.runs import grids
 
 #: A hook that returns component classes.
