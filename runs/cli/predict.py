@@ -1,6 +1,6 @@
 """``taskloom predict``."""
 
-from math import inf, isfinite, nan
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,8 @@ import click
 
 from taskloom.core.errors import RegistryError, count, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord, GridCell
+from taskloom.registry.results.records import CellRecord
+from taskloom.runs.analysis.cell_states import SHORT, finite
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
 from taskloom.runs.cli.options import path_option, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
@@ -102,17 +103,16 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
     if seed is not None and seed not in seeds:
         raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
+    if not places:
+        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
         which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
         raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
-    best = max(finished, key=_overall)
-    score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
-    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")
+    # A score that is not a number is the least.
+    scores = [finite(place.cell.scores.get("overall")) for place in finished]
+    score, best = max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])
+    overall = "" if score is None else f", overall {score:.3f}"
+    note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
     return best.cell
-
-
-def _overall(place: GridCell) -> float:
-    """The score by which cells are compared; one that is not a number is the least."""
-    score = place.cell.scores.get("overall", nan)
-    return score if isfinite(score) else -inf

@@ -54,8 +54,7 @@ def refuse_taken(kind: str, name: str) -> None:
 
         owners = {entry.name: entry.plugin.distribution for entry in load_catalogue().entries if entry.kind == kind}
     if name in owners:
-        subject = f"a {KINDS[kind].word} {name!r}"
-        raise TaskloomError(f"there is {subject} already, of {owners[name]}; choose another name")
+        raise TaskloomError(f"there is a {KINDS[kind].word} {name!r} already, of {owners[name]}; choose another name")
 
 
 def write_plugin(given: str, kind: str, into: Path) -> tuple[str, Path]:

@@ -62,8 +62,8 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
 def describe_component(entry: "Entry") -> str:
     """One component in full: what it does, its options, its siblings, the paper, and a snippet of a grid."""
     doc = entry.docstring
-    time = f", imported in {_milliseconds(entry.plugin)} ms"
-    blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}{time}", doc.summary, doc.text]
+    head = f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}, imported in {_milliseconds(entry.plugin)} ms"
+    blocks = [head, doc.summary, doc.text]
     blocks += [f"{name}: {doc.parts[name]}" for name in _BEFORE if name in doc.parts]
     options = [
         (

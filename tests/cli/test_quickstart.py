@@ -23,7 +23,6 @@ def test_every_task_of_every_cell_is_clearly_above_chance(tmp_path: Path) -> Non
             assert set(row["metrics"][task]) >= {"mean", "sd"}
     with Ledger.open(tmp_path / "taskloom-runs", create=False) as ledger:
         cells = ledger.grid("quickstart").cells
-    assert len(cells) == 8
     for place in cells:
         for task, reached in REACHED.items():
             assert place.cell.scores[task] > reached, (place.label, place.seed, task)
