@@ -1,5 +1,6 @@
 """The ledger's file: its tables, as plain SQL, and how it is opened, made and refused."""
 
+import errno
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -89,6 +90,8 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
+        elif folder.is_file():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
         elif not path.exists():
             raise MissingRegistryError(folder)
     except OSError as error:

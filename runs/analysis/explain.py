@@ -25,8 +25,6 @@ STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
 FIELDS = ("spec", "weights", "data", "plugin", "trainer")
 #: What a difference shows where one side has nothing at all.
 ABSENT = "nothing"
-
-
 #: One field that differs: ``field`` (of FIELDS) and ``path``, ``old`` and ``new`` (null where absent), and a ``text``.
 Difference = dict[str, Any]
 
@@ -126,10 +124,8 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         elif ran:
             wanted = _comparable(cell.facts)
             against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields[record.id]}))
-            state, why = (
-                "new",
-                f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
-            )
+            state = "new"
+            why = f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:"
         else:
             found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
             continue

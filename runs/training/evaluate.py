@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite
+from numbers import Real
 from statistics import fmean
 
 import numpy as np
@@ -62,12 +63,13 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def score_of(task: Task, feed: Feed, predicted: NDArray[np.float64]) -> float:
-    """The task's metric on a labelled split; one that is not finite is an error."""
+    """The task's metric on a labelled split; one that is not a finite number is an error."""
     assert feed.examples.labels is not None
-    score = float(task.metric(predicted, feed.examples.labels))
-    if not isfinite(score):
-        raise TrainingError(f"the metric {task.metric.name!r} of task {task.name!r} is {score}")
-    return score
+    score = task.metric(predicted, feed.examples.labels)
+    if isinstance(score, bool) or not isinstance(score, Real) or not isfinite(score):  # numpy's numbers are Real
+        name, found = f"the metric {task.metric.name!r} of task {task.name!r}", f"{type(score).__name__} {score!s:.40}"
+        raise TrainingError(f"{name} should give a finite number. Found {found}.")
+    return float(score)
 
 
 def overall(scores: Mapping[str, float], tasks: Mapping[str, Task], how: str) -> float:

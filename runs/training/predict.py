@@ -1,5 +1,6 @@
 """Writes what a finished cell predicts for a split of its tasks. Only reads the registry."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +104,7 @@ def _check_request(cell: CellRecord, registry: Path, out: Path, data: Path | Non
     folder = registry / "cells" / cell.id / "best"
     if not folder.resolve().is_relative_to(registry.resolve()):
         raise RegistryError(f"{folder} is a link that leads out of the registry, to {folder.resolve()}; it is not read")
-    if data is not None and not data.is_dir():
+    if data is not None and not os.path.isdir(data):  # noqa: PTH112 - a name too long is not a folder
         raise TaskloomError(f"--data {data} is not a folder")
     if out.resolve().is_relative_to(registry.resolve()):
         raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")

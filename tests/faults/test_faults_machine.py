@@ -64,7 +64,7 @@ def fill(disk: Path) -> None:
 
 
 def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
-    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path
+    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, _ = undisturbed
     registry = small_disk / "registry"
@@ -75,6 +75,7 @@ def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
     fill(small_disk)
     after = CliRunner().invoke(cli, cells)
     assert (after.exit_code, after.stdout) == (0, before.stdout), after.stderr
+    monkeypatch.setattr(sys, "argv", ["taskloom", *run])
     held_up = CliRunner().invoke(cli, run)
     assert held_up.exit_code == 1, held_up.stderr
     assert "the disk is full. Make room and run again" in held_up.stderr
@@ -86,7 +87,11 @@ def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
 
 @pytest.mark.parametrize(("spare", "missing"), [(2, "/cells"), (4, "/driver.lock")])
 def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
-    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, spare: int, missing: str
+    undisturbed: tuple[Path, dict[str, Any]],
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spare: int,
+    missing: str,
 ) -> None:
     grid, _ = undisturbed
     registry = small_disk / "registry"
@@ -98,6 +103,7 @@ def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
     for number in range(spare):  # the two that SQLite needs; the two folders of the cell
         (small_disk / str(number)).unlink()
     run = ["run", str(grid), "--registry", str(registry)]
+    monkeypatch.setattr(sys, "argv", ["taskloom", *run])
     answer = CliRunner().invoke(cli, run)
     assert answer.exit_code == 1, answer.stderr
     (line,) = [line for line in answer.stderr.splitlines() if "the disk is full" in line]

@@ -377,7 +377,7 @@ WHOLE = [
     ("text\tlabel\n".encode("utf-16"), "data.tsv is UTF-16; save it as UTF-8"),
     ('"text\tlabel\na\t1\n', "line 1: a quote opens and does not close"),
     (b"text\tlab\xe9l\na\t1\n", "no column 'label'; did you mean 'lab?l'?"),
-    ("text;label\na;1\n", "no column 'text' (in the file: text;label)"),
+    ("text;label\na;1\n", "seems to be separated by ';'"),
     ('{"text": "a"}\n{"text": "b"}\n', "no column 'label' (in the file: text)"),
     ("{text: 1}\n", "line 1: not JSON: Expecting property name"),
 ]

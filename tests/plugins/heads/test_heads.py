@@ -129,8 +129,9 @@ def test_embedding_passes_vectors_on_and_has_no_weights(reads: Any) -> None:
 
 def test_embedding_is_refused_by_a_loss_that_needs_a_score() -> None:
     task = Task("sts", Generated(task="similarity"), Embedding(), MSE(), Pearson())
-    (problem,) = task.problems()
-    assert "head 'embedding' gives only vectors" in problem.message
+    ((part, why),) = task.problems()
+    assert part == "loss"
+    assert "head 'embedding' gives only vectors" in why
 
 
 # Where vectors are dropped

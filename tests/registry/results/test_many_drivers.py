@@ -57,7 +57,7 @@ def test_drivers_finish_every_cell_exactly_once(tmp_path: Path, count: int, cell
             ] * count
         done = [cell for out, _ in said for cell in out.split()]
         assert len(done) == len(set(done)) == cells, "no cell was run by two, none was left out"
-        assert sum(bool(out.strip()) for out, _ in said) > 1, "they did share"
+        assert how or sum(bool(out.strip()) for out, _ in said) > 1, "they did share"
         for cell in ledger.cells():
             assert (cell.status, cell.attempts) == ("finished", 1)
             assert holder(tmp_path, cell.id) is None

@@ -114,7 +114,7 @@ def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Cal
 
 
 def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path]) -> None:
-    for given in ("stages.0.epochs", "=1", "a={", "a=", "a=NaN"):
+    for given in ("stages.0.epochs", "=1", "a={", "a="):
         result = taskloom("plan", write(), "--set", given)
         assert result.exit_code == 2
         assert ("not a JSON" if given.startswith("a=") else "PATH=JSON") in result.stderr

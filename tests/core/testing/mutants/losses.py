@@ -200,7 +200,7 @@ FORGETFUL = mutant(
 SOUND: list[tuple[type, dict[str, Any]]] = [
     *((one, {}) for one in (SquaredError, AtAnEdge, Noisy, Contrast, BatchHard, UpcastInPart, SimSiam)),
     (CountsBatches, {}),
-    (Wrapped, {}),
+    (Wrapped, {"loss": SquaredError()}),
     (Wrapped, {"loss": UpcastInPart()}),
 ]
 MUTANTS = {
