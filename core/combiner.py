@@ -18,16 +18,13 @@ class Step(Protocol):
     @property
     def tasks(self) -> Sequence[str]:
         """The tasks of this step's group, in order."""
-        ...
 
     @property
     def shared(self) -> Sequence[nn.Parameter]:
         """The trainable parameters that several tasks share; a head's own never take part in combination."""
-        ...
 
     def own(self, task: str) -> Sequence[nn.Parameter]:
         """The trainable parameters that one task has for itself: its head's and its loss's."""
-        ...
 
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         """Forward, loss and backward of one task: adds ``scale`` × its gradient to every ``.grad``.
@@ -35,11 +32,9 @@ class Step(Protocol):
         Returns the unscaled loss, detached; one that is not finite is an error that names the task. The task's
         activations are gone when this returns.
         """
-        ...
 
     def evaluate(self, task: str) -> Tensor:
         """The task's loss on this step's batch at the present parameters, without gradients."""
-        ...
 
     def observe(self, gramian: Tensor, weights: Tensor) -> None:
         """Let the run take down the Gramian [T, T] and the weights [T], for its diagnostics; changes nothing."""
@@ -47,7 +42,6 @@ class Step(Protocol):
 
     def apply(self) -> None:
         """Clip, step the optimizer and clear the gradients."""
-        ...
 
 
 class GradientCombiner(nn.Module, Component, ABC):

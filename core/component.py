@@ -35,12 +35,6 @@ class Component:
     #: Other distributions that do its arithmetic: their versions are part of a result's identity too.
     relies_on: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        # A class without a docstring of its own must not show its base's in the catalogue.
-        if cls.__doc__ is None:
-            cls.__doc__ = ""
-
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> "CoreSchema":
         if "kind" not in vars(cls) or cls is Component:

@@ -36,8 +36,7 @@ class RequestError(TaskloomError):
     def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
         self.subject = subject
         self.problems = list(dict.fromkeys(problems))
-        count = len(self.problems)
-        head = f"{subject}: {count} error{'s' if count != 1 else ''}"
+        head = f"{subject}: {count(len(self.problems), 'error')}"
         super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
 
 

@@ -72,15 +72,6 @@ def option_texts(doc: str) -> dict[str, str]:
     >>> option_texts("Focal.\\n\\nOptions:\\n    gamma: how much easy\\n        examples count less\\n\\nSiblings:")
     {'gamma': 'how much easy examples count less'}
     """
-    lines = inspect.cleandoc(doc).splitlines()
-    start = next((place for place, line in enumerate(lines) if line.strip() == "Options:"), len(lines))
-    texts: dict[str, str] = {}
-    for line in lines[start + 1 :]:
-        if line and not line.startswith(" "):
-            break
-        match = re.match(r" {1,4}(\w+): *(.*)$", line)
-        if match:
-            texts[match[1]] = match[2]
-        elif texts and line.strip():
-            texts[next(reversed(texts))] += f" {line.strip()}"
-    return texts
+    block = re.search(r"^Options:((?:\n(?: .*)?)*)", inspect.cleandoc(doc), re.MULTILINE)
+    found = re.findall(r"^ {1,4}(\w+): *(.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}

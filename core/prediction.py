@@ -65,25 +65,19 @@ class Prediction:
     part: int = 0
 
 
-def predict(
-    encoder: "Encoder",
-    head: "Head",
-    tokens: Tokens,
-    rows: Tensor | None = None,
-    *,
-    part: int = 0,
-    precision: torch.dtype = torch.float32,
-) -> Prediction:
+def predict(encoder: "Encoder", head: "Head", tokens: Tokens, rows: Tensor | None = None) -> Prediction:
     """One forward pass, tokens → encoder → head, that can be replayed.
 
-    ``tokens`` hold the sequences in the order that ``head.reads`` asks for (see ``arrange``). With ``precision``
-    bfloat16 the pass and its replays run under autocast; what they give is float32 again.
+    ``tokens`` hold the sequences in the order that ``head.reads`` asks for (see ``arrange``).
     """
-    return Pass(encoder, head, tokens, rows, part=part, precision=precision).forward(None)
+    return Pass(encoder, head, tokens, rows).forward(None)
 
 
 class Pass(nn.Module):
-    """Encoder and head as one module, so that a replay can exchange the parameters of both."""
+    """Encoder and head as one module, so that a replay can exchange the parameters of both.
+
+    With ``precision`` bfloat16 the pass and its replays run under autocast; what they give is float32 again.
+    """
 
     def __init__(
         self,

@@ -21,9 +21,9 @@ class Pool:
     """What a sampler may know of a task's training data: how many rows, their labels, lengths and texts."""
 
     size: int
-    labels: NDArray[np.float64] | None = None  # [size]
-    lengths: NDArray[np.int64] | None = None  # [size] tokens of all texts of the row
-    texts: NDArray[np.int64] | None = None  # [size, columns] equal numbers for equal texts
+    labels: NDArray[np.float64] | None  # [size], None where the data have none
+    lengths: NDArray[np.int64]  # [size] tokens of all texts of the row
+    texts: NDArray[np.int64]  # [size, columns] equal numbers for equal texts
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,6 @@ from pydantic import (
 
 from taskloom.core.component import kind_schema
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 _NAME = "letters, digits, '_' and '-', starting with a letter or digit"
 _TASK_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _GRID_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -60,7 +59,6 @@ def _grid_name(name: str) -> str:
 
 # As JSON has them: "3" is not a number and true is not 1, but 1 will do for 1.0 and 1.0 for 1.
 Integer = Annotated[int, BeforeValidator(_integer), Strict()]
-AtLeastOne = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)]
 Seed = Annotated[int, Strict(), Field(ge=0, le=2**32 - 1), BeforeValidator(_integer)]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
@@ -72,44 +70,42 @@ TaskName = Annotated[
 GridName = Annotated[str, AfterValidator(_grid_name), WithJsonSchema({"type": "string", "pattern": _GRID_NAME})]
 
 
-def _as_object(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class ComponentSpec(BaseModel):
-    """A component by name, with options: ``"pcgrad"`` or ``{"name": "pcgrad", "reduction": "mean"}``."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
+class _NamedSpec(_Spec):
+    """What may be written as its name alone."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        return _as_object(value)
+        return {"name": value} if isinstance(value, str) else value
 
 
-def _of_kind(kind: str) -> WithJsonSchema:
-    return WithJsonSchema(kind_schema(kind))
+class ComponentSpec(_NamedSpec):
+    """A component by name, with options: ``"pcgrad"`` or ``{"name": "pcgrad", "reduction": "mean"}``."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
 
 
-class TaskSpec(BaseModel):
+class TaskSpec(_Spec):
     """One task: its data, its head, its loss, and the metric that judges it."""
 
-    model_config = _STRICT
-    data: Annotated[ComponentSpec, _of_kind("data")]
+    data: Annotated[ComponentSpec, WithJsonSchema(kind_schema("data"))]
     """Where its examples come from."""
-    head: Annotated[ComponentSpec, _of_kind("head")] = ComponentSpec(name="linear")
+    head: Annotated[ComponentSpec, WithJsonSchema(kind_schema("head"))] = ComponentSpec(name="linear")
     """What turns sentence vectors into its prediction."""
-    loss: Annotated[ComponentSpec, _of_kind("loss")] = ComponentSpec(name="cross_entropy")
+    loss: Annotated[ComponentSpec, WithJsonSchema(kind_schema("loss"))] = ComponentSpec(name="cross_entropy")
     """What its training makes small."""
-    metric: Annotated[ComponentSpec, _of_kind("metric")] = ComponentSpec(name="accuracy")
+    metric: Annotated[ComponentSpec, WithJsonSchema(kind_schema("metric"))] = ComponentSpec(name="accuracy")
     """What its dev set is scored with."""
 
 
-class OptimizerSpec(BaseModel):
+class OptimizerSpec(_Spec):
     """AdamW with decoupled weight decay and bias correction (Loshchilov & Hutter 2019)."""
 
-    model_config = _STRICT
     lr: Number | None = Field(None, gt=0)
     """Learning rate; by default 1e-5, or 1e-3 where the encoder is frozen, as in the papers."""
     betas: tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]] = (0.9, 0.999)
@@ -120,30 +116,23 @@ class OptimizerSpec(BaseModel):
     """Decoupled weight decay."""
 
 
-class ScheduleSpec(BaseModel):
+class ScheduleSpec(_NamedSpec):
     """How the learning rate moves over a stage."""
 
-    model_config = _STRICT
     name: Literal["constant", "linear", "cosine"] = "constant"
     """After warm-up: stay, fall in a line to zero, or fall along half a cosine to zero."""
     warmup: Number = Field(0.0, ge=0)
     """Steps of linear warm-up; below 1, a share of all steps."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return _as_object(value)
 
-
-class StageSpec(BaseModel):
+class StageSpec(_Spec):
     """One stage of training: which tasks, in which batches, combined how, for how long."""
 
-    model_config = _STRICT
     tasks: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_each_once)] | None = None
     """The tasks that take part; by default all, in the order in which the run declares them."""
-    sampler: Annotated[ComponentSpec, _of_kind("sampler")] = ComponentSpec(name="round_robin")
+    sampler: Annotated[ComponentSpec, WithJsonSchema(kind_schema("sampler"))] = ComponentSpec(name="round_robin")
     """Which task batches make up one step."""
-    combiner: Annotated[ComponentSpec, _of_kind("combiner")] = ComponentSpec(name="sum")
+    combiner: Annotated[ComponentSpec, WithJsonSchema(kind_schema("combiner"))] = ComponentSpec(name="sum")
     """How the tasks' gradients become one update."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """AdamW's numbers."""
@@ -155,35 +144,32 @@ class StageSpec(BaseModel):
     """Keep the encoder as it is and train only heads."""
     clip: Number | None = Field(None, gt=0)
     """Largest norm of the gradient of all parameters."""
-    micro_batch: AtLeastOne | None = None
+    micro_batch: Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)] | None = None
     """Most examples of a task in memory at a time; the update is the whole batch's, dropout drawn part by part."""
 
 
-class ResourcesSpec(BaseModel):
+class ResourcesSpec(_Spec):
     """What one cell needs of a machine, for engines that place cells; no part of what the cell is."""
 
-    model_config = _STRICT
     cpus: Number | None = Field(None, gt=0)
     """Cores; None: what the engine gives."""
     gpus: Number | None = Field(None, ge=0, le=1)
     """Share of a GPU, so that 0.5 puts two cells on one; None: what the engine gives."""
 
 
-class ScoreSpec(BaseModel):
+class ScoreSpec(_Spec):
     """What is scored beside the dev split."""
 
-    model_config = _STRICT
     train: Integer = Field(0, ge=0)
     """So many examples of each task's training data, always the same ones, after every epoch."""
     test: Flag = False
     """The labelled test split, once, with the weights of the best epoch."""
 
 
-class RunSpec(BaseModel):
+class RunSpec(_Spec):
     """One run: an encoder, tasks, stages of training, a seed."""
 
-    model_config = _STRICT
-    encoder: Annotated[ComponentSpec, _of_kind("encoder")] = ComponentSpec(name="minbert")
+    encoder: Annotated[ComponentSpec, WithJsonSchema(kind_schema("encoder"))] = ComponentSpec(name="minbert")
     """What turns text into vectors, shared by all tasks."""
     tasks: dict[TaskName, TaskSpec] = Field(min_length=1)
     """The tasks by name."""
@@ -203,10 +189,9 @@ class RunSpec(BaseModel):
     """The seed of everything random."""
 
 
-class CellSpec(BaseModel):
+class CellSpec(_Spec):
     """One labelled cell of a grid, for tables that are not a product."""
 
-    model_config = _STRICT
     label: str = Field(min_length=1)
     """The row's name in the table."""
     set: dict[str, JsonValue] = Field(default_factory=dict)
@@ -221,10 +206,9 @@ class CellSpec(BaseModel):
     """What a reader of this row should know: a choice that was made, a slip in the source."""
 
 
-class ClaimSpec(BaseModel):
+class ClaimSpec(_Spec):
     """A statement about two rows, written down at best before they are run; ``taskloom claims`` answers it."""
 
-    model_config = _STRICT
     says: str = ""
     """The claim in words."""
     better: str | None = None
@@ -247,10 +231,9 @@ class ClaimSpec(BaseModel):
         return self
 
 
-class TableSpec(BaseModel):
+class TableSpec(_Spec):
     """How the grid's table looks."""
 
-    model_config = _STRICT
     columns: Annotated[tuple[str, ...], AfterValidator(_each_once)] | None = None
     """Columns in order: names of tasks, "overall", "seconds", "memory"; by default all tasks and "overall"."""
     digits: Integer = Field(3, ge=0, le=10)
@@ -260,7 +243,7 @@ class TableSpec(BaseModel):
 AxisSpec = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
 
 
-class GridSpec(BaseModel):
+class GridSpec(_Spec):
     """A grid: a base run, what is varied in it, and how often each variant is repeated.
 
     The cells are the product of ``axes`` with each entry of ``zip`` (whose paths move together), less
@@ -269,7 +252,6 @@ class GridSpec(BaseModel):
     or an object from label to value.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
     schema_: str | None = Field(None, alias="$schema")
     """Where an editor finds the schema; see ``taskloom schema``."""
     name: GridName | None = None

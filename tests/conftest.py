@@ -39,7 +39,17 @@ settings.register_profile("taskloom", deadline=None, derandomize=True)
 settings.load_profile("taskloom")
 
 #: Files that take a minute with few tests: begun last, one of them would keep a single core busy at the end.
-LONG = ("write_a_plugin", "quickstart", "ray", "new_plugin_installed", "faults", "paper_grids")
+LONG = (
+    "write_a_plugin",
+    "quickstart",
+    "ray",
+    "new_plugin_installed",
+    "faults",
+    "paper_grids",
+    "many_drivers",
+    "out_of_memory",
+    "resume",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

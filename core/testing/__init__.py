@@ -35,8 +35,17 @@ from taskloom.core.testing import (  # noqa: F401 - each brings the laws of its 
     plugins,
     samplers,
 )
-from taskloom.core.testing.law import LAWS, Breach, Law, Target, breaches_of, report, subject_of, untouched_randomness
-from taskloom.core.testing.subjects import RAISED
+from taskloom.core.testing.law import (
+    LAWS,
+    Breach,
+    Law,
+    Target,
+    breaches_of,
+    raise_if_any,
+    subject_of,
+    untouched_randomness,
+)
+from taskloom.core.testing.subjects import RAISED, Subject
 
 __all__ = ["KINDS", "Law", "broken_laws", "check", "laws", "untouched_randomness"]
 
@@ -50,7 +59,7 @@ def laws(kind: str) -> list[Law]:
     """The laws of a kind, those of every component first. Those of ``tracker``, ``grid`` and ``plugin`` take a module.
 
     >>> [law.name for law in laws("sampler")][-2:]
-    ['a new process gives the same order', 'its state survives saving']
+    ['it gives the same again and in a new process', 'its state survives saving']
     """
     if kind not in KINDS:
         raise ValueError(unknown("kind", kind, KINDS))
@@ -61,12 +70,10 @@ def check(target: Target, /, **options: Any) -> None:
     """Hold a component class, or everything in a plugin's module, to the laws of its kind.
 
     For a class the options are its own: ``check(Focal, gamma=1.0)``. For a module they are the components' by name, one
-    set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. A
-    component that is required and not given (``loss: Loss``) is replaced by a small one of the kit's.
+    set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. Required
+    options have to be given, components among them: ``check(Smooth, loss=CrossEntropy())``.
     """
-    breaches = list(_breaches(target, options))
-    if breaches:
-        raise AssertionError(report(breaches)) from breaches[0].error
+    raise_if_any(_breaches(target, options))
 
 
 def broken_laws(target: Target, /, **options: Any) -> list[str]:
@@ -75,11 +82,10 @@ def broken_laws(target: Target, /, **options: Any) -> list[str]:
 
 
 def _breaches(target: Target, options: dict[str, Any]) -> Iterator[Breach]:
-    if isinstance(target, type) and issubclass(target, Component):
-        found = laws(target.kind) if target.kind in KINDS else LAWS["component"]
-        yield from breaches_of(found, subject_of(target, options))
-    elif isinstance(target, type | str | list | tuple):
-        raise TypeError(f"check takes a component class or a plugin's module. Found {target!r}.")
+    subject = subject_of(target, options)
+    if isinstance(subject, Subject):
+        kind = subject.component.kind
+        yield from breaches_of(laws(kind) if kind in KINDS else LAWS["component"], subject)
     else:
         yield from _of_module(target, options)
 

@@ -1,8 +1,8 @@
 """Laws of gradient combiners, tried on the optimizer steps of a small model."""
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +10,9 @@ from torch import Tensor, nn
 from taskloom.core.combiner import GradientCombiner
 from taskloom.core.errors import TrainingError
 from taskloom.core.random import bind_generator
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import (
-    given,
-    new_generator,
-    require,
-    require_finite,
-    require_same,
-    through_checkpoint,
-)
+from taskloom.core.testing.law import given, law, require
+from taskloom.core.testing.learning import NewTrial, Trial, laws_of_learning
+from taskloom.core.testing.require import new_generator, require_finite, require_same, require_zero_mean
 from taskloom.core.testing.subjects import Subject
 
 _SEEDS = 48
@@ -115,10 +109,9 @@ def _several(subject: Subject) -> list[tuple[str, int]]:
     return sorted(_counts(subject), key=lambda pair: abs(pair[1] - 3))[:1]
 
 
-def _updated(subject: Subject, step: SmallStep, updates: int = 1, seed: int = 3) -> tuple[GradientCombiner, Tensor]:
+def _updated(subject: Subject, step: SmallStep, seed: int = 3) -> tuple[GradientCombiner, Tensor]:
     combiner = _prepared(subject, step.tasks, seed)
-    for _ in range(updates):
-        combiner.update(step)
+    combiner.update(step)
     return combiner, step.values()
 
 
@@ -206,9 +199,7 @@ def _require_same_mean(subject: Subject, order: Sequence[int]) -> None:
             for seed in range(_SEEDS)
         ]
     )  # [seeds, parameters]
-    error = gaps.std(0) / math.sqrt(_SEEDS)
-    excess = (gaps.mean(0).abs() - 5.5 * error).max().item()
-    require(excess <= 1e-4, f"over {_SEEDS} seeds, another order gives another mean update, by {excess:.3g}")
+    require_zero_mean(gaps, "another order gives another update")
 
 
 @law("combiner", cases=_counts)
@@ -223,60 +214,6 @@ def larger_gradients_make_an_equally_larger_update(subject: Subject, count: int)
             require_same(scaled, plain, f"the update is not {factor:g} times as large", within=1e-4)
 
 
-@law("combiner")
-def it_works_in_half_precision(subject: Subject) -> None:
-    """Parameters and gradients in bfloat16 give about the same update as in float32."""
-    if not _takes(subject, 2):
-        return
-    with given("2 tasks, parameters in bfloat16"):
-        low, high = SmallStep(2, dtype=torch.bfloat16), SmallStep(2)
-        for half, whole in zip(low.parameters(), high.parameters(), strict=True):
-            whole.data.copy_(half.data)
-        found, expected = _updated(subject, low)[1], _updated(subject, high)[1]
-        require_same(found.float(), expected, "the update differs from float32's", within=0.1)
-
-
-@law("combiner", cases=_counts, at_edges=True)
-def its_randomness_comes_from_its_generator(subject: Subject, count: int) -> None:
-    """The same seed gives the same training, and no global random state is touched."""
-    with given("3 updates"):
-        with untouched_randomness():
-            one, other = (_updated(subject, SmallStep(count), 3)[1] for _ in range(2))
-        require_same(other, one, "the same seed gives other parameters")
-
-
-@law("combiner", cases=_several)
-def its_state_survives_saving(subject: Subject, count: int) -> None:
-    """State of two epochs goes through the bytes of a checkpoint; a new combiner goes on with it as the first does."""
-    for words, more in (("2 epochs", 0), ("2 epochs and an update", 1)):
-        step = SmallStep(count)
-        first = _prepared(subject, step.tasks, 3)
-        with given(f"state taken after {words}"):
-            _train_epochs(first, step, 1, 2)
-            for _ in range(more):
-                first.update(step)
-            second, copied = _prepared(subject, step.tasks), copy.deepcopy(step)
-            second.load_state_dict(through_checkpoint(first))
-            if first.generator is not None and second.generator is not None:
-                second.generator.set_state(first.generator.get_state())
-            first.update(step)
-            second.update(copied)
-            require_same(copied.values(), step.values(), "in the next update it gives other parameters")
-            for epoch in (3, 4, 5):
-                _train_epochs(first, step, epoch)
-                _train_epochs(second, copied, epoch)
-                require_same(copied.values(), step.values(), f"in epoch {epoch} it gives other parameters")
-
-
-def _train_epochs(combiner: GradientCombiner, step: SmallStep, *epochs: int) -> None:
-    """Two updates in each epoch; what the losses fall by is another share for each task and each epoch."""
-    for epoch in epochs:
-        combiner.update(step)
-        combiner.update(step)
-        losses = {task: (1.5 + place) / epoch + place * 0.1 for place, task in enumerate(step.tasks)}
-        combiner.epoch_ended(epoch=epoch, losses=losses)
-
-
 @law("combiner", cases=_several)
 def a_gradient_that_is_not_finite_names_its_task(subject: Subject, count: int) -> None:
     step = SmallStep(count, spoilt=(task := f"task{count - 1}"))
@@ -287,3 +224,45 @@ def a_gradient_that_is_not_finite_names_its_task(subject: Subject, count: int) -
             require(task in str(error), f"the message should name {task!r}. Found {str(error)!r}.")
         else:
             raise AssertionError("the update raised no TrainingError")
+
+
+class CombinerTrial(Trial):
+    """A combiner, and the model that it trains with two updates in each step."""
+
+    def __init__(self, subject: Subject, count: int, seed: int = 0) -> None:
+        self.subject, self.step = subject, SmallStep(count)
+        self.combiner = _prepared(subject, self.step.tasks, seed)
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        return (self.combiner,)
+
+    def run(self, step: int, *, training: bool) -> Tensor:
+        for update in (0, 1) if training else ():
+            bind_generator(self.combiner, new_generator(2 * step + update))
+            self.combiner.update(self.step)
+        return self.step.values()
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        """What the losses fall by is another share for each task and each epoch."""
+        losses = {task: (1.5 + place) / epoch + place * 0.1 for place, task in enumerate(self.step.tasks)}
+        self.combiner.epoch_ended(epoch=epoch, losses=losses)
+        return {}
+
+    def restore(self, other: Trial) -> None:
+        super().restore(other)
+        self.step = copy.deepcopy(other.step)  # type: ignore[attr-defined]
+
+    def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Parameters and gradients are in bfloat16."""
+        low, high = (SmallStep(len(self.step.tasks), dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
+        for half, whole in zip(low.parameters(), high.parameters(), strict=True):
+            whole.data.copy_(half.data)
+        return _updated(self.subject, low)[1], _updated(self.subject, high)[1], None
+
+
+def _trials(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
+    yield from ((words, partial(CombinerTrial, subject, count)) for words, count in _several(subject))
+
+
+laws_of_learning("combiner", _trials)

@@ -11,9 +11,9 @@ import numpy as np
 
 from taskloom.core.data import DataSet, Examples, Split
 from taskloom.core.errors import DataError
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import BrokenLaw, given, require, require_same_in_new_process
-from taskloom.core.testing.subjects import REFUSALS, Subject
+from taskloom.core.testing.general import law_of_repeating
+from taskloom.core.testing.law import given, law, require
+from taskloom.core.testing.subjects import RAISED, Subject
 
 #: Files that are larger than this together, in bytes, are not copied.
 MOST = 2_000_000
@@ -82,38 +82,20 @@ def labels_are_what_it_says(_: Subject, loaded: Loaded) -> None:
         require(bool((values == np.round(values)).all()), "class labels should be integers")
 
 
-@law("data")
-def loading_is_repeatable(subject: Subject) -> None:
-    """The same options give the same examples in the same order, and the same fingerprint, without random numbers."""
-    with untouched_randomness():
-        first, second = subject.make(), subject.make()
-        descriptions = [_described(data) for data in (first, second, first)]
-    key = first.fingerprint()
-    require(bool(key) and isinstance(key, str), f"fingerprint() should be a non-empty string. Found {key!r}.")
-    for again in descriptions[1:]:
-        for one, other in zip(descriptions[0], again, strict=False):
-            require(one == other, f"loading again gives {other}, not {one}")
-        require(len(again) == len(descriptions[0]), "loading again gives another number of examples")
-
-
-@law("data")
-def a_new_process_loads_the_same(subject: Subject) -> None:
-    require_same_in_new_process(examples_of, subject)
-
-
-def examples_of(subject: Subject) -> list[str]:
+def examples_of(data: DataSet) -> list[str]:
     """The fingerprint, and each example of each split."""
-    return _described(subject.make())
-
-
-def _described(data: DataSet) -> list[str]:
-    lines = [f"fingerprint() {data.fingerprint()!r}"]
+    key = data.fingerprint()
+    require(bool(key) and isinstance(key, str), f"fingerprint() should be a non-empty string. Found {key!r}.")
+    lines = [f"fingerprint() {key!r}"]
     for split, examples in _loaded(data).items():
         labels = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
         rows = zip(examples.ids, labels, *examples.columns, strict=True)
         lines += [f"{split} example {place}: {row}" for place, row in enumerate(rows)]
         lines += [f"{split} skips {text}" for text in examples.skipped]
     return lines
+
+
+law_of_repeating("data", examples_of)
 
 
 @law("data")
@@ -146,14 +128,14 @@ def the_fingerprint_follows_the_examples(subject: Subject) -> None:
 
 def _learnt(data: DataSet) -> tuple[str, list[str]]:
     """The fingerprint, and what train and dev hold."""
-    key, *lines = _described(data)
+    key, *lines = examples_of(data)
     return key, [line for line in lines if not line.startswith("test")]
 
 
 def _require_follows(here: tuple[str, list[str]], subject: Subject, options: dict[str, Any]) -> None:
     try:
         there = _learnt(subject.make(**options))
-    except (*REFUSALS, BrokenLaw):
+    except RAISED:
         return  # it does not take them, or keeps watch over its files
     require(here[1] == there[1] or here[0] != there[0], f"the examples are others, but not the {here[0]}")
 

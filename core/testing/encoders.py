@@ -1,24 +1,18 @@
 """Laws of encoders. Give options that make a small untrained one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from taskloom.core.encoder import Encoder
 from taskloom.core.random import bind_generator
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import (
-    given,
-    new_generator,
-    require,
-    require_finite,
-    require_gradient,
-    require_same,
-    require_same_in_new_process,
-    through_checkpoint,
-)
+from taskloom.core.testing.general import law_of_repeating
+from taskloom.core.testing.law import given, law, require
+from taskloom.core.testing.learning import Trial, laws_of_learning
+from taskloom.core.testing.require import new_generator, require_finite, require_gradient, require_same
 from taskloom.core.testing.subjects import REFUSALS, Subject
 from taskloom.core.tokens import Reads, Tokens, arrange
 
@@ -28,45 +22,61 @@ OTHERS = ("one cat", "no", "the old house by the sea was sold to somebody from t
 EXTREMES = ("", "yes", "word " * 600)
 
 
-def _built(subject: Subject, seed: int = 0) -> Encoder:
-    encoder: Encoder = subject.make()
-    encoder.check()
-    encoder.build(generator=new_generator(seed))
-    return encoder.eval()
+class EncoderTrial(Trial):
+    """An encoder that is built from a seed, and the texts it is shown."""
+
+    def __init__(self, subject: Subject, seed: int = 0) -> None:
+        self.encoder: Encoder = subject.make()
+        self.encoder.check()
+        self.encoder.build(generator=new_generator(seed))
+        self.encoder.eval()
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        return (self.encoder,)
+
+    def tokens(self, reads: Reads = "single", rows: slice = slice(None), texts: Sequence[str] = TEXTS) -> Tokens:
+        columns = [self.encoder.tokenize(texts[rows]), self.encoder.tokenize(OTHERS[rows])]
+        return arrange(columns, reads, self.encoder.special_tokens, self.encoder.max_length)
+
+    def vectors(self, tokens: Tokens) -> Tensor:
+        """What training does."""
+        return self.encoder.vectors(self.encoder.embed(tokens), tokens)
+
+    def run(self, step: int, *, training: bool) -> Tensor:
+        bind_generator(self.encoder.train(training), new_generator(4))
+        return self.vectors(self.tokens())
+
+    def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = self.vectors(self.tokens())
+        return found, self.vectors(self.tokens()), None
 
 
-def _refuses(subject: Subject) -> bool:
-    """At the edge of an option an encoder may say that its sizes do not go together."""
+NewTrial = Callable[..., EncoderTrial]
+
+
+def _trials(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
+    """One; none where an encoder says, at the edge of an option, that its sizes do not go together."""
     try:
-        _built(subject)
+        EncoderTrial(subject)
     except REFUSALS:
-        return subject.edge
-    return False
+        if subject.edge:
+            return
+        raise
+    yield f"{len(TEXTS)} texts", partial(EncoderTrial, subject)
 
 
-def _tokens(
-    encoder: Encoder, reads: Reads = "single", rows: slice = slice(None), texts: Sequence[str] = TEXTS
-) -> Tokens:
-    columns = [encoder.tokenize(texts[rows]), encoder.tokenize(OTHERS[rows])]
-    return arrange(columns, reads, encoder.special_tokens, encoder.max_length)
-
-
-def _vectors(encoder: Encoder, tokens: Tokens) -> Tensor:
-    """What training does."""
-    return encoder.vectors(encoder.embed(tokens), tokens)
-
-
-@law("encoder", at_edges=True)
+@law("encoder", cases=_trials, at_edges=True)
 @torch.no_grad()
-def tokens_become_one_vector_per_sequence(subject: Subject) -> None:
+def tokens_become_one_vector_per_sequence(subject: Subject, new: NewTrial) -> None:
     """Of a batch of one, too; tokens and embeddings stay as they are."""
-    if _refuses(subject):
-        return
-    encoder = _built(subject)
+    trial = new()
+    encoder = trial.encoder
     every: tuple[tuple[Reads, int, int], ...] = (("joint", 3, 3), ("single", 3, 3), ("pair", 3, 6), ("single", 1, 1))
     for reads, rows, count in every[:1] if subject.edge else every:
         with given(f"{count} sequences, reads {reads!r}"):
-            tokens, untouched = _tokens(encoder, reads, slice(rows)), _tokens(encoder, reads, slice(rows))
+            tokens, untouched = trial.tokens(reads, slice(rows)), trial.tokens(reads, slice(rows))
             embedded = encoder.embed(tokens)
             before = embedded.clone()
             states = encoder.encode(embedded, tokens)
@@ -90,24 +100,24 @@ def tokens_become_one_vector_per_sequence(subject: Subject) -> None:
 @torch.no_grad()
 def a_sequence_does_not_depend_on_its_batch(subject: Subject) -> None:
     """Neither on the others, however long they are, nor on its place among them."""
-    encoder = _built(subject)
+    trial = EncoderTrial(subject)
     for reads in ("single", "joint"):
         for texts in (TEXTS, EXTREMES):
-            tokens = _tokens(encoder, reads, texts=texts)
+            tokens = trial.tokens(reads, texts=texts)
             with given(f"sequences of {tokens.lengths.tolist()} tokens, reads {reads!r}"):
-                together = _vectors(encoder, tokens)
+                together = trial.vectors(tokens)
                 require_finite(together, "a vector")
                 for row in range(3):
-                    alone = _vectors(encoder, _tokens(encoder, reads, slice(row, row + 1), texts))
+                    alone = trial.vectors(trial.tokens(reads, slice(row, row + 1), texts))
                     require_same(alone[0], together[row], f"alone, text {row} gets another vector", within=1e-5)
-                reverse = _vectors(encoder, _tokens(encoder, reads, slice(None, None, -1), texts))
+                reverse = trial.vectors(trial.tokens(reads, slice(None, None, -1), texts))
                 require_same(reverse.flip(0), together, "in reverse order they get other vectors", within=1e-5)
 
 
 @law("encoder")
 def a_long_text_is_truncated_at_max_length_only(subject: Subject) -> None:
     """The batch does that, with room for the special tokens and one more; ``tokenize`` gives every id of a text."""
-    encoder = _built(subject)
+    encoder = EncoderTrial(subject).encoder
     texts = [" ".join(f"word{n}" for n in range(count)) for count in (1500, 3000)]
     half, whole = (len(ids) for ids in encoder.tokenize(texts))
     require(half < whole, f"tokenize should not truncate: texts of 1500 and 3000 words have {half} and {whole} ids")
@@ -115,19 +125,6 @@ def a_long_text_is_truncated_at_max_length_only(subject: Subject) -> None:
     least = len(special.start + special.middle + special.end) + 1
     words = f"max_length should be at least {least}, for {least - 1} special tokens and one of a text"
     require(encoder.max_length >= least, f"{words}. Found {encoder.max_length}.")
-
-
-@law("encoder")
-def tokenizing_is_repeatable(subject: Subject) -> None:
-    """It needs no build, and the vocabulary's key stays the same with the ids."""
-    first, second = subject.make(), subject.make()
-    require(first.vocabulary_key() == second.vocabulary_key(), "two of them have different vocabulary keys")
-    together, alone = first.tokenize(TEXTS), [second.tokenize([text])[0] for text in TEXTS]
-    for text, one, other in zip(TEXTS, together, alone, strict=True):
-        with given(f"text {text!r}"):
-            words = f"it has the ids {list(one)[:5]}… among others and {list(other)[:5]}… alone"
-            require(list(one) == list(other), words)
-    require(first.fingerprint() == second.fingerprint(), "two of them have different fingerprints")
 
 
 @law("encoder")
@@ -148,51 +145,31 @@ def the_vocabulary_key_follows_the_ids(subject: Subject) -> None:
             require(same, f"text {TEXTS[0]!r} and others get other ids, and vocabulary_key() is still {key!r}")
 
 
-@law("encoder", at_edges=True)
-def its_randomness_comes_from_its_generator(subject: Subject) -> None:
-    """The same seed gives the same encoder and the same pass, and no global random state is touched."""
-    if _refuses(subject):
-        return
-    with untouched_randomness():
-        first, second = (_built(subject, seed=3) for _ in range(2))
-        one, other = (_pass(encoder, training=True) for encoder in (first, second))
-    for name, value in first.state_dict().items():
-        if isinstance(value, Tensor):
-            require_same(second.state_dict()[name], value, f"the same seed gives another {name!r}")
-    require_same(other, one, "the same seed gives other vectors in training")
-
-
-def _pass(encoder: Encoder, *, training: bool) -> Tensor:
-    """The vectors of a pass, whose random numbers are always the same."""
-    bind_generator(encoder.train(training), new_generator(4))
-    return _vectors(encoder, _tokens(encoder)).detach()
-
-
-@law("encoder")
-def a_new_process_gives_the_same_encoder(subject: Subject) -> None:
-    require_same_in_new_process(ids_and_weights_of, subject)
-
-
-def ids_and_weights_of(subject: Subject) -> list[str]:
-    """The ids of some texts, and a digest of each tensor that a seed gives."""
-    encoder = _built(subject)
-    ids = [
-        f"ids {list(map(int, ids))} of {text[:40]!r}" for text, ids in zip(TEXTS, encoder.tokenize(TEXTS), strict=True)
-    ]
+def ids_and_weights_of(encoder: Encoder) -> list[str]:
+    """Keys, the ids of some texts, alone and together and before it is built, and a digest of what a seed builds."""
+    lines = [f"vocabulary_key() {encoder.vocabulary_key()!r}", f"fingerprint() {encoder.fingerprint()!r}"]
+    for text, ids in zip(TEXTS, encoder.tokenize(TEXTS), strict=True):
+        alone = encoder.tokenize([text])[0]
+        words = f"text {text!r} has the ids {list(ids)[:5]}… among others and {list(alone)[:5]}… alone"
+        require(list(ids) == list(alone), words)
+        lines.append(f"ids {list(map(int, ids))} of {text[:40]!r}")
+    encoder.check()
+    encoder.build(generator=new_generator())
     tensors = {name: tensor for name, tensor in encoder.state_dict().items() if isinstance(tensor, Tensor)}
-    return ids + [
+    return lines + [
         f"{name} {sha256(tensor.detach().float().numpy().tobytes()).hexdigest()[:12]}"
         for name, tensor in tensors.items()
     ]
 
 
-@law("encoder", at_edges=True)
-def its_gradients_are_those_of_finite_differences(subject: Subject) -> None:
+law_of_repeating("encoder", ids_and_weights_of)
+
+
+@law("encoder", cases=_trials, at_edges=True)
+def its_gradients_are_those_of_finite_differences(subject: Subject, new: NewTrial) -> None:
     """And they reach the embeddings, and the parameters of an encoder that is trainable and of no other."""
-    if _refuses(subject):
-        return
-    encoder = _built(subject).double()
-    tokens = _tokens(encoder, "joint")
+    trial = new()
+    encoder, tokens = trial.encoder.double(), trial.tokens("joint")
     embedded = encoder.embed(tokens)
     start = embedded.detach().requires_grad_()
     # Sums of normalised vectors may be constant, so each coordinate gets a weight of its own.
@@ -209,29 +186,7 @@ def its_gradients_are_those_of_finite_differences(subject: Subject) -> None:
         return
     require_gradient(lambda: (encoder.vectors(start, tokens) * weights).sum(), {"embeddings": start})
     few = {} if subject.edge else {name: named[name] for name in (*list(named)[:2], *list(named)[-2:])}
-    require_gradient(lambda: (_vectors(encoder, tokens) * weights).sum(), few)
+    require_gradient(lambda: (trial.vectors(tokens) * weights).sum(), few)
 
 
-@law("encoder")
-@torch.no_grad()
-def it_works_in_half_precision(subject: Subject) -> None:
-    encoder = _built(subject)
-    tokens = _tokens(encoder)
-    with given("autocast to bfloat16"):
-        expected = _vectors(encoder, tokens)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = _vectors(encoder, tokens)
-        require_same(found.float(), expected, "it gives other vectors", within=0.1)
-
-
-@law("encoder")
-@torch.no_grad()
-def its_state_survives_saving(subject: Subject) -> None:
-    first, second = _built(subject, 0), _built(subject, 1)
-    for _ in range(2):
-        _pass(first, training=True)
-    second.load_state_dict(through_checkpoint(first))
-    for mode, training in (("evaluation", False), ("training", True)):
-        with given(f"2 passes in training before it was saved, and one in {mode} after"):
-            found, expected = _pass(second, training=training), _pass(first, training=training)
-            require_same(found, expected, "an encoder that loaded the state gives other vectors")
+laws_of_learning("encoder", _trials)

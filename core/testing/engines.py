@@ -1,17 +1,14 @@
-"""Laws of engines. Two small sessions are run, of jobs that take no time; the laws look at what was reported."""
+"""Laws of engines. A small session is run, of jobs that take no time; the laws look at what was reported."""
 
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from taskloom.core.engine import ENDS, Emit, Engine, Event, Job
-from taskloom.core.testing.law import law
-from taskloom.core.testing.require import given, require
+from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.subjects import RAISED, Subject
 
 WORK = f"{__name__}:work"
@@ -65,146 +62,136 @@ def _facts_of(step: int) -> dict[str, object]:
     return {"step": step, "text": text, "share": step / 7, "none": None, "list": [1, [True]], "map": {"a": {}}}
 
 
-@dataclass
 class Session:
     """What happened in a session: events in order, what the engine said of itself, what it raised."""
 
-    folder: str = ""  # a registry's, while it lasts
-    events: list[Event] = field(default_factory=list)
-    jobs: dict[str, Job] = field(default_factory=dict)
-    slots: list[int] = field(default_factory=list)  # before it was opened, and after
-    free: list[tuple[str, int, int]] = field(default_factory=list)  # when, found, expected
-    described: object = ""
-    stops: dict[str, list[str]] = field(default_factory=dict)  # what was asked → the ends that were reported
-    outlived: bool = False  # whether a job went on after the engine was closed
-    error: BaseException | None = None
+    def __init__(self, engine: Engine, folder: str) -> None:
+        self.engine, self.folder = engine, folder
+        self.events: list[Event] = []
+        self.jobs: dict[str, Job] = {}
+        self.free: list[tuple[str, int, int]] = []  # when, found, expected
+        self.stops: dict[str, list[str]] = {}  # what was asked → the ends that were reported
+        self.outlived = False  # whether a job went on after the engine was closed
+        self.error: BaseException | None = None
+        engine.check()
+        self.slots = [engine.slots]  # before it was opened, and after
+        engine.open(WORK, Path(folder))
+        self.slots.append(engine.slots)
+        self.described: object = engine.describe()
 
     def of(self, cell: str) -> list[Event]:
         return [event for event in self.events if event.cell == cell]
 
-    def ends(self) -> list[str]:
-        return [f"{event.cell}: {event.what}" for event in self.events if event.what in ENDS]
+    def ends_of(self, *cells: str) -> list[str]:
+        return [f"{event.cell}: {event.what}" for event in self.events if event.cell in cells and event.what in ENDS]
 
+    def submit(self, do: str, *cells: str) -> None:
+        for cell in cells:
+            self.jobs[cell] = Job(cell, f"row {cell}", 0, {"do": do}, self.folder, attempt=11 + len(self.jobs))
+            self.engine.submit(self.jobs[cell])
 
-@contextmanager
-def _opened(subject: Subject, session: Session) -> Iterator[Engine]:
-    engine: Engine = subject.make()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        session.folder = folder
-        try:
-            engine.check()
-            session.slots.append(engine.slots)
-            engine.open(WORK, Path(folder))
-            session.slots.append(engine.slots)
-            yield engine
-            engine.close()
-        except RAISED as error:
-            session.error = error
-            engine.close()
-
-
-def _submit(engine: Engine, session: Session, cell: str, do: str) -> None:
-    job = Job(cell, f"row {cell}", 0, {"do": do}, session.folder, attempt=11 + len(session.jobs))
-    session.jobs[cell] = job
-    engine.submit(job)
-
-
-def _wait(engine: Engine, session: Session, until: str, *cells: str) -> None:
-    """Poll until each of the cells has reported this event (``end``: one of the ending events)."""
-    words = ENDS if until == "end" else {until, *ENDS}
-    last = time.monotonic()
-    while any(not any(event.what in words for event in session.of(cell)) for cell in cells):
-        found = engine.poll(0.5)
-        session.events += found
-        last = time.monotonic() if found else last
-        if time.monotonic() - last > LIMIT:
-            does = ", ".join(f"{cell} does {session.jobs[cell].spec['do']!r}" for cell in cells)
-            reported = [f"{event.cell}: {event.what}" for event in session.events[-5:]]
-            with given(f"jobs of which {does}"):
+    def wait(self, until: str, *cells: str) -> None:
+        """Poll until each of the cells has reported this event (``end``: one of the ending events)."""
+        words = ENDS if until == "end" else {until, *ENDS}
+        last = time.monotonic()
+        while any(not any(event.what in words for event in self.of(cell)) for cell in cells):
+            found = self.engine.poll(0.5)
+            self.events += found
+            last = time.monotonic() if found else last
+            if time.monotonic() - last > LIMIT:
+                does = ", ".join(f"{cell} does {self.jobs[cell].spec['do']!r}" for cell in cells)
+                reported = [f"{event.cell}: {event.what}" for event in self.events[-5:]]
                 missing = f"after {LIMIT:g} s without an event, {cells} have no {until!r}"
-                raise AssertionError(f"{missing}; the last events are {reported}")
+                raise AssertionError(f"{missing}; {does}; the last events are {reported}")
 
-
-@lru_cache(maxsize=4)
-def _mixed(subject: Subject) -> Session:
-    """Jobs of every sort, as many at once as the engine takes (at most two: an engine may start a process for each)."""
-    session = Session()
-    with _opened(subject, session) as engine:
-        session.described = engine.describe()
-        session.events += engine.poll(0)
-        session.free.append(("before the first job", engine.free, engine.slots))
+    def run_mixed(self) -> None:
+        """Jobs of every sort, as many at once as it takes (at most two: an engine may start a process for each)."""
+        engine = self.engine
+        self.events += engine.poll(0)
+        self.free.append(("before the first job", engine.free, engine.slots))
         waiting, running = deque(MIXED.items()), list[str]()
         while waiting or running:
             while waiting and len(running) < min(2, engine.slots):
                 cell, do = waiting.popleft()
-                _submit(engine, session, cell, do)
+                self.submit(do, cell)
                 time.sleep(0.02)  # so that several events wait for the next poll
                 running.append(cell)
-                session.free.append((f"with {len(running)} running", engine.free, engine.slots - len(running)))
-            _wait(engine, session, "end", running[0])
-            running = [cell for cell in running if not any(event.what in ENDS for event in session.of(cell))]
-        session.free.append(("after the last job", engine.free, engine.slots))
-        session.events += engine.poll(0.05)
-    return session
+                self.free.append((f"with {len(running)} running", engine.free, engine.slots - len(running)))
+            self.wait("end", running[0])
+            running = [cell for cell in running if not self.ends_of(cell)]
+        self.free.append(("after the last job", engine.free, engine.slots))
+        self.events += engine.poll(0.05)
+
+    def stop_some(self) -> None:
+        """Jobs that go on until they are stopped: one of two, all, one at once, and one at the end by closing."""
+        pair = ("one", "other") if self.engine.slots > 1 else ("one",)
+        self.submit("wait", *pair)
+        self.wait("started", *pair)
+        self.engine.stop("one")
+        self.wait("end", "one")
+        self.stops["stop('one')"] = self.ends_of(*pair)
+        self.engine.stop()
+        self.wait("end", *pair)
+        self.stops["stop()"] = self.ends_of(*pair)
+        self.submit("wait", "third")
+        self.wait("started", "third")
+        self.engine.stop("third", at_once=True)
+        self.wait("end", "third")
+        self.stops["stop('third', at_once=True)"] = self.ends_of("third")
+        self.submit("wait", "last")
+        self.wait("started", "last")
+        self.engine.close()
+        self.outlived = self._outlives(self.jobs["last"])
+
+    def _outlives(self, job: Job) -> bool:
+        """Whether a job still counts, ``OUTLIVED`` seconds after the engine was closed."""
+        begun = moved = time.monotonic()
+        seen = ""
+        while time.monotonic() - begun < OUTLIVED:
+            now = _beat_file(job).read_text() if _beat_file(job).exists() else ""
+            if now not in ("", seen):  # empty: just being written
+                seen, moved = now, time.monotonic()
+            elif time.monotonic() - moved > QUIET:
+                return False
+            time.sleep(0.05)
+        return True
 
 
 @lru_cache(maxsize=4)
-def _stopped(subject: Subject) -> Session:
-    """Jobs that go on until they are stopped: one of two, all, one at once, and one at the end by closing."""
-    session = Session()
-    with _opened(subject, session) as engine:
-        pair = ("a", "b") if engine.slots > 1 else ("a",)
-        for cell in pair:
-            _submit(engine, session, cell, "wait")
-        _wait(engine, session, "started", *pair)
-        engine.stop("a")
-        _wait(engine, session, "end", "a")
-        session.stops["stop('a')"] = session.ends()
-        engine.stop()
-        _wait(engine, session, "end", *pair)
-        session.stops["stop()"] = session.ends()
-        _submit(engine, session, "c", "wait")
-        _wait(engine, session, "started", "c")
-        engine.stop("c", at_once=True)
-        _wait(engine, session, "end", "c")
-        session.stops["stop('c', at_once=True)"] = [end for end in session.ends() if end.startswith("c")]
-        _submit(engine, session, "d", "wait")
-        _wait(engine, session, "started", "d")
-        engine.close()
-        session.outlived = _outlives(session.jobs["d"])
-    return session
+def _finished(subject: Subject) -> Session:
+    """The session, which is run once for all laws; it may have ended with an error."""
+    engine: Engine = subject.make()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            session = Session(engine, folder)
+            try:
+                session.run_mixed()
+                session.stop_some()
+            except RAISED as error:
+                session.error = error
+            return session
+        finally:
+            engine.close()
 
 
-def _outlives(job: Job) -> bool:
-    """Whether a job still counts, ``OUTLIVED`` seconds after the engine was closed."""
-    begun = moved = time.monotonic()
-    seen = ""
-    while time.monotonic() - begun < OUTLIVED:
-        now = _beat_file(job).read_text() if _beat_file(job).exists() else ""
-        if now not in ("", seen):  # empty: just being written
-            seen, moved = now, time.monotonic()
-        elif time.monotonic() - moved > QUIET:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _sound(session: Session) -> Session:
+def _session(subject: Subject) -> Session:
+    session = _finished(subject)
     if session.error is not None:
         raise session.error
     return session
 
 
-def _jobs(subject: Subject) -> Iterator[tuple[str, str]]:
+def _jobs(subject: Subject) -> Iterator[tuple[str, tuple[Session, str]]]:
     """The cells whose jobs should end by themselves."""
-    _sound(_mixed(subject))
-    yield from ((f"a job that does {do!r}", cell) for cell, do in MIXED.items())
+    session = _session(subject)
+    yield from ((f"a job that does {do!r}", (session, cell)) for cell, do in MIXED.items())
 
 
 @law("engine", cases=_jobs)
-def every_job_ends_with_exactly_one_event(subject: Subject, cell: str) -> None:
+def every_job_ends_with_exactly_one_event(_: Subject, job: tuple[Session, str]) -> None:
     """As its last one, also where the work says nothing of its end or goes on after it; a failure says why."""
-    events = _mixed(subject).of(cell)
+    session, cell = job
+    events = session.of(cell)
     reported = [event.what for event in events]
     require(sum(what in ENDS for what in reported) == 1 and reported[-1] in ENDS, f"its events are {reported}")
     expected = "failed" if MIXED[cell] in ("raise", "silent") else "finished"
@@ -215,10 +202,10 @@ def every_job_ends_with_exactly_one_event(subject: Subject, cell: str) -> None:
 
 
 @law("engine", cases=_jobs)
-def events_of_a_job_come_in_order_and_whole(subject: Subject, cell: str) -> None:
+def events_of_a_job_come_in_order_and_whole(_: Subject, job: tuple[Session, str]) -> None:
     """And there are no others."""
-    session = _mixed(subject)
-    strangers = sorted({event.cell for event in session.events} - set(MIXED))
+    session, cell = job
+    strangers = sorted({event.cell for event in session.events} - set(session.jobs))
     require(not strangers, f"there are events of {strangers}, which nobody submitted")
     if MIXED[cell] in ("count", "talkative"):
         logs = [event.facts for event in session.of(cell) if event.what == "log"]
@@ -230,16 +217,16 @@ def events_of_a_job_come_in_order_and_whole(subject: Subject, cell: str) -> None
 
 @law("engine")
 def events_carry_the_attempt_of_their_job(subject: Subject) -> None:
-    for session in (_sound(_mixed(subject)), _sound(_stopped(subject))):
-        for event in session.events:
-            attempt = session.jobs[event.cell].attempt if event.cell in session.jobs else event.attempt
-            with given(f"a job of attempt {attempt}"):
-                require(event.attempt == attempt, f"its event {event.what!r} has {event.attempt}")
+    session = _session(subject)
+    for cell, job in session.jobs.items():
+        for event in session.of(cell):
+            with given(f"a job of attempt {job.attempt}"):
+                require(event.attempt == job.attempt, f"its event {event.what!r} has {event.attempt}")
 
 
 @law("engine")
 def it_says_where_it_runs_and_how_many_jobs(subject: Subject) -> None:
-    session = _sound(_mixed(subject))
+    session = _session(subject)
     for when, slots in zip(("before it is opened", "when it is open"), session.slots, strict=True):
         require(slots >= 1, f"{when}: slots should be 1 or more. Found {slots}.")
     for when, found, expected in session.free:
@@ -252,19 +239,18 @@ def it_says_where_it_runs_and_how_many_jobs(subject: Subject) -> None:
 @law("engine")
 def a_job_that_is_stopped_is_interrupted_or_lost(subject: Subject) -> None:
     """Interrupted if it was asked to stop, and it alone (without a name all are asked); lost if at once."""
-    session = _sound(_stopped(subject))
-    every = [f"{cell}: interrupted" for cell in ("a", "b") if cell in session.jobs]
-    for asked, expected in (("stop('a')", every[:1]), ("stop()", every), ("stop('c', at_once=True)", ["c: lost"])):
+    session = _session(subject)
+    every = [f"{cell}: interrupted" for cell in ("one", "other") if cell in session.jobs]
+    for (asked, ends), expected in zip(session.stops.items(), (every[:1], every, ["third: lost"]), strict=True):
         with given(asked):
-            require(sorted(session.stops[asked]) == expected, f"jobs end as {session.stops[asked]}")
-    reasons = [event.facts.get("reason") for event in session.of("c") if event.what == "lost"]
+            require(sorted(ends) == expected, f"jobs end as {ends}")
+    reasons = [event.facts.get("reason") for event in session.of("third") if event.what == "lost"]
     require(all(reasons), "a job that is lost should say why in facts['reason']")
 
 
 @law("engine")
 def closing_ends_what_still_runs(subject: Subject) -> None:
     """It may be closed twice, and if it was never opened."""
-    with given("a job that goes on until it is stopped"):
-        require(not _sound(_stopped(subject)).outlived, f"{OUTLIVED:g} s after close() it still runs")
+    require(not _session(subject).outlived, f"{OUTLIVED:g} s after close() a job that waits to be stopped still runs")
     with given("an engine that was never opened"):
         subject.make().close()

@@ -1,13 +1,14 @@
-"""What a law is, how a class is held to it, and how what broke is reported: each cause once."""
+"""What a law is, how a class is held to it, and how what broke is reported: each cause once, with its input."""
 
-import inspect
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from itertools import chain, islice, zip_longest
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -15,15 +16,64 @@ import numpy as np
 import torch
 
 from taskloom.core.component import Component
-from taskloom.core.testing.require import BrokenLaw, given, require, words_of
+from taskloom.core.errors import TaskloomError
 from taskloom.core.testing.subjects import RAISED, Subject
 
 #: A component class, or a plugin's module (or anything with hooks as attributes).
 Target = type[Component] | ModuleType | Any
-Holds = Callable[[Any], None]
 #: The cases in which a law is tried on a subject, each with the words that name it.
 Cases = Callable[[Any], Iterable[tuple[str, Any]]]
 F = TypeVar("F", bound=Callable[..., None])
+
+
+def require(condition: bool, message: str) -> None:
+    """An assertion that ``python -O`` keeps."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def require_equal(found: Sequence[Any], expected: Sequence[Any], message: str) -> None:
+    """Two lists are equal; else say where they differ first."""
+    for place, (one, other) in enumerate(zip_longest(found, expected, fillvalue="nothing")):
+        require(one == other, f"{message}: number {place} is {one}, not {other}")
+
+
+def accepted(
+    subject: Subject,
+    cases: Iterable[tuple[str, Any]],
+    use: Callable[[Any], object],
+    refusals: tuple[type[Exception], ...] = (TaskloomError,),
+) -> Iterator[tuple[str, Any]]:
+    """The cases that a component takes; refusing some breaks no law, nor does refusing all at the edge of an option."""
+    taken, refused = False, []
+    for words, case in cases:
+        with given(words):
+            try:
+                use(case)
+            except refusals as error:
+                refused.append(f"{words} ({error})")
+                continue
+        taken = True
+        yield words, case
+    require(taken or subject.edge, f"it refuses everything: {'; '.join(refused)}")
+
+
+@contextmanager
+def given(text: str) -> Iterator[None]:
+    """Say with which input a law was broken: in a note on what was raised, the innermost first."""
+    try:
+        yield
+    except RAISED as error:
+        error.add_note(text)
+        raise
+
+
+def words_of(error: BaseException) -> str:
+    """What was raised, in a line; our own assertions as they are."""
+    text = " ".join(str(error).split())
+    if isinstance(error, AssertionError):
+        return text
+    return f"{type(error).__name__}: {text if len(text) <= 400 else text[:399] + '…'}"
 
 
 @dataclass(frozen=True)
@@ -34,7 +84,7 @@ class Law:
     """
 
     kind: str
-    holds: Holds
+    holds: Callable[[Any], None]
     at_edges: bool = False
 
     @property
@@ -46,24 +96,14 @@ class Law:
 
     def __call__(self, target: Target, /, **options: Any) -> None:
         """Raise ``AssertionError`` if the class (or module) breaks this law."""
-        breach = self.breach(subject_of(target, options))
-        if breach is not None:
-            raise AssertionError(str(breach)) from breach.error
+        raise_if_any(breaches_of([self], subject_of(target, options)))
 
-    def breach(self, subject: Any) -> "Breach | None":
-        """How a subject breaks the law, first as it was given, then at the edges of its options."""
-        found = self._tried(subject)
-        if found is None and self.at_edges:
-            edges = (self._tried(edge) for edge in subject.edges() if edge.can_be_made())
-            found = next((one for one in edges if one is not None), None)
-        return found
-
-    def _tried(self, subject: Any) -> "Breach | None":
+    def tried(self, subject: Any) -> "Iterator[Breach]":
+        """How a subject breaks the law, if it does."""
         try:
             self.holds(subject)
         except RAISED as error:
-            return Breach(self, subject, error)
-        return None
+            yield Breach(self, subject, error)
 
 
 #: The laws of each kind; those of "component" hold for all of them.
@@ -77,14 +117,13 @@ def law(kind: str, *, cases: Cases | None = None, at_edges: bool = False) -> Cal
     """
 
     def register(function: F) -> F:
-        holds: Holds = function
-        if cases is not None:
-
-            @wraps(function)
-            def holds(subject: Any) -> None:
-                for words, case in cases(subject):
-                    with given(words):
-                        function(subject, case)
+        @wraps(function)
+        def holds(subject: Any) -> None:
+            if cases is None:
+                return function(subject)
+            for words, case in cases(subject):
+                with given(words):
+                    function(subject, case)
 
         LAWS.setdefault(kind, []).append(Law(kind, holds, at_edges))
         return function
@@ -101,68 +140,61 @@ class Breach:
     error: BaseException
 
     @property
-    def cause(self) -> BaseException:
-        """What was raised first, before anybody added the input to it."""
-        return self.error.cause if isinstance(self.error, BrokenLaw) else self.error
-
-    @property
-    def reason(self) -> tuple[Any, ...]:
-        """Equal for two breaches where, of one subject, the same line raised the same thing."""
-        frames = _frames(self.cause)
-        place = (frames[-1].filename, frames[-1].lineno) if frames else ()
-        return (_name_of(self.subject), type(self.cause), str(self.cause), *place)
+    def name(self) -> str:
+        """The component with its options, or the plugin."""
+        if isinstance(self.subject, Subject):
+            return str(self.subject)
+        return f"plugin {getattr(self.subject, '__name__', type(self.subject).__name__)!r}"
 
     @property
     def input(self) -> str:
-        """The law and the input that broke it, without what was raised."""
-        inputs = f": with {', '.join(self.error.inputs)}" if isinstance(self.error, BrokenLaw) else ""
-        return f"{self.law.name!r}{inputs}"
-
-    def __str__(self) -> str:
-        return f"{_name_of(self.subject)} breaks the law {self.law.name!r}: {words_of(self.error)}"
+        """With what the law was broken, the widest first."""
+        notes = getattr(self.error, "__notes__", [])
+        return f": with {', '.join(reversed(notes))}" if notes else ""
 
 
 def subject_of(target: Target, options: dict[str, Any]) -> Any:
     """A class with options as a subject; a module as it is."""
     if isinstance(target, type) and issubclass(target, Component):
-        return Subject(target, options).completed()
-    if options or isinstance(target, type | str | list | tuple):
-        raise TypeError(f"a law holds for a component class with options, or for a plugin's module. Found {target!r}.")
+        subject = Subject(target, options)
+        missing = [name for name, option in subject.known.items() if option.required and name not in options]
+        if missing:
+            given = ", ".join(f"{name}=…" for name in missing)
+            raise TypeError(f"{target.__name__} requires options; give them: check({target.__name__}, {given})")
+        return subject
+    if isinstance(target, type | str | list | tuple):
+        raise TypeError(f"laws are for a component class or a plugin's module. Found {target!r}.")
     return target
 
 
-def breaches_of(laws: Iterable[Law], subject: Any) -> list[Breach]:
-    """Every breach of the laws given."""
-    return [breach for one in laws if (breach := one.breach(subject)) is not None]
+def breaches_of(laws: Iterable[Law], subject: Any) -> Iterator[Breach]:
+    """The first breach of each law: by the subject as it was given, or else at the edges of its options."""
+    for one in laws:
+        edges = (edge for edge in subject.edges() if edge.can_be_made()) if one.at_edges else ()
+        yield from islice((breach for each in chain([subject], edges) for breach in one.tried(each)), 1)
 
 
-def report(breaches: Iterable[Breach]) -> str:
-    """All breaches in words, those that have one reason together."""
-    groups: dict[tuple[Any, ...], list[Breach]] = {}
+def raise_if_any(breaches: Iterable[Breach]) -> None:
+    """Raise one ``AssertionError`` for all breaches, in which those that have one reason stand together."""
+    groups: dict[tuple[str, str], list[Breach]] = {}
     for breach in breaches:
-        groups.setdefault(breach.reason, []).append(breach)
-    return "\n".join(_described(group) for group in groups.values())
+        groups.setdefault((breach.name, words_of(breach.error)), []).append(breach)
+    lines = []
+    for (name, cause), (first, *more) in groups.items():
+        if more:
+            lines.append(f"{name}: {1 + len(more)} laws break for one reason: {cause}{_place_of(first.error)}")
+            lines += [f"  {breach.law.name!r}{breach.input}" for breach in (first, *more)]
+        else:
+            lines.append(f"{name} breaks the law {first.law.name!r}{first.input}: {cause}")
+    if groups:
+        raise AssertionError("\n".join(lines)) from next(iter(groups.values()))[0].error
 
 
-def _described(group: list[Breach]) -> str:
-    first = group[0]
-    if len(group) == 1:
-        return str(first)
-    frames = [frame for frame in _frames(first.cause) if "/torch/" not in frame.filename]
+def _place_of(error: BaseException) -> str:
+    """Where it was raised, in the code that is held to the law."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
     own = [frame for frame in frames if Path(frame.filename).parent != Path(__file__).parent]
-    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    head = f"{_name_of(first.subject)}: {len(group)} laws break for one reason: {words_of(first.cause)}{place}"
-    return "\n  ".join([head, *(breach.input for breach in group)])
-
-
-def _frames(error: BaseException) -> list[inspect.FrameInfo]:
-    return inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-
-
-def _name_of(subject: Any) -> str:
-    if isinstance(subject, Subject):
-        return str(subject)
-    return f"plugin {getattr(subject, '__name__', type(subject).__name__)!r}"
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Laws of whole plugins, and of the trackers and packaged grids in them."""
 
 import copy
-import inspect
 import json
 import re
 import tempfile
@@ -17,8 +16,7 @@ from taskloom.core import hookspecs
 from taskloom.core.component import Component
 from taskloom.core.errors import unknown
 from taskloom.core.specs import GridSpec, RunSpec
-from taskloom.core.testing.law import law
-from taskloom.core.testing.require import given, require
+from taskloom.core.testing.law import given, law, require
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("taskloom_"))
 TRACKER_HOOKS = ("taskloom_run_started", "taskloom_epoch_ended", "taskloom_run_finished", "taskloom_run_failed")
@@ -55,23 +53,15 @@ def its_hooks_are_those_of_taskloom(module: Any) -> None:
 
 
 @law("plugin")
-def its_components_are_whole_classes(module: Any) -> None:
-    for one in classes_of(module):
-        require(
-            isinstance(one, type) and issubclass(one, Component),
-            f"taskloom_components() should return components. Found {one!r}.",
-        )
-        missing = sorted(getattr(one, "__abstractmethods__", ()))
-        require(not inspect.isabstract(one), f"{one.__name__} does not define {', '.join(missing)}")
-
-
-@law("plugin")
-def no_two_components_of_a_kind_have_one_name(module: Any) -> None:
+def its_components_are_whole_classes_of_different_names(module: Any) -> None:
     known: dict[tuple[str, str], Any] = {}
     for one in classes_of(module):
-        if isinstance(one, type) and issubclass(one, Component):
-            other = known.setdefault((one.kind, one.name), one)
-            require(other is one, f"{other.__name__} and {one.__name__} are both called {one.name!r}")
+        sound = isinstance(one, type) and issubclass(one, Component)
+        require(sound, f"taskloom_components() should return components. Found {one!r}.")
+        missing = sorted(getattr(one, "__abstractmethods__", ()))
+        require(not missing, f"{one.__name__} does not define {', '.join(missing)}")
+        other = known.setdefault((one.kind, one.name), one)
+        require(other is one, f"{other.__name__} and {one.__name__} are both called {one.name!r}")
 
 
 # Packaged grids

@@ -1,12 +1,6 @@
-"""What laws require, and how they say with which input it did not hold."""
+"""What laws require of tensors and modules."""
 
-import importlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,39 +11,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
 
-from taskloom.core.testing.subjects import RAISED, Subject
-
-
-def require(condition: bool, message: str) -> None:
-    """An assertion that ``python -O`` keeps."""
-    if not condition:
-        raise AssertionError(message)
-
-
-class BrokenLaw(AssertionError):  # noqa: N818 - the finding of a law, not an error of ours
-    """What was raised (``cause``), and with which inputs, the widest first."""
-
-    def __init__(self, inputs: tuple[str, ...], cause: BaseException) -> None:
-        super().__init__(f"with {', '.join(inputs)}: {words_of(cause)}")
-        self.inputs, self.cause = inputs, cause
-
-
-@contextmanager
-def given(text: str) -> Iterator[None]:
-    """Say with which input a law was broken."""
-    try:
-        yield
-    except RAISED as error:
-        inputs, cause = (error.inputs, error.cause) if isinstance(error, BrokenLaw) else ((), error)
-        raise BrokenLaw((text, *inputs), cause) from cause
-
-
-def words_of(error: BaseException) -> str:
-    """What was raised, in a line; our own assertions as they are."""
-    text = " ".join(str(error).split())
-    if isinstance(error, AssertionError):
-        return text
-    return f"{type(error).__name__}: {text if len(text) <= 400 else text[:399] + '…'}"
+from taskloom.core.testing.law import given, require, words_of
 
 
 def require_same(found: Tensor, expected: Tensor, message: str, *, within: float = 0.0) -> None:
@@ -64,6 +26,13 @@ def require_same(found: Tensor, expected: Tensor, message: str, *, within: float
         check_dtype=False,
         msg=lambda text: f"{message}: {text}",
     )
+
+
+def require_zero_mean(gaps: Tensor, message: str) -> None:
+    """The mean of gaps, [seeds, values], is zero within five and a half standard errors."""
+    error = gaps.std(0) / len(gaps) ** 0.5
+    excess = (gaps.mean(0).abs() - 5.5 * error).max().item()
+    require(excess <= 1e-5, f"over {len(gaps)} seeds, {message} on average, by {excess:.3g}")
 
 
 def require_finite(value: Tensor, what: str) -> None:
@@ -121,63 +90,3 @@ def through_checkpoint(module: nn.Module) -> dict[str, Tensor]:
 def new_generator(seed: int = 0) -> torch.Generator:
     """A generator of this seed."""
     return torch.Generator().manual_seed(seed)
-
-
-_HINT = "the order of a set and hash() of a string change from process to process: use sorted() or zlib.crc32()"
-
-_SAME: set[type] = set()  # the classes that are the same in a new process
-
-
-def require_same_in_new_process(describe: Callable[[Subject], list[str]], subject: Subject) -> None:
-    """``describe`` gives the same lines in a new process, where sets and ``hash()`` of strings come out differently.
-
-    That takes seconds, so it is asked once for each class. One that cannot be imported there (made by a function, or in
-    a script), or whose options JSON cannot hold, is not looked at.
-    """
-    component = subject.component
-    if component in _SAME:
-        return
-    names = [f"{one.__module__}:{one.__qualname__}" for one in (describe, component)]
-    try:
-        question = json.dumps([*names, dict(subject.options)])
-        if component.__module__ == "__main__" or _import(names[1]) is not component:
-            return
-    except (TypeError, ValueError, AttributeError, ImportError):
-        return
-    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import answer_in_new_process as answer; answer()"],
-        input=question,
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        check=False,
-    )
-    require(done.returncode == 0, f"it fails in a new process: {done.stderr.strip().rpartition(chr(10))[2]}")
-    there = json.loads(done.stdout.rpartition("\n")[2])
-    here = describe(subject)
-    if there is not None and here != there:
-        pairs = (pair for pair in zip(here, there, strict=False) if pair[0] != pair[1])
-        one, other = next(pairs, (f"{len(here)} lines", f"{len(there)} lines"))
-        raise AssertionError(f"here it gives {one}, in a new process {other}; {_HINT}")
-    _SAME.add(component)
-
-
-def answer_in_new_process() -> None:
-    """Print what was asked for; null where the class is not found, which is no fault of the class."""
-    describe, component, options = json.load(sys.stdin)
-    sys.path.append("")  # from where test runners find what they import
-    try:
-        subject = Subject(_import(component), options)
-    except (ImportError, AttributeError):
-        sys.stdout.write("\nnull")
-    else:
-        sys.stdout.write("\n" + json.dumps(_import(describe)(subject)))
-
-
-def _import(name: str) -> Any:
-    module, _, path = name.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found

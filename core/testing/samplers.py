@@ -2,20 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from taskloom.core.errors import TaskloomError
+from taskloom.core.errors import RequestError
 from taskloom.core.sampler import Pool, Sampler
-from taskloom.core.testing.law import law, untouched_randomness
-from taskloom.core.testing.require import (
-    given,
-    new_generator,
-    require,
-    require_same_in_new_process,
-)
+from taskloom.core.testing.general import law_of_repeating
+from taskloom.core.testing.law import accepted, given, law, require, require_equal
+from taskloom.core.testing.require import new_generator
 from taskloom.core.testing.subjects import REFUSALS, Subject
 
 #: Data sets of very different sizes, one of them a single row.
@@ -42,24 +40,14 @@ def _pools(sizes: dict[str, int]) -> dict[str, Pool]:
 
 def _sizes(subject: Subject) -> list[tuple[str, dict[str, int]]]:
     """The data sets that the sampler takes; its options may name tasks, or ask for rows that some do not have."""
-    found, refused = [], []
-    for sizes in SIZES:
-        try:
-            problems = [str(problem) for problem in subject.make().problems(list(sizes))]
-            if not problems:
-                _prepared(subject, sizes)
-        except TaskloomError as error:
-            problems = [str(error)]
-        if problems:
-            refused.append(f"{sizes} ({'; '.join(problems)})")
-        else:
-            found.append(sizes)
-    require(bool(found) or subject.edge, f"it refuses all data sets: {'; '.join(refused)}")
-    return [(f"data sets of {sizes}", sizes) for sizes in (found[-1:] if subject.edge else found)]
+    found = list(accepted(subject, ((f"data sets of {sizes}", sizes) for sizes in SIZES), partial(_prepared, subject)))
+    return found[-1:] if subject.edge else found
 
 
 def _prepared(subject: Subject, sizes: dict[str, int], seed: int = 0, epochs: int = EPOCHS) -> Sampler:
     sampler: Sampler = subject.make()
+    if problems := sampler.problems(list(sizes)):
+        raise RequestError(sampler.name, problems)
     sampler.prepare(_pools(sizes), generator=new_generator(seed), epochs=epochs)
     return sampler
 
@@ -70,13 +58,6 @@ def _endless(sampler: Sampler) -> Iterator[Any]:
         for group in sampler.epoch():
             yield [(batch.task, np.asarray(batch.rows).tolist()) for batch in group]
         yield "the epoch ends"
-
-
-def _groups(subject: Subject, pools: dict[str, Pool]) -> list[Any]:
-    """The groups of two epochs."""
-    sampler: Sampler = subject.make()
-    sampler.prepare(pools, generator=new_generator(5), epochs=EPOCHS)
-    return list(islice(_endless(sampler), 2 * sampler.steps))
 
 
 @law("sampler", cases=_sizes, at_edges=True)
@@ -134,29 +115,27 @@ def _rows(sampler: Sampler, sizes: dict[str, int]) -> dict[str, list[int]]:
 
 
 @law("sampler", cases=_sizes, at_edges=True)
-def its_randomness_comes_from_its_generator(subject: Subject, sizes: dict[str, int]) -> None:
-    """The same seed gives the same groups of the same pools, which are not written to; no global state is touched."""
-    pools = _pools(sizes)
-    with untouched_randomness():
-        runs = [_groups(subject, pools) for _ in range(2)]
-    _require_same_groups(runs[1], runs[0], "the same seed gives other groups")
+def it_leaves_the_pools_as_they_are(subject: Subject, sizes: dict[str, int]) -> None:
+    pools, sampler = _pools(sizes), subject.make()
+    sampler.prepare(pools, generator=new_generator(), epochs=EPOCHS)
+    list(sampler.epoch())
     for (task, pool), fresh in zip(pools.items(), _pools(sizes).values(), strict=True):
         for part in ("labels", "lengths", "texts"):
             same = np.array_equal(getattr(pool, part), getattr(fresh, part))
             require(same, f"the {part} of {task!r} were written to")
 
 
-@law("sampler")
-def a_new_process_gives_the_same_order(subject: Subject) -> None:
-    require_same_in_new_process(order_of, subject)
+def groups_of(sampler: Sampler) -> list[str]:
+    """The groups of two epochs; of many tasks, too, where the options take them: few may come in order by chance."""
+    lines: list[str] = []
+    for sizes in (*SIZES, {f"task {place}": 5 + place for place in range(8)}):
+        with suppress(*REFUSALS):
+            sampler.prepare(_pools(sizes), generator=new_generator(5), epochs=EPOCHS)
+            lines += map(str, islice(_endless(sampler), 2 * sampler.steps))
+    return lines
 
 
-def order_of(subject: Subject) -> list[str]:
-    """The groups of two epochs; of many tasks, if the options take them, since few may come in order by chance."""
-    try:
-        return list(map(str, _groups(subject, _pools({f"task {place}": 5 + place for place in range(8)}))))
-    except REFUSALS:
-        return [str(group) for _, sizes in _sizes(subject) for group in _groups(subject, _pools(sizes))]
+law_of_repeating("sampler", groups_of)
 
 
 @law("sampler", cases=_sizes)
@@ -174,19 +153,7 @@ def its_state_survives_saving(subject: Subject, sizes: dict[str, int]) -> None:
             stream = _endless(first)
             for _ in islice(stream, after):
                 pass
-            second.load_state_dict(_through_json(first.state_dict()))
+            second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
             expected = list(islice(stream, whole - after))
             found = list(islice(_endless(second), whole - after))
-            _require_same_groups(found, expected, "the resumed sampler gives other groups")
-
-
-def _through_json(state: Any) -> Any:
-    try:
-        return json.loads(json.dumps(state, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise AssertionError(f"state should be JSON values. Found {error}.") from None
-
-
-def _require_same_groups(found: list[Any], expected: list[Any], message: str) -> None:
-    for place, (one, other) in enumerate(zip(found, expected, strict=True)):
-        require(one == other, f"{message}: number {place} is {one}, not {other}")
+            require_equal(found, expected, "the resumed sampler gives other groups")

@@ -9,21 +9,12 @@ from operator import getitem
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import torch
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
-from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
-from taskloom.core.combiner import GradientCombiner
 from taskloom.core.component import Component
-from taskloom.core.data import Labels, Metric
 from taskloom.core.errors import TaskloomError
-from taskloom.core.head import Head, SharedModules
-from taskloom.core.loss import Loss
 from taskloom.core.options import Option, options_of
-from taskloom.core.prediction import Prediction
-from taskloom.core.random import new_linear
 
 #: How a component says that it does not take what it was given.
 REFUSALS = (TaskloomError, ValueError)
@@ -50,16 +41,6 @@ class Subject:
             return options_of(self.component)
         except RAISED:
             return {}
-
-    def completed(self) -> "Subject":
-        """With a value for every option that is required and not given, where the kit has one."""
-        missing = {
-            name: value
-            for name, option in self.known.items()
-            if option.required and name not in self.options
-            for value in _samples_of(option.annotation)[:1]
-        }
-        return Subject(self.component, {**missing, **self.options})
 
     def make(self, /, **more: Any) -> Any:
         """A new component; options that are components themselves are not shared between two of them."""
@@ -139,74 +120,3 @@ def _bounds(kind: Any, metadata: list[Any]) -> list[Any]:
                 allowed.append(adapter.validate_python(kind(value), strict=True))
         found += allowed[:1] if kind is int else allowed
     return found
-
-
-class SquaredError(Loss):
-    """The mean squared difference between score and label."""
-
-    name = "squared_error"
-    separable = True
-
-    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        score = prediction.score if prediction.score.dtype is torch.float64 else prediction.score.float()
-        return (score - target).square().mean()
-
-
-class OneLayer(Head):
-    """A linear layer on the vector of one text."""
-
-    name = "one_layer"
-
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
-        self.labels = labels
-        self.layer = new_linear(width, outputs, generator)
-
-    def forward(self, vectors: Tensor) -> Prediction:
-        score: Tensor = self.layer(vectors[0])
-        return Prediction(score if score.shape[1] > 1 else score[:, 0], vectors)
-
-    def decide(self, score: Tensor) -> Tensor:
-        if score.dim() == 2:
-            return score.argmax(1)
-        return (score > 0.5).long() if self.labels.classes else score
-
-
-class Added(GradientCombiner):
-    """The sum of the tasks' gradients."""
-
-    name = "added"
-    scales = True
-
-    def weights(self, gramian: Tensor) -> Tensor:
-        return torch.ones(len(gramian), dtype=gramian.dtype)
-
-
-class Cosine(Metric):
-    """The cosine of predictions and labels, both less their mean."""
-
-    name = "cosine"
-    correlation = True
-
-    def __call__(self, predicted: Any, expected: Any) -> float:
-        one, other = (torch.as_tensor(x, dtype=torch.float64) for x in (predicted, expected))
-        return float(cosine_similarity(one - one.mean(), other - other.mean(), dim=0).clamp(-1, 1))
-
-
-#: What takes the place of a component that an option requires and nobody gave: the smallest of its kind.
-SAMPLES: dict[str, type[Component]] = {"loss": SquaredError, "head": OneLayer, "combiner": Added, "metric": Cosine}
-
-
-def _samples_of(annotation: Any) -> list[Any]:
-    """Values for an option that is required, the simplest first."""
-    edges = [value for value in edge_values(annotation) if value is not None]
-    home = FieldInfo.from_annotation(annotation).annotation
-    if get_origin(home) in (Union, UnionType):
-        home = FieldInfo.from_annotation(get_args(home)[0]).annotation
-    origin, args = get_origin(home), get_args(home)
-    if origin in (list, tuple) and args:
-        return [origin([value]) for value in _samples_of(args[0])[:1]]
-    if isinstance(home, type) and issubclass(home, Component):
-        return [SAMPLES[home.kind]()] if home.kind in SAMPLES else []
-    return edges or ([home(1)] if home in (int, float) else [])

@@ -95,56 +95,43 @@ def _generate(task: GeneratedTask, split: Split, size: int, seed: int, noise: fl
     labels: list[float] = []
     while len(rows) < size:
         for turn in draw.shuffled(range(turns)):
-            texts, label = _fresh(task, split, turn, draw, seen)
+            for _ in range(PATIENCE):
+                texts, label = _draw_example(task, split, turn, draw)
+                if texts not in seen:
+                    break
+            seen.add(texts)
             rows.append(texts)
             labels.append(label)
     columns = tuple(zip(*rows[:size], strict=True))
     ids = tuple(f"{task}-{split}-{row}" for row in range(size))
     if meaning is None:
         return Examples(columns, None, ids)
-    return Examples(columns, np.array(_with_noise(task, meaning, labels[:size], seed, noise)), ids)
+    labels = labels[:size]
+    if noise:  # from a stream of its own: the texts are those of a corpus without noise
+        draw = Draw(seed, "generated", task, "noise")
+        values = [float(value) for value in range(meaning.classes)] or sorted(set(labels))
+        labels = [draw.pick(values) if draw.chance(noise) else label for label in labels]
+    return Examples(columns, np.array(labels), ids)
 
 
-def _fresh(
-    task: GeneratedTask, split: Split, turn: int, draw: Draw, seen: set[tuple[str, ...]]
-) -> tuple[tuple[str, ...], float]:
-    """Draw until an example is new to its split."""
-    make = _sentiment if task == "sentiment" else _related
-    for _ in range(PATIENCE):
-        texts, label = make(task, split, turn, draw)
-        if texts not in seen:
-            break
-    seen.add(texts)
-    return texts, label
-
-
-def _sentiment(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[tuple[str, ...], float]:
-    while split_of(text := sentiment(turn, draw)) != split:
-        pass
-    return (text,), float(turn)
-
-
-def _related(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[tuple[str, ...], float]:
-    """Two or three sentences with meanings that all belong to the split."""
+def _draw_example(task: GeneratedTask, split: Split, turn: int, draw: Draw) -> tuple[tuple[str, ...], float]:
+    """One to three sentences, all of whose meanings belong to the split, and their label."""
     while True:
+        label = float(turn)
+        if task == "sentiment":
+            text = sentiment(turn, draw)
+            if split_of(text) == split:
+                return (text,), label
+            continue
         first = draw_frame(draw)
         if split_of(first) != split:
             continue
         if task == "paraphrase":
-            frames, label = paraphrase(first, turn, draw), float(turn)
+            frames = paraphrase(first, turn, draw)
         elif task == "similarity":
             frames = similarity(first, turn, draw)
             label = agreement(*frames)
         else:
-            frames, label = entailment(first, draw), 0.0
+            frames = entailment(first, draw)
         if all(split_of(frame) == split for frame in frames):
             return in_words(frames, draw), label
-
-
-def _with_noise(task: GeneratedTask, meaning: Labels, labels: list[float], seed: int, noise: float) -> list[float]:
-    """Some labels drawn anew, from a stream of their own: the texts are those of a corpus without noise."""
-    if not noise:
-        return labels
-    draw = Draw(seed, "generated", task, "noise")
-    values = [float(value) for value in range(meaning.classes)] or sorted(set(labels))
-    return [draw.pick(values) if draw.chance(noise) else label for label in labels]

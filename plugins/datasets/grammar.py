@@ -75,9 +75,9 @@ _FIELDS = {
     False: (lexicon.PEOPLE, lexicon.DEEDS, lexicon.THINGS, lexicon.QUALITIES, lexicon.NUMBERS, lexicon.PLACES),
     True: (lexicon.PEOPLE, lexicon.DEALINGS, lexicon.PEOPLE, lexicon.TRAITS, lexicon.NUMBERS, lexicon.PLACES),
 }
-#: How many concepts each slot can take, of things and of persons.
-SIZES = {
-    personal: dict(zip(SLOTS, (len(field) for field in fields), strict=True)) for personal, fields in _FIELDS.items()
+#: The concepts that each slot can take, of things and of persons.
+FIELDS: dict[bool, dict[str, Sequence[Any]]] = {
+    personal: dict(zip(SLOTS, fields, strict=True)) for personal, fields in _FIELDS.items()
 }
 
 
@@ -92,16 +92,12 @@ def split_of(key: object) -> Split:
 def draw_frame(draw: Draw) -> Frame:
     """A meaning with every slot filled; nobody does anything to themselves."""
     personal = draw.chance(0.4)
-    slots: dict[str, Any] = {slot: draw.below(size) for slot, size in SIZES[personal].items()}
+    slots: dict[str, Any] = {slot: draw.below(len(field)) for slot, field in FIELDS[personal].items()}
     if personal:
         slots["number"] = None
         if slots["agent"] == slots["object"]:
             slots["object"] = draw.other(len(lexicon.PEOPLE), slots["agent"])
     return Frame(personal, **slots)
-
-
-def draw_wording(draw: Draw) -> Wording:
-    return Wording(draw.chance(0.3), draw.chance(0.3), tuple(draw.below(2) for _ in SLOTS))
 
 
 def say(frame: Frame, wording: Wording) -> str:
@@ -113,12 +109,19 @@ def say(frame: Frame, wording: Wording) -> str:
     'In the yard, an old sofa was fixed by the physician.'
     """
     chosen = dict(zip(SLOTS, wording.synonyms, strict=True))
-    deeds = lexicon.DEALINGS if frame.personal else lexicon.DEEDS
-    past, participle = deeds[frame.action][chosen["action"]]
+    fields = FIELDS[frame.personal]
+    past, participle = fields["action"][frame.action][chosen["action"]]
     agent = {SOMEONE: "someone", NOBODY: "nobody"}.get(frame.agent) or (
         f"the {lexicon.PEOPLE[frame.agent][chosen['agent']][0]}"
     )
-    theme, many = _theme(frame, chosen)
+    many = bool(frame.number)
+    noun = fields["object"][frame.object][chosen["object"]][many]
+    if frame.quality is not None:
+        noun = f"{fields['quality'][frame.quality][chosen['quality']][0]} {noun}"
+    if frame.number:
+        theme = f"{lexicon.NUMBERS[frame.number]} {noun}"
+    else:
+        theme = f"the {noun}" if frame.personal else with_article(noun)
     if wording.passive and frame.agent != NOBODY:
         by = "" if frame.agent == SOMEONE else f" by {agent}"
         clause = f"{theme} {'were' if many else 'was'} {participle}{by}"
@@ -128,19 +131,6 @@ def say(frame: Frame, wording: Wording) -> str:
         place = f"{lexicon.WHERE[frame.place]} the {lexicon.PLACES[frame.place][chosen['place']][0]}"
         clause = f"{place}, {clause}" if wording.fronted else f"{clause} {place}"
     return sentence(clause)
-
-
-def _theme(frame: Frame, chosen: dict[str, int]) -> tuple[str, bool]:
-    """The noun phrase of the object, and whether it is plural."""
-    objects = lexicon.PEOPLE if frame.personal else lexicon.THINGS
-    qualities = lexicon.TRAITS if frame.personal else lexicon.QUALITIES
-    many = bool(frame.number)
-    noun = objects[frame.object][chosen["object"]][many]
-    if frame.quality is not None:
-        noun = f"{qualities[frame.quality][chosen['quality']][0]} {noun}"
-    if frame.personal:
-        return f"the {noun}", False
-    return (f"{lexicon.NUMBERS[frame.number]} {noun}" if many and frame.number else with_article(noun)), many
 
 
 def with_article(phrase: str) -> str:

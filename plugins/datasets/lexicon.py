@@ -5,24 +5,21 @@ inflected forms of a word (past/participle, singular/plural) where they are not 
 concepts, so that a sentence has one meaning.
 """
 
+from collections.abc import Callable
+
 Word = tuple[str, str]  # past and participle of a verb, singular and plural of a noun, else the same twice
 Concept = tuple[Word, ...]  # synonyms
 Field = tuple[Concept, ...]
 
 
-def _field(text: str) -> Field:
+def _field(text: str, second: Callable[[str], str] = str) -> Field:
+    """A word field; ``second`` makes the second form of a word that is regular."""
     words = [[word.partition("/") for word in concept.split()] for concept in text.split(";")]
-    return tuple(tuple((first, second or first) for first, _, second in concept) for concept in words)
+    return tuple(tuple((one, other or second(one)) for one, _, other in concept) for concept in words)
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
-
-
-def _nouns(text: str) -> Field:
-    return tuple(
-        tuple((one, many if many != one else _plural(one)) for one, many in concept) for concept in _field(text)
-    )
 
 
 def _plural(noun: str) -> str:
@@ -35,11 +32,12 @@ PEOPLE = _field(
     "student pupil; scientist researcher; driver chauffeur; merchant shopkeeper; cook chef; guard watchman;"
     "priest clergyman; actor performer; boy lad; farmer grower; judge magistrate"
 )
-THINGS = _nouns(
+THINGS = _field(
     "car automobile; sofa couch; bicycle bike; stone rock; rug carpet; coat jacket; parcel package; cup mug; bag sack;"
     "drawing sketch; boat vessel; lamp lantern; box crate; rope cord; bottle flask; present gift;"
     "knife/knives dagger; phone telephone; blanket quilt; hat cap; book volume; statue sculpture; clock timepiece;"
-    "ticket pass"
+    "ticket pass",
+    _plural,
 )
 #: What one does to a thing.
 DEEDS = _field(

@@ -1,12 +1,8 @@
 """Natural language inference: SNLI and SICK, as pairs or as triples for contrastive learning."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, Split, unknown
 from taskloom.plugins.datasets.folder import FolderDataSet
@@ -71,7 +67,7 @@ class SNLI(FolderDataSet):
         if self.task == "entailment":
             return super().read(split)
         pairs = read_examples(self.path(split), self.layout, needs_labels=True)
-        return triples_of(pairs, str(self.path(split)))
+        return triples_of([pairs], str(self.path(split)))
 
 
 class SICK(FolderDataSet):
@@ -115,52 +111,39 @@ class SICK(FolderDataSet):
             format="tsv",
             quotes=False,
             strict=self.strict,
-            also=("SemEval_set",),
         )
 
     def read(self, split: Split) -> Examples:
-        layout = replace(self.layout, keep=partial(_belongs, PARTS[split]))
-        path = self.path(split)
-        if self.task == "triples":
-            return triples_of(_both_directions(path, layout), f"{path}, {PARTS[split]}")
-        return read_examples(path, layout, needs_labels=split != "test")
+        def belongs(values: Mapping[str, object]) -> bool:
+            found = str(values.get("SemEval_set", "")).strip()
+            if found not in PARTS.values():
+                raise UnreadableError(f"SemEval_set: {unknown('split', found[:40], PARTS.values())}")
+            return found == PARTS[split]
+
+        layout, path = replace(self.layout, keep=belongs), self.path(split)
+        if self.task != "triples":
+            return read_examples(path, layout, needs_labels=split != "test")
+        directions = [
+            replace(layout, texts=texts, label=column, names=names, labels=CLASSES)
+            for texts, column, names in DIRECTIONS
+        ]
+        pairs = [read_examples(path, direction, needs_labels=True) for direction in directions]
+        return triples_of(pairs, f"{path}, {PARTS[split]}")
 
 
-def _both_directions(path: Path, layout: Layout) -> Examples:
-    """Each pair twice: all pairs as (a, b), then all as (b, a)."""
-    one, other = (
-        read_examples(path, replace(layout, texts=texts, label=column, names=names, labels=CLASSES), needs_labels=True)
-        for texts, column, names in DIRECTIONS
-    )
-    assert one.labels is not None
-    assert other.labels is not None
-    return Examples(
-        tuple(a + b for a, b in zip(one.columns, other.columns, strict=True)),
-        np.concatenate([one.labels, other.labels]),
-        one.ids + other.ids,
-        tuple(dict.fromkeys(one.skipped + other.skipped)),
-    )
-
-
-def _belongs(part: str, values: Mapping[str, object]) -> bool:
-    found = str(values.get("SemEval_set", "")).strip()
-    if found not in PARTS.values():
-        raise UnreadableError(f"SemEval_set: {unknown('split', found[:40], PARTS.values())}")
-    return found == part
-
-
-def triples_of(pairs: Examples, where: str) -> Examples:
+def triples_of(pairs: Sequence[Examples], where: str) -> Examples:
     """Triples without labels, for every premise that has both, in the order in which premises first appear.
 
     The k-th entailment of a premise goes with its k-th contradiction, as long as it has both; a sentence given
     twice counts once, and one that is said to follow and to contradict counts for neither. ``where`` is for errors.
     """
-    assert pairs.labels is not None
     found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # premise → hypothesis → id, for both relations
-    for premise, hypothesis, label, name in zip(*pairs.columns, pairs.labels, pairs.ids, strict=True):
-        follows, contradicts = found.setdefault(premise, ({}, {}))
-        if RELATIONS[int(label)] != "neutral":
-            (follows if RELATIONS[int(label)] == "entailment" else contradicts).setdefault(hypothesis, name)
+    for part in pairs:
+        assert part.labels is not None
+        for premise, hypothesis, label, name in zip(*part.columns, part.labels, part.ids, strict=True):
+            follows, contradicts = found.setdefault(premise, ({}, {}))
+            if RELATIONS[int(label)] != "neutral":
+                (follows if RELATIONS[int(label)] == "entailment" else contradicts).setdefault(hypothesis, name)
     rows, ids = [], []
     for premise, (follows, contradicts) in found.items():
         sure = follows.keys() ^ contradicts.keys()
@@ -170,4 +153,5 @@ def triples_of(pairs: Examples, where: str) -> Examples:
             ids.append(f"{first}+{second}")
     if not rows:
         raise DataError(f"{where}: no premise has both an entailment and a contradiction, so there are no triples")
-    return Examples(tuple(zip(*rows, strict=True)), None, tuple(ids), pairs.skipped)
+    skipped = dict.fromkeys(line for part in pairs for line in part.skipped)
+    return Examples(tuple(zip(*rows, strict=True)), None, tuple(ids), tuple(skipped))

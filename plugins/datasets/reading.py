@@ -9,7 +9,7 @@ import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, unknown
 from taskloom.plugins.datasets.files import read_bytes
-from taskloom.plugins.datasets.rows import Format, Rows, parse
+from taskloom.plugins.datasets.rows import Format, Row, parse
 
 #: The share of a file's rows that may be unreadable and are skipped.
 TOLERATED = 0.01
@@ -35,12 +35,6 @@ class Layout:
     strict: bool = False
     #: Whether a row belongs to the split; others are left out. Raises ``UnreadableError`` where that is unclear.
     keep: Callable[[Mapping[str, object]], bool] | None = None
-    also: tuple[str, ...] = ()  # columns that ``keep`` looks at
-
-    def columns(self, *, labelled: bool) -> list[str]:
-        """The columns that are looked at."""
-        others = (self.label if labelled else None, self.id)
-        return [*self.texts, *filter(None, others), *self.also]
 
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
@@ -55,16 +49,17 @@ class Layout:
 
 def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
     """Read a file. A file that need not have labels and has none gives examples without."""
-    wanted = layout.columns(labelled=True)
-    table = parse(
+    wanted = [*layout.texts, *filter(None, (layout.label, layout.id))]
+    there, rows = parse(
         path, read_bytes(path), format=layout.format, quotes=layout.quotes, is_row=layout.is_row, wanted=wanted
     )
-    labelled = layout.label is not None and (needs_labels or _has_labels(table, layout.label))
-    _check_columns(path, table, layout.columns(labelled=labelled))
+    given = (_written(values, layout.label) for _, values in rows if not isinstance(values, str))
+    labelled = layout.label is not None and (needs_labels or any(given))
+    _check_columns(path, there, rows, [column for column in wanted if labelled or column != layout.label])
     texts, labels, ids = [], [], []
     skipped: list[str] = []
     left_out = 0
-    for line, values in table.rows:
+    for line, values in rows:
         try:
             if isinstance(values, str):
                 raise UnreadableError(values)
@@ -82,7 +77,7 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
         texts.append(found)
         labels.append(label)
         ids.append(name)
-    _check_share(path, skipped, len(table.rows), left_out)
+    _check_share(path, skipped, len(rows), left_out)
     columns = tuple(zip(*texts, strict=True))
     return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped))
 
@@ -92,7 +87,7 @@ def _read_label(values: Mapping[str, object], layout: Layout) -> float:
     meaning, column = layout.labels, layout.label
     assert meaning is not None
     assert column is not None
-    value, written = _value(values, column), _written(values, column)
+    value, written = values.get(column), _written(values, column)
     if not written:
         raise UnreadableError(f"{column} is empty")
     if layout.names:
@@ -113,19 +108,13 @@ def _read_label(values: Mapping[str, object], layout: Layout) -> float:
 
 
 def _read_text(values: Mapping[str, object], column: str) -> str:
-    value = _value(values, column)
+    value = values.get(column)
     if value is not None and not isinstance(value, str):
         raise UnreadableError(f"{column} is {str(value)[:40]!r}, not a string")
     text = (value or "").strip()
     if not text:
         raise UnreadableError(f"{column} is empty")
     return _utf8(text, column)
-
-
-def _value(values: Mapping[str, object], column: str) -> object:
-    if column not in values:
-        raise UnreadableError(f"{column} is missing")
-    return values[column]
 
 
 def _written(values: Mapping[str, object], column: str | None) -> str:
@@ -145,17 +134,16 @@ def _utf8(text: str, column: str) -> str:
     return text
 
 
-def _has_labels(table: Rows, column: str) -> bool:
-    return any(_written(values, column) for _, values in table.rows if not isinstance(values, str))
-
-
-def _check_columns(path: Path, table: Rows, needed: Sequence[str]) -> None:
-    if not table.rows:
+def _check_columns(path: Path, columns: Sequence[str], rows: Sequence[Row], needed: Sequence[str]) -> None:
+    if not rows:
         raise DataError(f"{path} has a header and no rows")
-    if not table.columns:  # JSON lines, not one of which is an object
-        line, problem = table.rows[0]
+    if not columns:  # JSON lines, not one of which is an object
+        line, problem = rows[0]
         raise DataError(f"{path.name}, line {line}: {problem}")
-    there = [name.encode("utf-8", "replace").decode() for name in table.columns]  # fit to be printed
+    there = [name.encode("utf-8", "replace").decode() for name in columns]  # fit to be printed
+    for separator in ";|":
+        if len(there) == 1 and separator in there[0]:
+            raise DataError(f"{path} seems to be separated by {separator!r}; save it with commas or tabs instead")
     wrong = [unknown("column", name, filter(None, there), where="in the file") for name in needed if name not in there]
     wrong += [f"column {name!r} appears {there.count(name)} times" for name in needed if there.count(name) > 1]
     if wrong:

@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,19 +12,13 @@ from taskloom.core import DataError
 Format = Literal["auto", "csv", "tsv", "jsonl"]
 #: The line at which a row begins, and its values by column, or why it cannot be read.
 Row = tuple[int, Mapping[str, object] | str]
+#: A file's columns and rows.
+Parsed = tuple[tuple[str, ...], list[Row]]
 #: Whether values could be a row of a file with this delimiter.
 IsRow = Callable[[Mapping[str, object], str], bool]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A file's columns and rows."""
-
-    columns: tuple[str, ...]
-    rows: list[Row]
-
-
-def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow, wanted: Collection[str]) -> Rows:
+def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRow, wanted: Collection[str]) -> Parsed:
     """Take a file apart; ``is_row`` helps to distinguish a quote that never closes from a text of several lines.
 
     Of JSON lines only the ``wanted`` columns are kept: most of SNLI, for one, is parse trees.
@@ -37,39 +29,18 @@ def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRo
     text = data.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
         raise DataError(f"{path} is empty")
-    if format == "auto":
-        format = _format_of(path, text)
+    if format == "auto" and (path.suffix.lower() in (".jsonl", ".ndjson", ".json") or text.lstrip().startswith("{")):
+        format = "jsonl"
     if format == "jsonl":
         return _json_rows(text, wanted)
-    delimiter = {"csv": ",", "tsv": "\t"}[format]
-    _check_separator(path, _header(text), delimiter, wanted)
-    limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    try:
-        return _delimited_rows(path, text, delimiter, quotes, is_row)
-    finally:
-        csv.field_size_limit(limit)
+    # By the header, not by the file's name: the course's tab-separated files are called .csv.
+    tabs = "\t" in text.lstrip("\r\n").splitlines()[0] if format == "auto" else format == "tsv"
+    delimiter = "\t" if tabs else ","
+    csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 KiB that the module allows
+    return _delimited_rows(path, text, delimiter, quotes, is_row)
 
 
-def _format_of(path: Path, text: str) -> Format:
-    if path.suffix.lower() in (".jsonl", ".ndjson", ".json") or text.lstrip().startswith("{"):
-        return "jsonl"
-    # By the header, not by the name: the course's tab-separated files are called .csv.
-    return "tsv" if "\t" in _header(text) else "csv"
-
-
-def _header(text: str) -> str:
-    return text.lstrip("\r\n").splitlines()[0]
-
-
-def _check_separator(path: Path, header: str, delimiter: str, wanted: Collection[str]) -> None:
-    """Recognise a file whose columns are separated by something else, as some spreadsheets write them."""
-    for separator in ";|":
-        names = {name.strip(' "') for name in header.split(separator)}
-        if delimiter not in header and len(names) > 1 and names & set(wanted):
-            raise DataError(f"{path} seems to be separated by {separator!r}; save it with commas or tabs instead")
-
-
-def _json_rows(text: str, wanted: Collection[str]) -> Rows:
+def _json_rows(text: str, wanted: Collection[str]) -> Parsed:
     rows: list[Row] = []
     columns: dict[str, None] = {}
     for number, line in enumerate(io.StringIO(text, newline="\n"), 1):
@@ -85,10 +56,10 @@ def _json_rows(text: str, wanted: Collection[str]) -> Rows:
             continue
         columns.update(dict.fromkeys(values))
         rows.append((number, {column: values[column] for column in wanted if column in values}))
-    return Rows(tuple(columns), rows)
+    return tuple(columns), rows
 
 
-def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row: IsRow) -> Rows:
+def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row: IsRow) -> Parsed:
     columns: tuple[str, ...] = ()
 
     def is_swallowed(line: str) -> bool:
@@ -120,4 +91,4 @@ def _delimited_rows(path: Path, text: str, delimiter: str, quotes: bool, is_row:
             f"{path}, line {done + 1}: a quote opens and does not close, or text follows the closing quote; correct "
             'the file, or, if quotes are plain characters in it, read it as data set "table" with "quotes": false'
         ) from None
-    return Rows(columns, rows)
+    return columns, rows

@@ -4,19 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from taskloom.plugins.datasets import lexicon
-from taskloom.plugins.datasets.grammar import (
-    NOBODY,
-    SIZES,
-    SLOTS,
-    SOMEONE,
-    Draw,
-    Frame,
-    Wording,
-    draw_wording,
-    say,
-    sentence,
-    with_article,
-)
+from taskloom.plugins.datasets.grammar import FIELDS, NOBODY, SOMEONE, Draw, Frame, Wording, say, sentence, with_article
 
 #: How much of a meaning each slot carries.
 WEIGHTS = {"agent": 1.0, "action": 1.25, "object": 1.25, "quality": 0.5, "number": 0.25, "place": 0.75}
@@ -47,7 +35,7 @@ def agreement(a: Frame, b: Frame) -> float:
 
 def change(frame: Frame, slot: str, draw: Draw) -> Frame:
     """The meaning with another concept in one slot."""
-    size, old = SIZES[frame.personal][slot], getattr(frame, slot)
+    size, old = len(FIELDS[frame.personal][slot]), getattr(frame, slot)
     while True:
         concept: dict[str, Any] = {slot: draw.other(size, old)}
         changed = frame._replace(**concept)
@@ -55,27 +43,19 @@ def change(frame: Frame, slot: str, draw: Draw) -> Frame:
             return changed
 
 
-def filled(frame: Frame) -> list[str]:
-    """The slots that a meaning fills."""
-    return [slot for slot in SLOTS if getattr(frame, slot) is not None]
-
-
 def in_words(frames: Sequence[Frame], draw: Draw) -> tuple[str, ...]:
     """A sentence for each meaning; those after the first are reworded from it, and never equal to it."""
-    wording = draw_wording(draw)
+    wording = Wording(draw.chance(0.3), draw.chance(0.3), tuple(draw.below(2) for _ in WEIGHTS))
     texts = [say(frames[0], wording)]
     for frame in frames[1:]:
         text = texts[0]
         while text == texts[0]:
-            text = say(frame, _reworded(wording, draw))
+            # A word may be exchanged for its synonym, voice and order may change.
+            synonyms = tuple(1 - form if draw.chance(0.4) else form for form in wording.synonyms)
+            other = Wording(wording.passive ^ draw.chance(0.4), wording.fronted ^ draw.chance(0.4), synonyms)
+            text = say(frame, other)
         texts.append(text)
     return tuple(texts)
-
-
-def _reworded(wording: Wording, draw: Draw) -> Wording:
-    """Another wording: a word may be exchanged for its synonym, voice and order may change."""
-    synonyms = tuple(1 - form if draw.chance(0.4) else form for form in wording.synonyms)
-    return Wording(wording.passive ^ draw.chance(0.4), wording.fronted ^ draw.chance(0.4), synonyms)
 
 
 def paraphrase(first: Frame, label: int, draw: Draw) -> list[Frame]:
@@ -95,7 +75,8 @@ def paraphrase(first: Frame, label: int, draw: Draw) -> list[Frame]:
 def similarity(first: Frame, changes: int, draw: Draw) -> list[Frame]:
     """Two meanings that differ in that many slots."""
     second = first
-    for slot in draw.shuffled(filled(first))[:changes]:
+    filled = [slot for slot in WEIGHTS if getattr(first, slot) is not None]
+    for slot in draw.shuffled(filled)[:changes]:
         second = change(second, slot, draw)
     return [first, second]
 
@@ -141,18 +122,13 @@ def sentiment(label: int, draw: Draw) -> str:
 def _content(grade: int, draw: Draw) -> str:
     """One clause, two of the same grade, or two that are at odds."""
     lot = draw.below(10)
-    if lot < 3 and abs(grade) == 1:
-        return _contrast(grade, draw)
+    if lot < 3 and abs(grade) == 1:  # the main clause decides, the other takes its edge off, so the grade is ±1
+        concession = _clause(-grade * (1 + draw.below(2)), draw)
+        main = _clause(grade * (1 + draw.below(2)), draw)
+        return draw.pick([f"{concession}, but {main}", f"although {concession}, {main}"])
     if lot < 5:
         return f"{_clause(grade, draw)} and {_clause(grade, draw)}"
     return _clause(grade, draw)
-
-
-def _contrast(grade: int, draw: Draw) -> str:
-    """Two clauses of opposite sign: the main one decides, the other takes its edge off, so the grade is ±1."""
-    concession = _clause(-grade * (1 + draw.below(2)), draw)
-    main = _clause(grade * (1 + draw.below(2)), draw)
-    return draw.pick([f"{concession}, but {main}", f"although {concession}, {main}"])
 
 
 def _clause(grade: int, draw: Draw) -> str:

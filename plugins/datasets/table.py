@@ -84,10 +84,13 @@ class Table(DataSet):
     def load(self, split: Split) -> Examples:
         if split == "test" or self.dev_share is None:
             return self._read(split)
-        rest, held = hold_out(self._read("train"), self.dev_share)
-        if not len(rest):
+        examples = self._read("train")
+        lots = lots_of(examples)  # equal texts have equal lots, so they are never parted
+        last = sorted(lots)[max(1, round(self.dev_share * len(examples))) - 1]
+        rows = [row for row, lot in enumerate(lots) if (lot <= last) == (split == "dev")]
+        if not rows:
             raise DataError(f"{self.files['train']}: dev_share {self.dev_share:g} leaves nothing to train on")
-        return held if split == "dev" else rest
+        return take(examples, rows)
 
     def fingerprint(self) -> str:
         """Of the training and dev files only: a test file may come later and make no finished run anew."""
@@ -123,12 +126,3 @@ def _labels(label: str | None, classes: int | list[str] | None, range: tuple[flo
     if classes is None:
         return None
     return Labels.of_classes(classes if isinstance(classes, int) else len(classes))
-
-
-def hold_out(examples: Examples, share: float) -> tuple[Examples, Examples]:
-    """The rest, and the share held out, each in its old order. Equal texts are never parted."""
-    lots = lots_of(examples)
-    last = sorted(lots)[max(1, round(share * len(examples))) - 1]
-    held = [row for row, lot in enumerate(lots) if lot <= last]
-    rest = [row for row, lot in enumerate(lots) if lot > last]
-    return take(examples, rest), take(examples, held)

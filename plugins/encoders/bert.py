@@ -5,9 +5,9 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import embedding, gelu, layer_norm, linear
+from torch.nn.functional import embedding, gelu, linear
 
-from taskloom.core import Dropout, Tokens, init_linear
+from taskloom.core import Dropout, Tokens
 from taskloom.plugins.encoders.attention import Layout, attend, attend_first
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -30,27 +30,9 @@ class Architecture(BaseModel):
     attention_dropout: Share = Field(0.1, alias="attention_probs_dropout_prob")
 
 
-def table(rows: int, width: int) -> nn.Parameter:
-    """An embedding table, not yet filled."""
-    return nn.Parameter(torch.empty(rows, width))
-
-
 def empty_linear(inputs: int, outputs: int) -> nn.Linear:
     """A linear layer, not yet filled: ``nn.Linear(…)`` would draw from torch's global generator."""
     return nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call,no-any-return]
-
-
-class Norm(nn.Module):
-    """LayerNorm with BERT's small ε."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class Embeddings(nn.Module):
@@ -58,10 +40,10 @@ class Embeddings(nn.Module):
 
     def __init__(self, sizes: Architecture) -> None:
         super().__init__()
-        self.word = table(sizes.vocabulary, sizes.width)
-        self.position = table(sizes.max_length, sizes.width)
-        self.segment = table(sizes.types, sizes.width)
-        self.norm = Norm(sizes.width, sizes.eps)
+        self.word = nn.Parameter(torch.empty(sizes.vocabulary, sizes.width))
+        self.position = nn.Parameter(torch.empty(sizes.max_length, sizes.width))
+        self.segment = nn.Parameter(torch.empty(sizes.types, sizes.width))
+        self.norm = nn.LayerNorm(sizes.width, sizes.eps)
         self.dropout = Dropout(sizes.dropout)
 
     def forward(self, tokens: Tokens) -> Tensor:
@@ -79,10 +61,10 @@ class Layer(nn.Module):
         self.heads = sizes.heads
         self.qkv = empty_linear(sizes.width, 3 * sizes.width)
         self.out = empty_linear(sizes.width, sizes.width)
-        self.attention_norm = Norm(sizes.width, sizes.eps)
+        self.attention_norm = nn.LayerNorm(sizes.width, sizes.eps)
         self.up = empty_linear(sizes.width, sizes.feed_forward)
         self.down = empty_linear(sizes.feed_forward, sizes.width)
-        self.output_norm = Norm(sizes.width, sizes.eps)
+        self.output_norm = nn.LayerNorm(sizes.width, sizes.eps)
         self.dropout = Dropout(sizes.dropout)
         self.attention_dropout = Dropout(sizes.attention_dropout)
 
@@ -108,25 +90,3 @@ class Layer(nn.Module):
         if not self.dropout.active:
             return x + change
         return torch.addcmul(x, change, self.dropout.noise(change))
-
-
-class Pooler(nn.Module):
-    """tanh(W · state of [CLS] + b)."""
-
-    def __init__(self, sizes: Architecture) -> None:
-        super().__init__()
-        self.dense = empty_linear(sizes.width, sizes.width)
-
-    def forward(self, first: Tensor) -> Tensor:
-        return torch.tanh(linear(first, self.dense.weight, self.dense.bias))
-
-
-def initialise(module: nn.Module, generator: torch.Generator, std: float = 0.02) -> None:
-    """Draw all weights as BERT does: N(0, std²), biases zero, norms one."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            init_linear(part, generator, std)
-        elif isinstance(part, Embeddings):
-            with torch.no_grad():
-                for rows in (part.word, part.position, part.segment):
-                    rows.normal_(0.0, std, generator=generator)

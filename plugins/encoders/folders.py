@@ -1,6 +1,7 @@
 """Where weights are: a folder, an installed package, or the hub."""
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -22,19 +23,19 @@ _WHAT = "a folder with config.json and model.safetensors, an installed package t
 
 def find_folder(name: str) -> Path:
     """The folder of the weights that a user names; an error says what was looked for and what to do."""
-    try:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            return _checked(path)
-    except RuntimeError:
-        raise WeightsError(f"{name!r}: there is no such home folder; write the path in full") from None
-    except OSError as error:
-        raise WeightsError(f"weights {name!r} cannot be read: {error.strerror}; they should be {_WHAT}") from None
-    if _HUB_ID.fullmatch(name):
-        return _checked(_from_hub(name))
-    if "/" in name or "\\" in name or name.startswith((".", "~")):
+    path = os.path.expanduser(name)  # noqa: PTH111 (pathlib raises for some names, os.path for none)
+    if os.path.isdir(path):  # noqa: PTH112
+        folder = Path(path)
+    elif _HUB_ID.fullmatch(name):
+        folder = _from_hub(name)
+    elif "/" in name or "\\" in name or name.startswith((".", "~")):
         raise WeightsError(f"no folder {name!r}; weights should be {_WHAT}")
-    return _from_package(name)
+    else:
+        folder = _from_package(name)
+    if not (folder / "config.json").is_file():
+        raise WeightsError(f"{folder} has no config.json; weights should be {_WHAT}")
+    weight_file(folder)
+    return folder
 
 
 def weight_file(folder: Path) -> Path:
@@ -57,13 +58,6 @@ def read_json(path: Path, model: type[M]) -> M:
             for one in error.errors()
         ]
         raise WeightsError(f"{path} does not fit minbert: {'; '.join(wrong)}") from None
-
-
-def _checked(folder: Path) -> Path:
-    if not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} has no config.json; weights should be {_WHAT}")
-    weight_file(folder)
-    return folder
 
 
 def _from_package(name: str) -> Path:

@@ -1,6 +1,7 @@
 """minBERT: a BERT on packed tokens."""
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -9,16 +10,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Encoder, Ids, Tokens, WeightsError
+from taskloom.core import Encoder, Ids, Tokens, WeightsError, init_linear
 from taskloom.plugins.digests import sha256_of
 from taskloom.plugins.encoders.attention import Layout, take
-from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Pooler, initialise
+from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share, empty_linear
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
 Size = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
 
 #: The architecture of an encoder without weights.
 UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, max_length=512)
@@ -69,8 +69,8 @@ class MinBert(Encoder):
         feed_forward: Size | None = None,
         vocabulary: Annotated[int, Field(gt=len(RESERVED))] | None = None,
         max_length: Annotated[int, Field(ge=4)] | None = None,
-        dropout: Rate | None = None,
-        attention_dropout: Rate | None = None,
+        dropout: Share | None = None,
+        attention_dropout: Share | None = None,
         pooling: Literal["pooler", "cls", "mean", "max"] = "pooler",
         trainable: bool = True,
     ) -> None:
@@ -89,7 +89,7 @@ class MinBert(Encoder):
         self.attention_dropout = attention_dropout
         self.pooling = pooling
         self.trainable = trainable
-        self._hashed: HashedWords | None = None
+        self._hashed = HashedWords(vocabulary or UNTRAINED.vocabulary)
 
     def check(self) -> None:
         sizes = self._sizes()
@@ -111,9 +111,16 @@ class MinBert(Encoder):
         sizes = self._sizes()
         self.embeddings = Embeddings(sizes)
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
-        self.pooler = Pooler(sizes) if self.pooling == "pooler" else None
-        if self.weights is None:
-            initialise(self, generator)
+        self.pooler = None
+        if self.pooling == "pooler":
+            self.pooler = nn.Sequential(OrderedDict(dense=empty_linear(sizes.width, sizes.width), tanh=nn.Tanh()))
+        if self.weights is None:  # as BERT does: N(0, 0.02²), biases zero, norms one
+            words = self.embeddings
+            for table in (words.word, words.position, words.segment):
+                nn.init.normal_(table, std=0.02, generator=generator)
+            for part in self.modules():
+                if isinstance(part, nn.Linear):
+                    init_linear(part, generator, std=0.02)
         else:
             tensors = load_tensors(find_folder(self.weights), sizes, pooler=self.pooler is not None)
             self.load_state_dict(tensors, assign=False)
@@ -131,8 +138,7 @@ class MinBert(Encoder):
         return self._vocabulary().tokenize(texts)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        embedded: Tensor = self.embeddings(tokens)  # [N, d]
-        return embedded
+        return cast(Tensor, self.embeddings(tokens))  # [N, d]
 
     def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         layout = Layout.of(tokens, self.heads)
@@ -160,7 +166,7 @@ class MinBert(Encoder):
 
     def _pool_first(self, first: Tensor) -> Tensor:
         """States of [CLS] → vectors, [S, d]."""
-        return first if self.pooler is None else self.pooler(first)
+        return first if self.pooler is None else cast(Tensor, self.pooler(first))
 
     def fingerprint(self) -> str:
         if self.weights is None:
@@ -169,11 +175,7 @@ class MinBert(Encoder):
         return _fingerprint([weight_file(folder), folder / "config.json", *vocabulary_files(folder)])
 
     def _vocabulary(self) -> WordPieces | HashedWords:
-        if self.weights is not None:
-            return word_pieces(find_folder(self.weights))
-        if self._hashed is None:
-            self._hashed = HashedWords(self._sizes().vocabulary)
-        return self._hashed
+        return self._hashed if self.weights is None else word_pieces(find_folder(self.weights))
 
     def _sizes(self) -> Architecture:
         """The weights' sizes and dropout, or the options' over the untrained ones."""
@@ -184,20 +186,17 @@ class MinBert(Encoder):
             return UNTRAINED.model_copy(update={"feed_forward": 4 * width, **self.given, **chosen})
         folder = find_folder(self.weights)
         config = read_json(folder / "config.json", Config)
-        self._compare(config, folder)
-        return config.model_copy(update=chosen)
-
-    def _compare(self, sizes: Architecture, folder: Path) -> None:
         wrong = [
-            f"{key} {value} (the weights have {getattr(sizes, key)})"
+            f"{key} {value} (the weights have {getattr(config, key)})"
             for key, value in self.given.items()
-            if (value > sizes.max_length if key == "max_length" else value != getattr(sizes, key))
+            if (value > config.max_length if key == "max_length" else value != getattr(config, key))
         ]
         if wrong:
             raise WeightsError(
                 f"{folder}: weights do not fit the architecture that was given: {', '.join(wrong)}; "
                 "leave sizes out to take those of the weights"
             )
+        return config.model_copy(update=chosen)
 
 
 def _fingerprint(paths: Iterable[Path]) -> str:

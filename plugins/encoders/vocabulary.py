@@ -47,13 +47,15 @@ class WordPieces:
         # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); arrange() cuts.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        start = self._special(folder, settings.cls_token or "[CLS]")
-        end = self._special(folder, settings.sep_token or "[SEP]")
+        self.size = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+        around = []
+        for token in (settings.cls_token or "[CLS]", settings.sep_token or "[SEP]"):
+            number = self._tokenizer.token_to_id(token)
+            if number is None:
+                raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
+            around.append(number)
+        start, end = around
         self.special_tokens = SpecialTokens(start=(start,), middle=(end,), end=(end,))
-
-    @property
-    def size(self) -> int:
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         found: list[Ids] = []
@@ -61,12 +63,6 @@ class WordPieces:
             encodings = self._tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
             found += (np.array(encoding.ids, np.int32) for encoding in encodings)
         return found
-
-    def _special(self, folder: Path, token: str) -> int:
-        number = self._tokenizer.token_to_id(token)
-        if number is None:
-            raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
-        return int(number)
 
 
 class HashedWords:
@@ -83,21 +79,16 @@ class HashedWords:
         self.size = size
         self._normalizer = BertNormalizer(lowercase=True)
         self._splitter = BertPreTokenizer()
-        self._known: dict[str, int] = {}
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        return [np.array([self._id(word) for word in self._words(text)], np.int32) for text in texts]
+        split = (self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text)) for text in texts)
+        return [np.array([_hashed_id(word, self.size) for word, _ in words], np.int32) for words in split]
 
-    def _words(self, text: str) -> list[str]:
-        return [word for word, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text))]
 
-    def _id(self, word: str) -> int:
-        known = self._known.get(word)
-        if known is None:
-            digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
-            known = len(RESERVED) + int.from_bytes(digest, "big") % (self.size - len(RESERVED))
-            self._known[word] = known
-        return known
+@lru_cache(maxsize=100_000)
+def _hashed_id(word: str, size: int) -> int:
+    digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
+    return len(RESERVED) + int.from_bytes(digest, "big") % (size - len(RESERVED))
 
 
 def vocabulary_files(folder: Path) -> list[Path]:

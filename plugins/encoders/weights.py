@@ -1,18 +1,16 @@
 """BERT weights on disk: which tensors there should be, and how they become ours."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from taskloom.core import WeightsError
 from taskloom.plugins.encoders.bert import Architecture
 from taskloom.plugins.encoders.folders import weight_file
-
-Shapes = dict[str, tuple[int, ...]]
 
 _ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever prefix the names have
 
@@ -54,16 +52,15 @@ def sources(sizes: Architecture, *, pooler: bool) -> dict[str, list[tuple[str, t
 
 
 def check_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> None:
-    """Compare the names and shapes on disk with what the architecture needs; no weight is read."""
+    """Compare the names and shapes on disk with what the architecture needs."""
     path = weight_file(folder)
-    shapes = _read_shapes(path)
-    names = _our_names(shapes, path)
+    held = _read(path, "meta")
     missing, wrong = [], []
-    for theirs, shape in (tensor for parts in sources(sizes, pooler=pooler).values() for tensor in parts):
-        if theirs not in names:
-            missing.append(theirs)
-        elif shapes[names[theirs]] != shape:
-            wrong.append(f"{theirs} is {list(shapes[names[theirs]])}, config.json needs {list(shape)}")
+    for name, shape in (tensor for parts in sources(sizes, pooler=pooler).values() for tensor in parts):
+        if name not in held:
+            missing.append(name)
+        elif held[name].shape != shape:
+            wrong.append(f"{name} is {list(held[name].shape)}, config.json needs {list(shape)}")
     if missing and all(name.startswith("pooler.") for name in missing):
         raise WeightsError(f"{path} has no pooler; pooling should be 'cls', 'mean' or 'max'. Found 'pooler'.")
     found = [f"{name} is missing" for name in missing] + wrong
@@ -74,55 +71,37 @@ def check_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> None:
 
 def load_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> dict[str, Tensor]:
     """The weights under our names, in float32."""
-    path = weight_file(folder)
-    names = _our_names(_read_shapes(path), path)
-    wanted = sources(sizes, pooler=pooler)
-    if path.suffix == ".bin":
-        held = _torch_load(path, "cpu")
-        return {ours: _stack([held[names[name]] for name, _ in parts]) for ours, parts in wanted.items()}
-    with safe_open(path, framework="pt") as file:
-        return {ours: _stack([file.get_tensor(names[name]) for name, _ in parts]) for ours, parts in wanted.items()}
+    held = _read(weight_file(folder), "cpu")
+    loaded = {}
+    for ours, parts in sources(sizes, pooler=pooler).items():
+        tensors = [held[name] for name, _ in parts]
+        loaded[ours] = (torch.cat(tensors) if len(tensors) > 1 else tensors[0]).float()
+    return loaded
 
 
-def _stack(parts: list[Tensor]) -> Tensor:
-    return (torch.cat(parts) if len(parts) > 1 else parts[0]).float()
-
-
-def _our_names(held: Mapping[str, object], path: Path) -> dict[str, str]:
-    """Plain name → name on disk: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
+def _read(path: Path, device: str) -> dict[str, Tensor]:
+    """A file's tensors by plain names: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
+    try:
+        if path.suffix == ".bin":
+            loaded: Any = torch.load(path, map_location=device, weights_only=True)
+        else:
+            loaded = load_file(path)  # maps the file into memory: what is not looked at is not read
+        held = {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from None
+    except Exception:  # bytes that are not an archive make the unpickler fail in many ways
+        # torch's own message would advise to load it nevertheless.
+        raise WeightsError(
+            f"{path} cannot be read as plain tensors by name: it is damaged, or holds objects, which could run code "
+            "when they are loaded; save the weights as model.safetensors"
+        ) from None
     anchors = [name for name in held if name.endswith(_ANCHOR)]
     if not anchors:
         raise WeightsError(f"{path}: weights do not fit the architecture: {_ANCHOR} is missing")
     prefix = min(anchors, key=len)[: -len(_ANCHOR)]
-    names = {}
-    for name in held:
+    named = {}
+    for name, tensor in held.items():
         if name.startswith(prefix):
             plain = name[len(prefix) :].replace("LayerNorm.gamma", "LayerNorm.weight")
-            names[plain.replace("LayerNorm.beta", "LayerNorm.bias")] = name
-    return names
-
-
-def _read_shapes(path: Path) -> Shapes:
-    if path.suffix == ".bin":
-        return {name: tuple(tensor.shape) for name, tensor in _torch_load(path, "meta").items()}
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path} cannot be read: {error}") from None
-
-
-def _torch_load(path: Path, device: str) -> dict[str, Tensor]:
-    try:
-        held: Any = torch.load(path, map_location=device, weights_only=True)
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
-    except Exception:  # bytes that are not an archive make the unpickler fail in many ways
-        # torch's own message would advise to load it nevertheless.
-        raise WeightsError(
-            f"{path} cannot be read as plain tensors: it is damaged, or holds objects, which could run code when they "
-            "are loaded; save the weights as model.safetensors"
-        ) from None
-    if not isinstance(held, dict):
-        raise WeightsError(f"{path} should be named tensors. Found {type(held).__name__}.")
-    return {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}
+            named[plain.replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
+    return named

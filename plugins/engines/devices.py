@@ -24,11 +24,6 @@ class Inventory:
     cuda: tuple[str, ...] = ()
     max_threads: int | None = None
 
-    def threads(self, workers: int) -> int:
-        """Of each of so many workers."""
-        each = max(1, self.cores // workers)
-        return min(each, self.max_threads) if self.max_threads else each
-
 
 @dataclass(frozen=True)
 class Slot:
@@ -102,16 +97,15 @@ def place(
         if cpu and workers and cpu != workers:
             raise _refused("workers", f"{workers} workers and devices {devices!r} do not agree; give one of them")
         number = cpu or workers or min(machine.cores, CPU_WORKERS)
-        each = threads or machine.threads(number)
-        return tuple(Slot(f"cpu:{index}", "cpu", each) for index in range(number))
-    # Device by device, then the second cell of each: fewer workers than that use as many GPUs as they can.
-    chosen = [(gpu, f"/{cell}" if cells_per_gpu > 1 else "") for cell in range(cells_per_gpu) for gpu in gpus]
-    if workers is not None and workers > len(chosen):
-        room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
-        raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
-    chosen = chosen[:workers]
-    each = threads or machine.threads(len(chosen))
-    return tuple(Slot(f"cuda:{gpu}{cell}", f"cuda:{gpu}", each, machine.cuda[gpu]) for gpu, cell in chosen)
+        places = [(f"cpu:{index}", "cpu", "") for index in range(number)]
+    else:  # device by device, then the second cell of each: fewer workers than that use as many GPUs as they can
+        ends = [f"/{cell}" for cell in range(cells_per_gpu)] if cells_per_gpu > 1 else [""]
+        places = [(f"cuda:{gpu}{end}", f"cuda:{gpu}", machine.cuda[gpu]) for end in ends for gpu in gpus][:workers]
+        if workers is not None and workers > len(places):
+            room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
+            raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
+    each = threads or max(1, min(machine.cores // len(places), machine.max_threads or machine.cores))
+    return tuple(Slot(name, device, each, cuda) for name, device, cuda in places)
 
 
 def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:

@@ -6,10 +6,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from taskloom.core import ENDS, Emit, Engine, EngineError, Event, Job, Work, find_work, perform
+from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
 from taskloom.core.work import CELL_THREAD
 
-#: Seconds that an abandoned cell is given to come to its next event: before its next attempt, and at the end.
+#: Seconds that a cell is given at the end to come to its next event.
 GRACE = 5.0
 
 
@@ -26,7 +26,6 @@ class Inline(Engine):
 
     def __init__(self) -> None:
         self._thread: CellThread | None = None
-        self._abandoned: dict[str, CellThread] = {}
         self._events: list[Event] = []
 
     def open(self, work: str, folder: Path) -> None:
@@ -42,16 +41,8 @@ class Inline(Engine):
 
     def submit(self, job: Job) -> None:
         assert self._thread is None, "this engine runs one cell at a time"
-        self._thread = CellThread(self._run, job)
+        self._thread = CellThread(self._work, job)
         self._thread.start()
-
-    def _run(self, job: Job, emit: Emit) -> None:
-        """The work; not while an attempt that was given up still has the cell, perhaps for ever."""
-        if (earlier := self._abandoned.get(job.cell)) is not None:
-            earlier.join(timeout=GRACE)
-            if earlier.is_alive():
-                raise EngineError("an earlier attempt hangs, and a thread cannot be ended; use `--engine local`")
-        self._work(job, emit)
 
     def poll(self, seconds: float) -> list[Event]:
         events, self._events = self._events, []
@@ -72,7 +63,6 @@ class Inline(Engine):
         thread.stop_asked = True
         if at_once:  # a thread cannot be ended from outside: it is left alone until its next event
             thread.abandoned = True
-            self._abandoned[thread.job.cell] = thread
             self._thread = None
             self._events.append(Event("lost", thread.job.cell, {"reason": "stopped at once"}, thread.job.attempt))
 

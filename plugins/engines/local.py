@@ -12,14 +12,12 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from taskloom.core import ENDS, Engine, Event, Job, Problem, RequestError
+from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.core.errors import count
 from taskloom.plugins.engines.devices import Slot, inventory, place
 
 #: Where the system and the container count the processes that they killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
-#: Events read from one worker before the next one's turn.
-TURN = 100
 
 
 class Local(Engine):
@@ -52,24 +50,18 @@ class Local(Engine):
     ) -> None:
         self._place = partial(place, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads)
         self._slots: tuple[Slot, ...] = ()
-        self._max_workers = sys.maxsize  # that could be started
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
 
     def check(self) -> None:
-        if not hasattr(os, "killpg"):
-            text = "its workers need process groups, which this system lacks; use `--engine inline`"
-            raise RequestError("engine 'local'", [Problem("", text)])
         self._slots = self._place(inventory())
 
     def open(self, work: str, folder: Path) -> None:
-        if not self._slots:
-            self.check()
         self._work = work
 
     @property
     def slots(self) -> int:
-        return min(len(self._slots), self._max_workers)
+        return len(self._slots)
 
     @property
     def free(self) -> int:
@@ -80,7 +72,7 @@ class Local(Engine):
         try:
             worker = next((worker for worker in self._workers if worker.job is None), None) or self._start_worker()
         except OSError as error:  # no file descriptors, processes or memory left: the present workers go on
-            self._max_workers = max(1, len(self._workers))
+            self._slots = self._slots[: max(1, len(self._workers))]
             reason = f"no worker process could be started: {error.strerror or error}"
             self._events.append(Event("lost", job.cell, {"reason": reason}, job.attempt))
             return
@@ -122,31 +114,27 @@ class Local(Engine):
         return self._workers[-1]
 
     def _read(self, worker: "_Worker") -> None:
-        """Take what a worker has sent; if it is gone, end it and report its cell."""
-        for _ in range(TURN):
-            try:
-                if not worker.connection.poll():
-                    break
-                event = Event(**json.loads(worker.connection.recv_bytes()))
-            except (EOFError, OSError):
-                self._remove(worker)
-                return
-            if event.what in ("started", "resumed"):
-                event.facts.update(worker=worker.name, pid=worker.process.pid)
-            self._events.append(event)
-            if event.what in ENDS:
-                worker.job = None
-            if event.what == "oom":  # its memory is fragmented; a new process has all of it
-                self._remove(worker)
-                return
-        worker.kernel_kills = kernel_kills()  # the next one may be this worker
+        """Take one event of a worker; if it is gone, end it and report its cell."""
+        try:
+            event = Event(**json.loads(worker.connection.recv_bytes()))
+        except (EOFError, OSError):
+            self._remove(worker)
+            if worker.job is not None:
+                self._events.append(worker.last_event(worker.job))
+            return
+        if event.what in ("started", "resumed"):
+            event.facts.update(worker=worker.name, pid=worker.process.pid)
+            worker.kernel_kills = kernel_kills()  # the next one may be this worker
+        if event.what in ENDS:
+            worker.job = None
+        if event.what == "oom":  # its memory is fragmented; a new process has all of it
+            self._remove(worker)
+        self._events.append(event)
 
     def _remove(self, worker: "_Worker") -> None:
         worker.kill()
         worker.release()
         self._workers.remove(worker)
-        if worker.job is not None:
-            self._events.append(worker.last_event(worker.job))
 
 
 class _Worker:
@@ -220,8 +208,5 @@ def describe_death(code: int, pid: int) -> str:
     """
     if code >= 0:
         return f"worker process {pid} ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
     return f"worker process {pid} {'was killed' if name in ('SIGKILL', 'SIGTERM') else 'crashed'} ({name})"

@@ -8,7 +8,7 @@ here, and the driver begins another attempt from the last checkpoint.
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty
@@ -69,15 +69,12 @@ class Ray(Engine):
     @property
     def slots(self) -> int:
         """How many of the smallest cells that were submitted so far fit at once; 1 before the cluster is known."""
-        return max(1, self._fitting(self._totals()))
+        return max(1, self._room([]))
 
     @property
     def free(self) -> int:
         """How many more of the smallest cells fit; none while Ray keeps one waiting."""
-        left = self._totals()
-        for cell in self._cells.values():
-            left = {what: amount - cell.wants[what] for what, amount in left.items()}
-        return self._fitting(left) if min(left.values()) >= 0 else 0
+        return self._room(self._cells.values())
 
     def queued(self, cell: str) -> bool:
         return cell in self._cells and not self._cells[cell].begun
@@ -142,19 +139,21 @@ class Ray(Engine):
             trouble = f" ({thread.trouble})" if thread.trouble else ""
             guess = "its head may be gone" if joined else "it may still be starting, or something else listens there"
             raise EngineError(f"{name} has not answered for {limit:g} s{trouble}; {guess}")
-        if not joined or self._fitting(self._totals()):
+        if not joined or self._room([]):
             self._had_room = now
         elif now - self._had_room > PATIENCE:
             raise EngineError(f"{name} has had no node for a cell ({_in_words(self._wants({}))}) for {PATIENCE:g} s")
 
-    def _totals(self) -> dict[str, float]:
-        nodes = self._thread.nodes if self._thread else []
-        return {what: sum(node.get(what, 0.0) for node in nodes) for what in ("CPU", "GPU")}
-
-    def _fitting(self, room: Mapping[str, float]) -> int:
-        """How many of the smallest cells fit: of those that ask for nothing special, or less if one asked for less."""
+    def _room(self, cells: Iterable[Sent]) -> int:
+        """For how many more of the smallest cells: which ask for nothing special, or less if one asked for less."""
+        left = {"CPU": 0.0, "GPU": 0.0}
+        for resources in self._thread.nodes if self._thread else []:
+            left = {what: amount + resources.get(what, 0.0) for what, amount in left.items()}
+        for cell in cells:
+            left = {what: amount - cell.wants[what] for what, amount in left.items()}
         smallest = {what: min(amount, self._smallest.get(what, amount)) for what, amount in self._wants({}).items()}
-        return int(min((room[what] / amount for what, amount in smallest.items() if amount), default=0))
+        room = min((left[what] / amount for what, amount in smallest.items() if amount), default=0)
+        return int(room) if min(left.values()) >= 0 else 0
 
     def _wants(self, spec: Mapping[str, Any]) -> dict[str, float]:
         """What a cell asks for. One that does not say gets a GPU if the cluster had any when it was joined.

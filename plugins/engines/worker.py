@@ -4,7 +4,7 @@ It imports torch once, then runs one cell after another. Jobs arrive as JSON thr
 descriptor is the first argument, and events go back the same way; ``DRIVER`` is a process id, for whoever reads a list
 of processes. When the other end closes, the driver is gone: the worker ends at once, in the middle of whatever it does,
 with all that it started, because another driver may resume the cell. What a component forks is not part of the cell:
-it can neither report nor continue the training, and it ends with the worker.
+it has no connection to report by, and it ends with the worker.
 """
 
 import faulthandler
@@ -22,8 +22,6 @@ from pathlib import Path
 from taskloom.core import Emit, Event, Job, Work, find_work, perform
 from taskloom.core.work import LOG
 
-#: Exit code of a forked copy of a worker that tried to continue the cell.
-COPY = 4
 #: Signals that are sent to all processes of a job: by a terminal, systemd or Slurm.
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -33,29 +31,19 @@ class Driver:
 
     def __init__(self, connection: Connection) -> None:
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.stop_asked = False
         self._connection = connection
-        self._stop_asked = False
         threading.Thread(target=self._listen, name="driver", daemon=True).start()
 
-    @property
-    def stop_asked(self) -> bool:
-        self._refuse_copies()
-        return self._stop_asked
-
     def __call__(self, event: Event) -> None:
-        self._refuse_copies()
         self._connection.send_bytes(json.dumps(vars(event)).encode())
-
-    def _refuse_copies(self) -> None:
-        if self._connection.closed:  # by `_separate_copies`: this is a copy that came back into the training
-            os._exit(COPY)
 
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
                 message = json.loads(self._connection.recv_bytes())
-                self._stop_asked = message == "stop"
-                if not self._stop_asked:
+                self.stop_asked = message == "stop"
+                if not self.stop_asked:
                     self.jobs.put(Job(**message))
         os.killpg(0, signal.SIGKILL)  # this process too
 

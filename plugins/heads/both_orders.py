@@ -1,13 +1,12 @@
 """A joined pair read in both orders."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, init_linear, new_linear
-from taskloom.plugins.heads.parts import decide_number
+from taskloom.core import Dropout, Prediction, init_linear, new_linear
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
 
 Activation = Literal["none", "tanh", "relu", "gelu"]
 _MODULES: dict[Activation, type[nn.Module]] = {
@@ -18,7 +17,7 @@ _MODULES: dict[Activation, type[nn.Module]] = {
 }
 
 
-class BothOrders(Head):
+class BothOrders(ScoreHead):
     """A logit for each order of a joined pair, perhaps one for their difference, and a linear layer over them.
 
     With p = dropout(enc(a, b)) and q = dropout(enc(b, a)): score = w · act(w₁·p + b₁, w₂·q + b₂, w₃·(p − q) + b₃) + b,
@@ -55,18 +54,15 @@ class BothOrders(Head):
         *,
         difference: bool = False,
         activation: Activation = "none",
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        dropout: DropoutShare = 0.3,
     ) -> None:
         super().__init__()
         self.difference = difference
         self.activation = activation
         self.dropout = dropout
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
+    def make_layers(self, width: int, generator: torch.Generator) -> None:
         views = 3 if self.difference else 2
-        self.labels = labels
         self.drop = Dropout(self.dropout)
         self.views = nn.ModuleList(new_linear(width, 1, generator) for _ in range(views))
         self.act = _MODULES[self.activation]()
@@ -79,6 +75,3 @@ class BothOrders(Head):
         logits = [view(x) for view, x in zip(self.views, seen, strict=True)]  # [B, 1] each
         score = self.last(self.act(torch.cat(logits, dim=-1)))  # [B, 1]
         return Prediction(score.squeeze(-1), vectors)
-
-    def decide(self, score: Tensor) -> Tensor:
-        return decide_number(score, score > 0, self.labels)

@@ -3,15 +3,15 @@
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from taskloom.core import Head, Labels, Prediction, SharedModules
-from taskloom.plugins.heads.parts import decide_number, learnable_layers
+from taskloom.core import Prediction
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, learnable_layers
 from taskloom.plugins.similarity import cosine_of
 
 
-class Cosine(Head):
+class Cosine(ScoreHead):
     """The cosine of two sentence vectors, scaled to the label's range.
 
     score = scale · cos(x, y) with cos = x·y / max(‖x‖‖y‖, 1e-8), x and y being dropout(u) and dropout(v), each
@@ -46,10 +46,10 @@ class Cosine(Head):
     def __init__(
         self,
         *,
-        layers: Annotated[int, Field(ge=0)] = 0,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        layers: NonNegativeInt = 0,
+        dropout: DropoutShare = 0.3,
         relu: bool = False,
-        scale: Annotated[float, Field(gt=0)] = 5.0,
+        scale: PositiveFloat = 5.0,
         threshold: Annotated[float, Field(ge=-1, le=1)] = 0.5,
     ) -> None:
         super().__init__()
@@ -59,10 +59,7 @@ class Cosine(Head):
         self.scale = scale
         self.threshold = threshold
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
-        self.labels = labels
+    def make_layers(self, width: int, generator: torch.Generator) -> None:
         self.front = learnable_layers(width, self.layers, self.dropout, generator)
 
     def forward(self, vectors: Tensor) -> Prediction:
@@ -70,5 +67,5 @@ class Cosine(Head):
         cosine = cosine_of(compared[0], compared[1])  # [B]
         return Prediction(self.scale * (cosine.relu() if self.relu else cosine), compared)
 
-    def decide(self, score: Tensor) -> Tensor:
-        return decide_number(score, score >= self.threshold * self.scale, self.labels)
+    def is_positive(self, score: Tensor) -> Tensor:
+        return score >= self.threshold * self.scale

@@ -1,17 +1,14 @@
 """A linear layer over two sentence vectors and their cosine."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, new_linear
-from taskloom.plugins.heads.parts import decide_number
+from taskloom.core import Dropout, Prediction, new_linear
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
 from taskloom.plugins.similarity import cosine_of
 
 
-class CosineFeatures(Head):
+class CosineFeatures(ScoreHead):
     """A linear layer over both sentence vectors and their cosine, 2d + 1 features.
 
     score = w · dropout(u ⊕ v ⊕ cos(u, v)) + b; the cosine is that of the whole vectors, before anything is dropped,
@@ -37,23 +34,16 @@ class CosineFeatures(Head):
     gives = "either"
     reads = "pair"
 
-    def __init__(self, *, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3) -> None:
+    def __init__(self, *, dropout: DropoutShare = 0.3) -> None:
         super().__init__()
         self.dropout = dropout
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
-        self.labels = labels
-        self.outputs = outputs
+    def make_layers(self, width: int, generator: torch.Generator) -> None:
         self.drop = Dropout(self.dropout)
-        self.last = new_linear(2 * width + 1, outputs, generator)
+        self.last = new_linear(2 * width + 1, self.outputs, generator)
 
     def forward(self, vectors: Tensor) -> Prediction:
         cosine = cosine_of(vectors[0], vectors[1]).to(vectors.dtype)  # [B]
         features = torch.cat([vectors[0], vectors[1], cosine[:, None]], dim=-1)  # [B, 2d + 1]
         score = self.last(self.drop(features))  # [B, outputs]
         return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
-
-    def decide(self, score: Tensor) -> Tensor:
-        return score.argmax(-1) if self.outputs > 1 else decide_number(score, score > 0, self.labels)

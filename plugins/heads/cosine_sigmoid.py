@@ -1,17 +1,15 @@
 """A steep sigmoid of the cosine of two projected sentence vectors."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, new_linear
-from taskloom.plugins.heads.parts import decide_number
+from taskloom.core import Dropout, Prediction, new_linear
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
 from taskloom.plugins.similarity import cosine_of
 
 
-class CosineSigmoid(Head):
+class CosineSigmoid(ScoreHead):
     """A steep sigmoid of the cosine of two sentence vectors, each projected by the same linear layer.
 
     score = scale · σ(steepness · cos(x, y)) with x = W·dropout(u) + b and y = W·dropout(v) + b, W being d × d; cos as
@@ -44,19 +42,16 @@ class CosineSigmoid(Head):
     def __init__(
         self,
         *,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        steepness: Annotated[float, Field(gt=0)] = 20.0,
-        scale: Annotated[float, Field(gt=0)] = 5.0,
+        dropout: DropoutShare = 0.0,
+        steepness: PositiveFloat = 20.0,
+        scale: PositiveFloat = 5.0,
     ) -> None:
         super().__init__()
         self.dropout = dropout
         self.steepness = steepness
         self.scale = scale
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
-        self.labels = labels
+    def make_layers(self, width: int, generator: torch.Generator) -> None:
         self.front = nn.Sequential(Dropout(self.dropout), new_linear(width, width, generator))
 
     def forward(self, vectors: Tensor) -> Prediction:
@@ -64,5 +59,5 @@ class CosineSigmoid(Head):
         cosine = cosine_of(compared[0], compared[1])  # [B]
         return Prediction(self.scale * (self.steepness * cosine).sigmoid(), compared)
 
-    def decide(self, score: Tensor) -> Tensor:
-        return decide_number(score, score >= self.scale / 2, self.labels)
+    def is_positive(self, score: Tensor) -> Tensor:
+        return score >= self.scale / 2

@@ -2,15 +2,14 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from taskloom.core import Head, Labels, Prediction, SharedModules
-from taskloom.plugins.heads.parts import decide_number
+from taskloom.core import Prediction
+from taskloom.plugins.heads.parts import ScoreHead
 from taskloom.plugins.similarity import cosine_of
 
 
-class Embedding(Head):
+class Embedding(ScoreHead):
     """Passes the sentence vectors on: for losses that look at nothing else.
 
     There are no weights and nothing is dropped. Where there are two texts or three, the score is the cosine of the
@@ -39,15 +38,10 @@ class Embedding(Head):
         super().__init__()
         self.reads = reads
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
-        self.labels = labels
-
     def forward(self, vectors: Tensor) -> Prediction:
         if len(vectors) == 1:
             return Prediction(vectors.new_zeros(vectors.shape[1]), vectors)
         return Prediction(cosine_of(vectors[0], vectors[1]), vectors)
 
-    def decide(self, score: Tensor) -> Tensor:
-        return decide_number(score, score >= 0.5, self.labels)
+    def is_positive(self, score: Tensor) -> Tensor:
+        return score >= 0.5

@@ -1,16 +1,16 @@
 """A linear layer over sentence vectors."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeInt
 from torch import Tensor
 
-from taskloom.core import Head, Labels, Prediction, SharedModules, new_linear
-from taskloom.plugins.heads.parts import decide_number, learnable_layers
+from taskloom.core import Prediction, new_linear
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, learnable_layers
 
 
-class Linear(Head):
+class Linear(ScoreHead):
     """A linear layer over one sentence vector, two of them, or the vector of a joined pair.
 
     x = dropout(v), then ``layers`` × (linear, ReLU, dropout) at the width of x, then a linear layer to one logit
@@ -42,29 +42,20 @@ class Linear(Head):
         self,
         *,
         reads: Literal["single", "pair", "joint"] = "single",
-        layers: Annotated[int, Field(ge=0)] = 0,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3,
+        layers: NonNegativeInt = 0,
+        dropout: DropoutShare = 0.3,
     ) -> None:
         super().__init__()
         self.reads = reads
         self.layers = layers
         self.dropout = dropout
 
-    def build(
-        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
-    ) -> None:
+    def make_layers(self, width: int, generator: torch.Generator) -> None:
         inputs = 2 * width if self.reads == "pair" else width
-        self.labels = labels
-        self.outputs = outputs
         self.front = learnable_layers(inputs, self.layers, self.dropout, generator)
-        self.last = new_linear(inputs, outputs, generator)
+        self.last = new_linear(inputs, self.outputs, generator)
 
     def forward(self, vectors: Tensor) -> Prediction:
         joined = torch.cat(tuple(vectors), dim=-1)  # [B, S·d]
         score = self.last(self.front(joined))  # [B, outputs]
         return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
-
-    def decide(self, score: Tensor) -> Tensor:
-        if self.outputs > 1:
-            return score.argmax(-1)
-        return decide_number(score, score > 0, self.labels)

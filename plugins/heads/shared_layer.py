@@ -1,24 +1,13 @@
 """A layer that all tasks share, in front of any head."""
 
-from typing import Annotated, cast
+from collections import OrderedDict
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, TrainingError, new_linear
-
-
-class CommonLayer(nn.Module):
-    """tanh(W·dropout(x) + b), at the encoder's width."""
-
-    def __init__(self, width: int, dropout: float, generator: torch.Generator) -> None:
-        super().__init__()
-        self.drop = Dropout(dropout)
-        self.linear = new_linear(width, width, generator)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return cast(Tensor, self.linear(self.drop(vectors)).tanh())
+from taskloom.plugins.heads.parts import DropoutShare
 
 
 class SharedLayer(Head):
@@ -48,7 +37,7 @@ class SharedLayer(Head):
 
     name = "shared_layer"
 
-    def __init__(self, *, head: Head, dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0) -> None:
+    def __init__(self, *, head: Head, dropout: DropoutShare = 0.0) -> None:
         super().__init__()
         if isinstance(head, SharedLayer):
             raise ValueError("head 'shared_layer' should not be inside another: a model has one shared layer")
@@ -60,18 +49,21 @@ class SharedLayer(Head):
     def build(
         self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
-        layer = shared.share(self.name, lambda own: CommonLayer(width, self.dropout, own))
-        self.layer = cast(CommonLayer, layer)
-        if self.layer.drop.p != self.dropout:
+        def make(own: torch.Generator) -> nn.Module:
+            parts = {"drop": Dropout(self.dropout), "linear": new_linear(width, width, own), "tanh": nn.Tanh()}
+            return nn.Sequential(OrderedDict(parts))
+
+        self.layer = shared.share(self.name, make)
+        others = cast(Dropout, self.layer.drop).p
+        if others != self.dropout:
             raise TrainingError(
                 f"head {self.name!r} should have one dropout in all tasks, because they share the layer. "
-                f"Found {self.layer.drop.p:g} and {self.dropout:g}."
+                f"Found {others:g} and {self.dropout:g}."
             )
         self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
 
     def forward(self, vectors: Tensor) -> Prediction:
-        prediction: Prediction = self.head(self.layer(vectors))
-        return prediction
+        return cast(Prediction, self.head(self.layer(vectors)))
 
     def decide(self, score: Tensor) -> Tensor:
         return self.head.decide(score)

@@ -15,15 +15,4 @@ from taskloom.plugins.losses.total import Total
 
 @hookimpl
 def taskloom_components() -> list[type[Component]]:
-    return [
-        BinaryCrossEntropy,
-        CosineEmbedding,
-        CrossEntropy,
-        DynamicMargin,
-        MNR,
-        MNRHinge,
-        MSE,
-        SimCSE,
-        Smart,
-        Total,
-    ]
+    return [BinaryCrossEntropy, CosineEmbedding, CrossEntropy, DynamicMargin, MNR, MNRHinge, MSE, SimCSE, Smart, Total]

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from taskloom.core import Labels, TrainingError
-from taskloom.plugins.losses.targets import ScoreLoss
+from taskloom.plugins.losses.families import ScoreLoss
 
 
 class BinaryCrossEntropy(ScoreLoss):

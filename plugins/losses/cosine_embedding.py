@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from taskloom.core import Prediction
-from taskloom.plugins.losses.pairs import PairLoss
+from taskloom.plugins.losses.families import PairLoss
 from taskloom.plugins.similarity import cosine_of
 
 

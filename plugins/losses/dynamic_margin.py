@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taskloom.core import Labels, Prediction
 from taskloom.plugins.losses.cosine_embedding import cosine_losses
-from taskloom.plugins.losses.pairs import PairLoss
+from taskloom.plugins.losses.families import PairLoss
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -64,11 +64,6 @@ class DynamicMargin(PairLoss):
         for buffer, start in (("margins", margin), ("previous", 0.0), ("current", float("nan"))):
             self.register_buffer(buffer, torch.tensor(start, dtype=torch.float64))
 
-    @property
-    def margin(self) -> float:
-        """The present margin; with a margin for each pair, their mean."""
-        return float(self.margins.mean())
-
     def prepare(self, *, labels: Labels, rows: int) -> None:
         super().prepare(labels=labels, rows=rows)
         if self.per_sample:
@@ -78,19 +73,18 @@ class DynamicMargin(PairLoss):
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         cosine = cosine_of(*prediction.vectors)  # [B]
-        margin = self._margins_of(prediction, cosine) if self.per_sample else self.margins
+        margin = self.margins
+        if self.per_sample:
+            assert prediction.rows is not None, "a run's predictions know their rows"
+            rows = prediction.rows.to(margin.device)
+            margin = margin[rows]
+            if self.training and torch.is_grad_enabled():  # in training steps only: how far apart the pairs are
+                self.current[rows] = 1 - cosine.detach().double()
         return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
 
-    def _margins_of(self, prediction: Prediction, cosine: Tensor) -> Tensor:
-        """The pairs' own margins, [B]; notes how far apart the pairs are, in training steps only."""
-        assert prediction.rows is not None, "a run's predictions know their rows"
-        rows = prediction.rows.to(self.margins.device)
-        if self.training and torch.is_grad_enabled():
-            self.current[rows] = 1 - cosine.detach().double()
-        return self.margins[rows]
-
     def metrics(self) -> dict[str, float]:
-        return {"margin": self.margin}
+        """The present margin; with a margin for each pair, their mean."""
+        return {"margin": float(self.margins.mean())}
 
     def epoch_ended(self, *, epoch: int, score: float) -> None:
         metric = self.current if self.per_sample else self.current.new_tensor(score)

@@ -1,14 +1,14 @@
 """Multiple negatives ranking."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional
 
 from taskloom.core import Labels, Prediction
-from taskloom.plugins.losses.pairs import PairLoss
+from taskloom.plugins.losses.families import PairLoss
 from taskloom.plugins.similarity import at_least_float32, cosine_matrix
 
 
@@ -46,7 +46,7 @@ class MNR(PairLoss):
     def __init__(
         self,
         *,
-        scale: Annotated[float, Field(gt=0)] = 20.0,
+        scale: PositiveFloat = 20.0,
         similarity: Literal["cos", "dot"] = "cos",
         symmetric: bool = False,
         **options: Any,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from taskloom.core import Prediction
-from taskloom.plugins.losses.pairs import PairLoss
+from taskloom.plugins.losses.families import PairLoss
 from taskloom.plugins.similarity import at_least_float32, cosine_of
 
 

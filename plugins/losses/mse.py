@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
-from taskloom.plugins.losses.targets import ScoreLoss
+from taskloom.plugins.losses.families import ScoreLoss
 
 
 class MSE(ScoreLoss):

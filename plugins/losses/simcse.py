@@ -1,9 +1,7 @@
 """SimCSE: contrastive learning of sentence vectors."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -38,7 +36,7 @@ class SimCSE(Loss):
     name = "simcse"
     expects = "vectors"
 
-    def __init__(self, *, temperature: Annotated[float, Field(gt=0)] = 0.05) -> None:
+    def __init__(self, *, temperature: PositiveFloat = 0.05) -> None:
         super().__init__()
         self.temperature = temperature
         self.labels = Labels.of_range(0, 0)

@@ -1,17 +1,14 @@
 """SMART: a loss that also asks for smoothness around each input."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from taskloom.core import Labels, Loss, Prediction, Replay
 from taskloom.plugins.similarity import at_least_float32
-
-Positive = Annotated[float, Field(gt=0)]
-Divergence = Literal["kl", "squared_error"]
 
 
 class Smart(Loss):
@@ -61,14 +58,14 @@ class Smart(Loss):
         self,
         *,
         loss: Loss,
-        weight: Annotated[float, Field(ge=0)] = 5.0,
-        step: Positive = 1e-3,
-        epsilon: Positive = 1e-5,
-        noise: Positive = 1e-5,
+        weight: NonNegativeFloat = 5.0,
+        step: PositiveFloat = 1e-3,
+        epsilon: PositiveFloat = 1e-5,
+        noise: PositiveFloat = 1e-5,
         steps: Annotated[int, Field(ge=1)] = 1,
         bound: Literal["normalise", "project"] = "normalise",
         divergence: Literal["auto", "kl", "squared_error"] = "auto",
-        proximal: Annotated[float, Field(ge=0)] = 0.0,
+        proximal: NonNegativeFloat = 0.0,
         momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99,
     ) -> None:
         super().__init__()
@@ -99,19 +96,25 @@ class Smart(Loss):
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         total: Tensor = self.loss(prediction, target)
-        if not self.training:
+        if not self.training or not (self.weight or self.proximal):
             return total
+        assert prediction.replay is not None, "a run's predictions can be replayed"
+        replay = prediction.replay
         if self.weight:
-            replay = _replay_of(prediction)
             moved = (replay.embedded + self.perturbation(prediction)).to(replay.embedded.dtype)  # [N, d]
             total = total + self.weight * self._distance(prediction, replay(moved)).mean()
         if self.proximal:
-            total = total + self.proximal * self._distance(prediction, self._averaged(prediction)).mean()
+            # Evaluating a loss is not a training step; all parts of a batch together are one.
+            if torch.is_grad_enabled() and prediction.part == 0:
+                self.average.update(replay.parameters)
+            with torch.no_grad():
+                averaged = replay(parameters=self.average.values(replay.parameters))
+            total = total + self.proximal * self._distance(prediction, averaged).mean()
         return total
 
     def perturbation(self, prediction: Prediction) -> Tensor:
         """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
-        replay = _replay_of(prediction)
+        replay = cast(Replay, prediction.replay)
         start = replay.embedded.detach()
         # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
         fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}
@@ -124,27 +127,14 @@ class Smart(Loss):
                 changed = replay((start + delta).to(start.dtype), parameters=fixed)
                 rise = self._distance(changed, prediction, detached=True).sum()
             (gradient,) = torch.autograd.grad(rise, delta)
-            delta = self._bounded(delta.detach(), gradient)
+            if self.bound == "normalise":
+                moved = delta.detach() + self.step * gradient
+                delta = moved / (_largest(moved) + self.epsilon)
+            else:
+                tiny = torch.finfo(gradient.dtype).tiny  # a token that changes nothing has a gradient of zero
+                moved = delta.detach() + self.step * (gradient / _largest(gradient).clamp_min(tiny))
+                delta = moved.clamp(-self.epsilon, self.epsilon)
         return delta
-
-    def _bounded(self, delta: Tensor, gradient: Tensor) -> Tensor:
-        """δ after one step of ascent, [N, d]."""
-        if self.bound == "normalise":
-            delta = delta + self.step * gradient
-            return delta / (_largest(delta) + self.epsilon)
-        tiny = torch.finfo(gradient.dtype).tiny  # a token that changes nothing has a gradient of zero
-        direction = gradient / _largest(gradient).clamp_min(tiny)
-        return (delta + self.step * direction).clamp(-self.epsilon, self.epsilon)
-
-    def _averaged(self, prediction: Prediction) -> Prediction:
-        """What the moving average of the model predicts for the same examples."""
-        replay = _replay_of(prediction)
-        parameters = replay.parameters
-        # Evaluating a loss is not a training step; all parts of a batch together are one.
-        if torch.is_grad_enabled() and prediction.part == 0:
-            self.average.update(parameters)
-        with torch.no_grad():
-            return replay(parameters=self.average.values(parameters))
 
     def _distance(self, one: Prediction, other: Prediction, *, detached: bool = False) -> Tensor:
         """The divergence of each example, [B]; ``detached`` holds ``other`` fixed."""
@@ -152,17 +142,9 @@ class Smart(Loss):
             outputs = [part.vectors.transpose(0, 1) for part in (one, other)]  # [B, S, d]
         else:
             outputs = [part.score for part in (one, other)]  # [B, C] or [B]
-        kind: Divergence = "squared_error"
-        if self.divergence != "auto":
-            kind = self.divergence
-        elif self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2):
-            kind = "kl"
+        classes = self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2)
+        kind = ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
         return divergence_of(outputs[0], outputs[1].detach() if detached else outputs[1], kind)
-
-
-def _replay_of(prediction: Prediction) -> Replay:
-    assert prediction.replay is not None, "a run's predictions can be replayed"
-    return prediction.replay
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -170,26 +152,22 @@ def _largest(rows: Tensor) -> Tensor:
     return rows.abs().amax(1, keepdim=True)
 
 
-def divergence_of(one: Tensor, other: Tensor, kind: Divergence) -> Tensor:
-    """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B]."""
+def divergence_of(one: Tensor, other: Tensor, kind: str) -> Tensor:
+    """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B].
+
+    "kl" is KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q). A single logit s is the two logits (0, s), which makes the
+    sum (σ(s) − σ(t))(s − t).
+
+    >>> divergence_of(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), "kl")  # (σ(1) − σ(0)) · 1
+    tensor([0.2311])
+    """
     one, other = at_least_float32(one), at_least_float32(other)
     if kind == "squared_error":
         return (one - other).square().flatten(1).mean(1) if one.dim() > 1 else (one - other).square()
-    return symmetric_kl(one, other) if one.dim() > 1 else (one.sigmoid() - other.sigmoid()) * (one - other)
-
-
-def symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
-    """KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q) of the distributions of two rows of logits: [B, C] → [B].
-
-    A single logit s is the two logits (0, s), which makes the sum (σ(s) − σ(t))(s − t).
-
-    >>> import torch
-    >>> symmetric_kl(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]))  # (σ(1) − σ(0)) · 1
-    tensor([0.2311])
-    """
+    if one.dim() == 1:
+        return (one.sigmoid() - other.sigmoid()) * (one - other)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
-    distance: Tensor = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-    return distance
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 class MovingAverage(nn.Module):
@@ -219,12 +197,10 @@ class MovingAverage(nn.Module):
                 average.lerp_(present, 1 - self.momentum)
 
     def values(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """What to put in the place of the parameters: averages where they learn, else themselves; no gradients."""
-        values = {}
-        for name, parameter in parameters.items():
-            average = self._buffers.get(_key(name)) if parameter.requires_grad else None
-            values[name] = parameter.detach() if average is None else average.to(parameter)
-        return values
+        """What to put in the place of the parameters that learn."""
+        learning = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        averages = {name: self._buffers.get(_key(name)) for name in learning}
+        return {name: average.to(learning[name]) for name, average in averages.items() if average is not None}
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         for name, tensor in state_dict.items():

@@ -1,6 +1,6 @@
 """A weighted sum of losses."""
 
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -38,8 +38,6 @@ class Total(Loss):
         weights: list[Annotated[float, Field(ge=0)]] | None = None,
     ) -> None:
         super().__init__()
-        if not losses:
-            raise ValueError("loss 'total' should have at least one part. Found none.")
         if weights is not None and len(weights) != len(losses):
             raise ValueError(f"loss 'total' should have one weight for each of {len(losses)} losses. Found {weights}.")
         wants = {loss.expects: loss.name for loss in losses if loss.expects != "vectors"}
@@ -53,12 +51,9 @@ class Total(Loss):
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
         self.separable = all(loss.separable for loss in losses)
         self.stops_gradient = any(loss.stops_gradient for loss in losses)
-        self.losses = nn.ModuleList(losses)
+        self.parts = losses
+        self.losses = nn.ModuleList(losses)  # their state is part of this one's
         self.weights = weights or [1.0] * len(losses)
-
-    @property
-    def parts(self) -> list[Loss]:
-        return [cast(Loss, loss) for loss in self.losses]
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         for loss in self.parts:

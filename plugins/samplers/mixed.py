@@ -1,16 +1,14 @@
 """All tasks' batches shuffled together."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator, Philox
-from pydantic import Field
+from pydantic import PositiveFloat
 
 from taskloom.core import Group, Problem, derive_seed
 from taskloom.plugins.samplers.stepwise import Iterations, StepwiseSampler, count_of, unknown_tasks
-
-Weight = Annotated[float, Field(gt=0)]
 
 
 class Mixed(StepwiseSampler):
@@ -48,8 +46,8 @@ class Mixed(StepwiseSampler):
     def __init__(
         self,
         *,
-        weights: Literal["proportional", "equal"] | dict[str, Weight] = "proportional",
-        temperature: Annotated[float, Field(gt=0)] | None = None,
+        weights: Literal["proportional", "equal"] | dict[str, PositiveFloat] = "proportional",
+        temperature: PositiveFloat | None = None,
         iterations: Iterations = "1x",
         **options: Any,
     ) -> None:
@@ -64,21 +62,18 @@ class Mixed(StepwiseSampler):
 
     def plan(self, batches: Mapping[str, int], epochs: int) -> int:
         steps = count_of(self.iterations, batches.values(), whole=sum(batches.values()))
-        self.counts = apportion(steps, list(self.shares(batches).values()))
-        self._drawn: tuple[int, int] | None = None  # seed and epoch of the turns at hand
-        for stream, count in zip(self.streams.values(), self.counts, strict=True):
-            stream.mark_epochs(count)
-        return steps
-
-    def shares(self, batches: Mapping[str, int]) -> dict[str, float]:
-        """How often each task has its turn, up to a common factor, from the batches of its data."""
         if self.temperature is not None:
             power = 1 / self.temperature
         else:
             power = 1.0 if self.weights == "proportional" else 0.0
         numbers = {} if isinstance(self.weights, str) else self.weights
         largest = max(batches.values())  # the power of a share of it cannot overflow
-        return {task: numbers.get(task, 1.0) * (count / largest) ** power for task, count in batches.items()}
+        shares = [numbers.get(task, 1.0) * (count / largest) ** power for task, count in batches.items()]
+        self.counts = apportion(steps, shares)
+        self._drawn: tuple[int, int] | None = None  # seed and epoch of the turns at hand
+        for stream, count in zip(self.streams.values(), self.counts, strict=True):
+            stream.mark_epochs(count)
+        return steps
 
     def group(self, step: int) -> Group:
         key = self.seed, self.given // self.steps  # every step gives one batch

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from numpy.random import Generator, Philox
 
-from taskloom.core import DataError, Pool, Rows
+from taskloom.core import Pool, Rows
 
 #: Places that a row is tried in before it goes to the end of the pass.
 TRIES = 16
@@ -24,9 +24,7 @@ class NoDuplicates:
     Every pass has as many batches as one drawn with a fixed seed, so that the length of an epoch is known.
     """
 
-    def __init__(self, task: str, pool: Pool, batch_size: int) -> None:
-        if pool.texts is None:
-            raise DataError(f"'no_duplicates' batches need the texts of task {task!r}, which are not known")
+    def __init__(self, pool: Pool, batch_size: int) -> None:
         _, numbers, counts = np.unique(pool.texts, return_inverse=True, return_counts=True)
         self.texts = numbers.reshape(pool.texts.shape)  # [rows, columns] from 0 without gaps
         self.batch_size = batch_size
@@ -95,17 +93,14 @@ class NoDuplicates:
         """Rows into new batches, each into the first that is open to it: after the last that has one of its texts."""
         batches: list[list[int]] = []
         after: dict[int, int] = {}  # text → the batch after the last that holds it
-        full = 0  # batches before this one have no room
         for row in rows:
             texts = self.texts[row].tolist()
-            place = max(full, *(after.get(text, 0) for text in texts))
+            place = max(after.get(text, 0) for text in texts)
             while place < len(batches) and len(batches[place]) == self.batch_size:
                 place += 1
             if place == len(batches):
                 batches.append([])
             batches[place].append(row)
-            while full < len(batches) and len(batches[full]) == self.batch_size:
-                full += 1
             after.update(dict.fromkeys(texts, place + 1))
         return [np.array(batch, np.int64) for batch in batches]
 

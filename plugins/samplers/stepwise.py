@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import Field
 
-from taskloom.core import DataError, Group, Pool, Problem, RequestError, Sampler, unknown
-from taskloom.plugins.samplers.composition import Composer, Composition, OnePositive, RunOut, Shuffled
+from taskloom.core import DataError, Group, Pool, Problem, Sampler, unknown
+from taskloom.plugins.samplers.composition import Composer, Composition, OnePositive, RunOut, Shuffled, Stream
 from taskloom.plugins.samplers.no_duplicates import NoDuplicates
-from taskloom.plugins.samplers.streams import Stream
 
 V = TypeVar("V")
 BatchSize = Annotated[int, Field(ge=1)]
@@ -41,6 +40,7 @@ class StepwiseSampler(Sampler):
             for tasks whose composition is "shuffled"
     """
 
+    steps = 0  # of an epoch, after ``prepare``
     streams: dict[str, Stream]  # after ``prepare``, by task
 
     def __init__(
@@ -84,17 +84,10 @@ class StepwiseSampler(Sampler):
         return [problem for option in options for problem in unknown_tasks(option, getattr(self, option), tasks)]
 
     def prepare(self, pools: Mapping[str, Pool], *, generator: torch.Generator, epochs: int = 1) -> None:
-        found = self.problems(tuple(pools))
-        if found:
-            raise RequestError(f"sampler {self.name!r}", found)
         self._step = 0
         self.seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         self.streams = {task: self._stream(task, pool) for task, pool in pools.items()}
-        self._steps = self.plan({task: stream.batches for task, stream in self.streams.items()}, epochs)
-
-    @property
-    def steps(self) -> int:
-        return self._steps
+        self.steps = self.plan({task: stream.batches for task, stream in self.streams.items()}, epochs)
 
     @property
     def given(self) -> int:
@@ -121,8 +114,6 @@ class StepwiseSampler(Sampler):
     def _stream(self, task: str, pool: Pool) -> Stream:
         if pool.size < 1:
             raise DataError(f"task {task!r} has no training rows to sample from")
-        if self.buckets and pool.lengths is None:
-            raise DataError(f"length buckets need the token counts of task {task!r}, which are not known")
         size = of_task(self.batch_size, task, BATCH_SIZE)
         positive_from = of_task(self.positive_from, task, 1.0)
         composition = of_task(self.composition, task, "shuffled")
@@ -130,7 +121,7 @@ class StepwiseSampler(Sampler):
         if composition == "one_positive":
             composer = OnePositive(task, pool, size, positive_from=positive_from, run_out=self.run_out)
         elif composition == "no_duplicates":
-            composer = NoDuplicates(task, pool, size)
+            composer = NoDuplicates(pool, size)
         else:
             composer = Shuffled(pool, size)
         # A row that moves to another batch would break what the other compositions promise.

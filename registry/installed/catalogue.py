@@ -4,7 +4,7 @@ Names and options come from a grid, classes from plugins. The catalogue is where
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -27,11 +27,10 @@ from taskloom.core import (
 )
 from taskloom.core.specs import plain
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
-from taskloom.registry.installed.guard import guard
-from taskloom.registry.installed.manager import Failure, Plugin, Plugins, conflict, load_plugins, taken
-from taskloom.registry.installed.options import Place, model_of
-from taskloom.registry.installed.problems import INNER, below, problems_of, read_spec
-from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, leave_out_untrained, name_problems
+from taskloom.registry.installed.manager import LIMIT, Failure, Plugin, Plugins, load_plugins, taken
+from taskloom.registry.installed.options import Place
+from taskloom.registry.installed.problems import INNER, below, noted, problems_of, read_spec
+from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, name_problems
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import component_words, kind_word, show
 
@@ -50,8 +49,6 @@ class Catalogue:
         self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
         for plugin, classes in plugins.results("taskloom_components"):
             with plugins.isolated(plugin, "taskloom_components"):
-                if not isinstance(classes, Sequence) or isinstance(classes, str):
-                    raise PluginError(f"should return a list of classes. Found {show(classes)}.")
                 for cls in classes:
                     self._add(cls, plugin)
         for key, claims in self._claims.items():
@@ -108,7 +105,9 @@ class Catalogue:
         problems += name_problems(run)
         fill_gaps(run)
         problems += fit_problems(run, made)
-        leave_out_untrained(run)
+        # A task that no stage trains decides nothing: without it, runs that give the same result are the same run.
+        trained = {name for stage in run["stages"] for name in stage["tasks"]}
+        run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
         return run, problems
 
     def make(self, interface: type[C], spec: Mapping[str, Any]) -> C:
@@ -151,8 +150,8 @@ class Catalogue:
         with self.plugins.isolated(plugin):
             entry = make_entry(cls, plugin)
             claims = self._claims.setdefault((entry.kind, entry.name), [])
-            if not plugin.builtin and any(other.plugin.builtin for other in claims):
-                raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}"))
+            if claims and claims[0].plugin.builtin and not plugin.builtin:
+                raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}", claims[0].plugin))
             if all(other.cls is not cls for other in claims):
                 claims.append(entry)
 
@@ -160,7 +159,8 @@ class Catalogue:
         """Why a name cannot be used: claimed twice, or unknown – perhaps because its plugin failed to load."""
         claims = self._claims.get((kind, name), [])
         if claims:
-            return conflict(f"{kind_word(kind)} {name!r}", [entry.plugin for entry in claims])
+            plugins = " and by ".join(str(entry.plugin) for entry in claims)
+            return f"{kind_word(kind)} {name!r} is claimed by {plugins}; uninstall one, or leave it out of {LIMIT}"
         message = unknown(kind_word(kind), name, self.names(kind), where="installed")
         mine = [one for one in self.failed if one.reason.startswith(f"{kind_word(kind)} {name!r}: ")]
         failed = {one.plugin: f"not loaded: {one}" for one in mine or self.failed}
@@ -174,16 +174,13 @@ class Catalogue:
             entry = self.get(kind, given["name"])
         except RequestError as error:
             return given, error.problems
-        model, problems = model_of(entry.cls), list[Problem]()
+        model, problems = entry.model, list[Problem]()
         with _gathered(entry, "cannot read its options", problems):
             first = model.read(given, _inside(self.resolve)).written()
             resolved = model.read(first, _inside(self.resolve)).written()
+            wrong = "what an option's validator returns should be valid, and stay the same"
             problems += (
-                Problem(
-                    key,
-                    f"{entry} reads {show(first[key])} as {show(value)}; what an option's validator returns should be "
-                    "valid, and stay the same",
-                )
+                Problem(key, f"{entry} reads {show(first[key])} as {show(value)}; {wrong}")
                 for key, value in resolved.items()
                 if value != first[key]
             )
@@ -196,7 +193,7 @@ class Catalogue:
             return None, problems
         entry = self.get(kind, complete["name"])
         with _gathered(entry, "cannot be constructed", problems):
-            options = model_of(entry.cls).read(complete, _inside(self._make))
+            options = entry.model.read(complete, _inside(self._make))
             return entry.cls(**options.arguments()), problems
         return None, problems
 
@@ -209,7 +206,7 @@ class Catalogue:
             found.update(self._versions_of(kind, inner))
             return inner
 
-        model_of(entry.cls).read(resolved, place)
+        entry.model.read(resolved, place)
         return found
 
 
@@ -234,16 +231,13 @@ def _inside(do: Callable[[str, Any], tuple[Any, list[Problem]]]) -> Place:
 @contextmanager
 def _gathered(entry: Entry, doing: str, problems: list[Problem]) -> Iterator[None]:
     """Run a component's code: what is wrong with its options, and whatever it raises, is added to ``problems``."""
-    try:
-        with guard(f"{entry} {doing}"):
-            try:
-                yield
-            except ValidationError as error:
-                problems += problems_of(error, model_of(entry.cls))
-            except ValueError as error:  # what a constructor says of its options
-                raise TaskloomError(str(error)) from error
-    except TaskloomError as error:
-        problems.append(Problem("", str(error)))
+    with noted(f"{entry} {doing}", problems):
+        try:
+            yield
+        except ValidationError as error:
+            problems += problems_of(error, entry.model)
+        except ValueError as error:  # what a constructor says of its options
+            raise TaskloomError(str(error)) from error
 
 
 def _write(value: Any) -> bytes:

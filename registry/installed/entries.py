@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -22,21 +21,13 @@ from taskloom.core import (
     unknown,
 )
 from taskloom.core.options import Option
-from taskloom.registry.installed.guard import guard, shorten
-from taskloom.registry.installed.manager import Plugin
-from taskloom.registry.installed.options import options_with_json_defaults
-from taskloom.registry.installed.words import kind_word
+from taskloom.registry.installed.manager import Plugin, guard
+from taskloom.registry.installed.options import Options, read_options
+from taskloom.registry.installed.words import kind_word, show
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
-    "encoder": Encoder,
-    "head": Head,
-    "loss": Loss,
-    "sampler": Sampler,
-    "combiner": GradientCombiner,
-    "data": DataSet,
-    "metric": Metric,
-    "engine": Engine,
+    one.kind: one for one in (Encoder, Head, Loss, Sampler, GradientCombiner, DataSet, Metric, Engine)
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 #: The words that begin a part of a component's docstring, in their order there.
@@ -81,6 +72,7 @@ class Entry:
     cls: type[Component]
     plugin: Plugin
     options: dict[str, Option] = field(repr=False)
+    model: type[Options] = field(repr=False)
 
     def __str__(self) -> str:
         return f"{kind_word(self.kind)} {self.name!r} ({self.plugin})"
@@ -113,7 +105,7 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
     kind = getattr(cls, "kind", "")
     interface: type[Component] | None = INTERFACES.get(kind)
     if interface is None or not isinstance(cls, type) or not issubclass(cls, interface):
-        found = cls.__name__ if isinstance(cls, type) else f"{shorten(repr(cls))}, which is not a class"
+        found = cls.__name__ if isinstance(cls, type) else f"{show(cls)}, which is not a class"
         names = ", ".join(one.__name__ for one in INTERFACES.values())
         raise PluginError(f"taskloom_components() should return subclasses of {names}. Found {found}.")
     if inspect.isabstract(cls):
@@ -124,23 +116,17 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
         allowed = "what users type: letters, digits and any of _ . : -"
         raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
     with guard(f"{kind_word(kind)} {name!r}"):
-        options = options_with_json_defaults(cls)
-        _check_attributes(interface, cls, options)
-    return Entry(kind, name, cls, plugin, options)
+        model, options = read_options(cls)
+        _check_choices(interface, cls)
+    return Entry(kind, name, cls, plugin, options, model)
 
 
-def _check_attributes(interface: type[Component], cls: type[Component], options: Collection[str]) -> None:
-    """``PluginError`` if an attribute of the class is not what its interface declares."""
-    stray = sorted(set(cls.location_options).difference(options))
-    if stray:
-        raise PluginError(f"location_options should name options. Found {', '.join(stray)}.")
-    if isinstance(cls.relies_on, str) or not all(isinstance(one, str) and one for one in cls.relies_on):
-        raise PluginError(f"relies_on should be names of distributions. Found {shorten(repr(cls.relies_on))}.")
+def _check_choices(interface: type[Component], cls: type[Component]) -> None:
+    """``PluginError`` if an attribute of the class is none of the values that its interface declares."""
     for attribute, annotation in interface.__annotations__.items():
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation
         found = inspect.getattr_static(cls, attribute, None)
-        if get_origin(choice) is not Literal or hasattr(found, "__get__"):  # only an object knows its property
-            continue
-        if found not in get_args(choice):
-            raise PluginError(f"{attribute}: {shorten(unknown('value', found, get_args(choice)))}")
+        is_judged = get_origin(choice) is Literal and not hasattr(found, "__get__")  # only an object knows its property
+        if is_judged and found not in get_args(choice):
+            raise PluginError(f"{attribute}: {unknown('value', found, get_args(choice))}")

@@ -8,12 +8,12 @@ a hook's name or signature, in a call – becomes a :class:`Failure` that names 
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,7 +22,7 @@ import pluggy
 
 from taskloom.core import hookspecs
 from taskloom.core.errors import PluginError, TaskloomError, unknown
-from taskloom.registry.installed.guard import guard
+from taskloom.core.work import is_ctrl_c, reason_of
 
 #: The variable that limits third-party plugins: names separated by commas, or empty to leave out all of them.
 LIMIT = "TASKLOOM_PLUGINS"
@@ -81,22 +81,37 @@ class Failure:
 
 @dataclass(frozen=True)
 class PackagedGrid:
-    """A grid that a plugin brings. ``conflict`` is the message to give if several plugins claim its name."""
+    """A grid that a plugin brings."""
 
     name: str
     path: Path
     plugin: Plugin
-    conflict: str = ""
 
 
-def conflict(subject: str, claimants: Iterable[Plugin]) -> str:
-    """The message for a name that several plugins claim."""
-    return f"{subject} is claimed by {' and by '.join(map(str, claimants))}; uninstall one, or leave it out of {LIMIT}"
+def taken(subject: str, owner: Plugin) -> str:
+    """The message for a component or a grid with a name that another plugin keeps."""
+    return f"{subject} is that of {owner}, which keeps the name; this plugin should choose another"
 
 
-def taken(subject: str) -> str:
-    """The message for a third party's component or grid that has the name of one of ours."""
-    return f"{subject} is taskloom's own, which keeps the name; the plugin should choose another"
+@contextmanager
+def guard(doing: str = "") -> Iterator[None]:
+    """Turn whatever is raised inside, ``SystemExit`` too, into a ``PluginError`` that says what was being done.
+
+    The user's Ctrl-C passes through, and so do the other messages to the user, such as a ``DataError``.
+
+    >>> with guard("focal"):
+    ...     raise SystemExit(3)
+    Traceback (most recent call last):
+    taskloom.core.errors.PluginError: focal: SystemExit: 3 (a component called sys.exit; it should raise an error)
+    """
+    try:
+        yield
+    except BaseException as error:
+        ours = isinstance(error, TaskloomError) and not isinstance(error, PluginError)
+        if ours or is_ctrl_c(error):
+            raise
+        reason = reason_of(error)
+        raise PluginError(f"{doing}: {reason}" if doing else reason) from error
 
 
 class _Manager(pluggy.PluginManager):
@@ -169,9 +184,8 @@ class Plugins:
     def load(self, plugin: Plugin, entry: EntryPoint) -> None:
         """Import an entry point's module and add it."""
         start = perf_counter()
-        with self.isolated(plugin):
-            with chdir("."):
-                module = entry.load()
+        with self.isolated(plugin), chdir("."):
+            module = entry.load()
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 
     def add(self, module: object, plugin: Plugin) -> None:
@@ -181,52 +195,30 @@ class Plugins:
                 self.manager.register(module, plugin.key)
             except pluggy.PluginValidationError as error:
                 raise PluginError("wrong signature: " + " ".join(str(error).split())) from error
-            allowed = _HOOKS_OF[plugin.group]
-            stray = [_stray(hook, plugin.group, allowed) for hook in self.hooks_of(plugin) if hook not in allowed]
+            where, allowed = f"hooks of the entry-point group {plugin.group!r}", _HOOKS_OF[plugin.group]
+            stray = [hook for hook in self.hooks_of(plugin) if hook not in allowed]
             if stray:
-                raise PluginError("; ".join(stray))
+                raise PluginError("; ".join(unknown("hook", hook, allowed, where=where) for hook in stray))
             self.loaded.append(plugin)
 
     def collect_grids(self) -> None:
         """Ask every plugin for its packaged grids."""
         for plugin, paths in self.results("taskloom_grids"):
             with self.isolated(plugin, "taskloom_grids"):
-                if not isinstance(paths, Sequence) or not all(isinstance(path, Path) for path in paths):
-                    raise PluginError(f"should return a list of paths. Found {paths!r}.")
                 for path in paths:
-                    self._add_grid(plugin, path)
-
-    def _add_grid(self, plugin: Plugin, path: Path) -> None:
-        with self.isolated(plugin):
-            if path.suffix != ".json" or not path.is_file():
-                raise PluginError(f"a packaged grid should be a JSON file. Found {str(path)!r}.")
-            new = PackagedGrid(path.stem, path, plugin)
-            old = self.grids.setdefault(new.name, new)
-            if old.plugin.builtin and not plugin.builtin:
-                raise PluginError(taken(f"grid {new.name!r}"))
-            if old is not new:
-                message = conflict(f"grid {new.name!r}", [old.plugin, plugin])
-                self.grids[new.name] = replace(old, conflict=message)
-                raise PluginError(message)
-
-
-def _stray(hook: str, group: str, allowed: Iterable[str]) -> str:
-    """The message for a hook that does not exist, or that exists in the other entry-point group."""
-    for home, hooks in _HOOKS_OF.items():
-        if hook in hooks:
-            return f"{hook}() belongs in a module of the entry-point group {home!r}. Found it in {group!r}."
-    return unknown("hook", hook, allowed, where="hooks")
-
-
-def load_plugins() -> Plugins:
-    """Import every plugin of both groups."""
-    return _load((COMPONENTS, GRIDS))
+                    with self.isolated(plugin):
+                        if not isinstance(path, Path) or path.suffix != ".json" or not path.is_file():
+                            raise PluginError(f"a packaged grid should be the path of a JSON file. Found {path!r}.")
+                        new = PackagedGrid(path.stem, path, plugin)
+                        old = self.grids.setdefault(new.name, new)
+                        if old != new:
+                            raise PluginError(taken(f"grid {new.name!r}", old.plugin))
 
 
 @cache
 def grid_plugins() -> Plugins:
     """The plugins of the light group alone, loaded once per process."""
-    return _load((GRIDS,))
+    return load_plugins((GRIDS,))
 
 
 def packaged_grids() -> dict[str, PackagedGrid]:
@@ -234,14 +226,16 @@ def packaged_grids() -> dict[str, PackagedGrid]:
     return grid_plugins().grids
 
 
-def _load(groups: Sequence[str]) -> Plugins:
-    """The built-ins first, then the third parties that TASKLOOM_PLUGINS allows, always in the same order."""
+def load_plugins(groups: Sequence[str] = (COMPONENTS, GRIDS)) -> Plugins:
+    """Import every plugin of these groups, always in the same order.
+
+    The built-ins come first, then the third parties that TASKLOOM_PLUGINS allows.
+    """
     plugins = Plugins()
-    found, plugins.failed = installed(groups)
     limit = os.environ.get(LIMIT)
     wanted = {normalized(name): name.strip() for name in (limit or "").split(",") if name.strip()}
     known: set[str] = set()
-    for plugin, entry in sorted(found, key=lambda pair: (not pair[0].builtin, pair[0].key)):
+    for plugin, entry in sorted(installed(groups), key=lambda pair: (not pair[0].builtin, pair[0].key)):
         names = {plugin.name, plugin.distribution}
         if plugin.builtin or limit is None or {normalized(name) for name in names} & wanted.keys():
             plugins.load(plugin, entry)
@@ -256,23 +250,11 @@ def _load(groups: Sequence[str]) -> Plugins:
     return plugins
 
 
-def installed(groups: Sequence[str]) -> tuple[list[tuple[Plugin, EntryPoint]], list[Failure]]:
-    """Every plugin of these groups, not imported yet, and the distributions whose entry points cannot be read."""
-    found: dict[str, list[tuple[Plugin, EntryPoint]]] = {}  # of several copies, the first on the path is imported
-    failed: list[Failure] = []
-    for distribution in distributions():
-        try:
-            with guard("its entry_points.txt cannot be read"):
-                entries = [entry for entry in distribution.entry_points if entry.group in groups]
-        except PluginError as error:
-            unread = Plugin(distribution.name, "", distribution.name, distribution.version)
-            failed.append(Failure(unread, str(error)))
-            continue
-        if entries:
-            name, version = distribution.name, distribution.version
-            mine = [(Plugin(entry.name, entry.group, name, version), entry) for entry in entries]
-            found.setdefault(normalized(name), mine)
-    return [pair for mine in found.values() for pair in mine], failed
+def installed(groups: Sequence[str]) -> list[tuple[Plugin, EntryPoint]]:
+    """Every plugin of these groups, not imported yet; of several copies, the first on the path."""
+    entries = [entry for group in groups for entry in entry_points(group=group)]
+    origins = [(entry.dist.name, entry.dist.version) if entry.dist else ("", "") for entry in entries]
+    return [(Plugin(entry.name, entry.group, *origin), entry) for entry, origin in zip(entries, origins, strict=True)]
 
 
 def normalized(name: str) -> str:

@@ -5,10 +5,10 @@ for 1. An argument annotated with an interface (``loss: Loss``) takes a componen
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_serializer
 from pydantic_core import PydanticCustomError, to_json
@@ -16,15 +16,15 @@ from pydantic_core import PydanticCustomError, to_json
 from taskloom.core.component import Component
 from taskloom.core.errors import PluginError
 from taskloom.core.options import Option, options_of
+from taskloom.registry.installed.manager import guard
 
 #: What becomes of a component inside an option, given its kind and what was written.
 Place = Callable[[str, Any], Any]
-_MODELS: "WeakKeyDictionary[type[Component], type[Options]]" = WeakKeyDictionary()
 _PREFIX = "option_"  # before the names of fields: a model has attributes of its own, such as "copy"
 
 
 class Options(BaseModel):
-    """A component's name and options, checked; each component has a subclass of its own (:func:`model_of`)."""
+    """A component's name and options, checked; each component has a subclass of its own (:func:`read_options`)."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
@@ -47,54 +47,45 @@ class Options(BaseModel):
         return sorted(write(value), key=json.dumps) if isinstance(value, set | frozenset) else write(value)
 
 
-def model_of(cls: type[Component]) -> type[Options]:
-    """The model of a component's name and options, made once; ``PluginError`` if its constructor breaks a rule."""
-    if cls not in _MODELS:
-        _MODELS[cls] = _new_model(cls)
-    return _MODELS[cls]
-
-
-def _new_model(cls: type[Component]) -> type[Options]:
-    declared = options_of(cls)
+def _new_model(cls: type[Component], declared: Mapping[str, Option]) -> type[Options]:
     fields: dict[str, Any] = {"name": (Literal[cls.name], ...)}
     for name, option in declared.items():
         default = ... if option.required else option.default
         fields[f"{_PREFIX}{name}"] = (option.annotation, Field(default, alias=name, description=option.text or None))
-        try:
-            TypeAdapter(option.annotation)
-        except Exception as error:  # pydantic has several, and a type of the plugin's own may raise any
-            why = f"{option.annotation}: {' '.join(str(error).partition(chr(10))[0].split())}"
-            raise PluginError(f"option {name!r} should be of a type that JSON can hold. Found {why}") from None
-    return create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
+    try:
+        model = create_model(f"{cls.kind}.{cls.name}", __base__=Options, **fields)
+        with warnings.catch_warnings(action="ignore"):
+            model.model_json_schema()
+    except Exception:  # pydantic has several, and a type of the plugin's own may raise any
+        for name, option in declared.items():
+            with guard(f"option {name!r} should be of a type that JSON can hold. Found {option.annotation}"):
+                TypeAdapter(option.annotation).json_schema()
+        raise
+    return model
 
 
-def options_with_json_defaults(cls: type[Component]) -> dict[str, Option]:
-    """The options with their defaults as JSON values; ``PluginError`` for one that a grid could not give."""
+def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]]:
+    """The model of a component's options, and the options with their defaults as JSON values.
+
+    ``PluginError`` if its constructor breaks a rule, or if a grid could not give one of the defaults.
+    """
     declared = options_of(cls)
-
-    def refused(name: str, why: str) -> PluginError:
-        return PluginError(
-            f"the default of option {name!r} cannot be written in a grid. Found {declared[name].default!r}: {why}"
-        )
+    model, defaults = _new_model(cls, declared), dict[str, Any]()
+    blank = model.model_construct()
 
     def refuse_component(kind: str, given: Any) -> None:
         raise PydanticCustomError("default", "it should be None, or left out: the option takes a component")
 
-    defaults: dict[str, Any] = {}
-    model = model_of(cls)
-    blank = model.model_construct()
     for name in [name for name, option in declared.items() if not option.required]:
-        try:
+        with guard(f"the default of option {name!r} cannot be written in a grid. Found {declared[name].default!r}"):
             defaults |= blank.model_dump(mode="json", include={f"{_PREFIX}{name}"}, by_alias=True, warnings=False)
-        except Exception as error:
-            raise refused(name, str(error).partition("\n")[0]) from None
-    try:
-        model.read({"name": cls.name, **defaults}, refuse_component)
-    except ValidationError as error:
-        for item in error.errors():
-            if item["type"] != "missing" or len(item["loc"]) > 1:
-                raise refused(str(item["loc"][0]), item["msg"]) from None
-    return {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
+            try:
+                model.read({"name": cls.name, **defaults}, refuse_component)
+            except ValidationError as error:
+                wrong = [item["msg"] for item in error.errors() if item["type"] != "missing" or len(item["loc"]) > 1]
+                if wrong:
+                    raise PluginError(wrong[0]) from None
+    return model, {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
 
 
 def _as_json(value: Any) -> bytes:

@@ -1,17 +1,27 @@
 """pydantic's validation errors as problems in our words: where, what is allowed, what was found."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from taskloom.core.errors import Problem, unknown
-from taskloom.core.specs import ComponentSpec
+from taskloom.core.errors import Problem, TaskloomError, unknown
+from taskloom.registry.installed.manager import guard
 from taskloom.registry.installed.options import Options
-from taskloom.registry.installed.words import bare, component_words, describe, join, keys_of, kind_word, refusal, show
+from taskloom.registry.installed.words import (
+    Schema,
+    join,
+    kind_of,
+    kind_word,
+    referred,
+    refusal,
+    schema_words,
+    show,
+    values_of,
+)
 
 #: Where the error of a component inside an option keeps that component's own problems.
 INNER = "problems"
@@ -32,24 +42,29 @@ def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, lis
             return model.model_validate(raw), problems
         except ValidationError as error:
             problems = problems or problems_of(error, model, prefix)
-            raw = _without(raw, error)
+            found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in _causes(error)]
+            raw = _without(raw, {_removable(raw, place) for place in found})
     return None, problems
 
 
-def _without(raw: Any, error: ValidationError) -> Any:
-    """A copy without everything that the error complains of."""
-    rest: Any = deepcopy(raw)
-    found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in error.errors()]
-    places = {_removable(raw, place) for place in found}
-    for place in places:
-        if any(other != place and other[: len(place)] == place for other in places):
-            continue  # a list without its bad items is "too short": only a consequence
-        home: Any = rest
-        for step in place[:-1]:
-            home = home[step]
-        if place and isinstance(home, dict):
-            home.pop(place[-1], None)
-    return rest
+def _causes(error: ValidationError) -> list[ErrorDetails]:
+    """What the error complains of; pydantic counts only valid items, so a list with a bad one is not "too short"."""
+    items = error.errors(include_url=False)
+    return [
+        item
+        for item in items
+        if item["type"] != "too_short"
+        or not any(other["loc"][:-1][: len(item["loc"])] == item["loc"] for other in items)
+    ]
+
+
+def _without(raw: Any, places: set[Location], here: Location = ()) -> Any:
+    """A copy without what is at these places."""
+    if isinstance(raw, list):
+        return [_without(item, places, (*here, place)) for place, item in enumerate(raw)]
+    if not isinstance(raw, dict):
+        return raw
+    return {key: _without(item, places, (*here, key)) for key, item in raw.items() if (*here, key) not in places}
 
 
 def _removable(raw: Any, place: Location) -> Location:
@@ -57,12 +72,11 @@ def _removable(raw: Any, place: Location) -> Location:
     removable: Location = ()
     node = raw
     for depth, step in enumerate(place, start=1):
-        if isinstance(node, dict) and step in node:
-            node, removable = node[step], place[:depth]
-        elif isinstance(node, list) and isinstance(step, int) and step < len(node):
+        try:
             node = node[step]
-        else:
-            break  # the names of unions and validators are not keys
+        except (LookupError, TypeError):  # the names of unions and validators are not keys
+            break
+        removable = place[:depth] if isinstance(step, str) else removable
     return removable
 
 
@@ -71,100 +85,102 @@ def below(path: str, problems: Iterable[Problem]) -> list[Problem]:
     return [Problem(join(path, one.path), one.message) for one in problems]
 
 
+@contextmanager
+def noted(doing: str, problems: list[Problem], path: str = "") -> Iterator[None]:
+    """Run a component's code: whatever it raises is added to ``problems``."""
+    try:
+        with guard(doing):
+            yield
+    except TaskloomError as error:
+        problems.append(Problem(path, str(error)))
+
+
 def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:
     """What is wrong with a specification or with a component's options; ``prefix`` is the path of what was read."""
-    items = error.errors(include_url=False)
-    groups: dict[tuple[str, str], list[ErrorDetails]] = {}
-    for item in items:
-        # pydantic counts only the valid items: a list with a bad one is not too short.
-        if item["type"] != "too_short" or not any(_inside(other["loc"], item["loc"]) for other in items):
-            *_, last = ("", *item["loc"])
-            path = join(prefix, *_follow(item["loc"], model)[0], last if item["type"] == "extra_forbidden" else "")
-            key = str(item["loc"][-2]) if last == "[key]" else ""
-            groups.setdefault((path, key), []).append(item)
-    return [problem for (path, _), group in groups.items() for problem in _problems(path, group, model)]
+    groups: dict[tuple[Location, str], list[ErrorDetails]] = {}
+    for item in _causes(error):
+        loc, key = item["loc"], ""
+        if loc[-1:] == ("[key]",):
+            loc, key = loc[:-2], str(loc[-2])
+        steps, _ = _follow(loc, _schema_of(model))
+        place = (*steps, *(loc[-1:] if item["type"] == "extra_forbidden" else ()))
+        groups.setdefault((place, key), []).append(item)
+    found = [problem for (place, _), items in groups.items() for problem in _problems(place, items, model)]
+    return below(prefix, found)
 
 
-def _problems(path: str, items: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
-    """The problems at one path, where every member of a union may have something to say."""
+def _problems(place: Location, items: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
+    """The problems at one place, where every member of a union may have something to say."""
+    path, depth = join(*place), len(place)
     found = [
-        Problem(join(path, *_places_in_lists(item["loc"], model), inner.path), inner.message)
+        # Below a union a location goes on with pydantic's names for its members; those say nothing to a user.
+        Problem(join(path, *(step for step in item["loc"][depth:] if isinstance(step, int)), inner.path), inner.message)
         for item in items
         for inner in item.get("ctx", {}).get(INNER, ())
     ]
     if found:
         return found
     item = min(items, key=lambda item: (item["type"] not in _OWN, len(item["loc"])))
-    steps, annotation, metadata = _follow(item["loc"], model)
-    if item["type"] == "extra_forbidden" and _is_model(annotation):
-        return [Problem(path, _unknown_key(str(item["loc"][-1]), annotation))]
     if item["type"] in _OWN:
         return [Problem(path, f"{item['msg'].partition(', ')[2]}. Found {show(item['input'])}.")]
-    is_component = annotation is ComponentSpec and bool(steps)
-    words = component_words(str(steps[-1])) if is_component else describe(annotation, metadata)
-    if item["type"] == "missing":
-        return [Problem(path, f"is missing; it should be {words}")]
-    if is_component:
-        return [Problem(path, f"should be {words}. Found {show(item['input'])}.")]
-    return [Problem(path, refusal(annotation, item["input"], metadata))]
+    schema = _schema_of(model)
+    _, node = _follow(place, schema)
+    parts = schema.get("$defs", {})
+    if item["type"] == "extra_forbidden":
+        is_option = depth == 1 and issubclass(model, Options)
+        return [
+            Problem(path, _unknown_key(str(place[-1]), _without_null(node, parts), model.__name__ if is_option else ""))
+        ]
+    words = schema_words(node, parts)
+    is_missing = item["type"] == "missing" and len(item["loc"]) == depth
+    return [Problem(path, f"is missing; it should be {words}" if is_missing else refusal(words, item["input"]))]
 
 
-def _places_in_lists(loc: Location, model: type[BaseModel]) -> list[int]:
-    """What is left of a location below a union, without pydantic's names for the union's members."""
-    return [step for step in loc[len(_follow(loc, model)[0]) :] if isinstance(step, int)]
-
-
-def _unknown_key(key: str, model: type[BaseModel]) -> str:
-    if issubclass(model, Options):
-        kind, _, name = model.__name__.partition(".")
-        text = unknown("option", key, [one for one in keys_of(model) if one != "name"], where="options")
+def _unknown_key(key: str, node: Schema, component: str) -> str:
+    """The message for a key that an object does not have, or an option that a component (``kind.name``) does not."""
+    keys = list(node["properties"])
+    if component:
+        kind, _, name = component.partition(".")
+        text = unknown("option", key, [one for one in keys if one != "name"], where="options")
         return text.replace(repr(key), f"{key!r} of {kind_word(kind)} {name!r}", 1)
-    parts = [name for name, field in model.model_fields.items() if field.annotation is ComponentSpec]
-    text = unknown("key", key, keys_of(model), where="keys")
-    if parts and "did you mean" not in text:
-        text += f"; an option of the {' or the '.join(map(kind_word, parts))} should be inside that object"
-    return text
+    homes = [one for one in keys if kind_of(node["properties"][one])]
+    if owners := _owners(key, homes) if homes else []:
+        words, places = " or the ".join(map(kind_word, owners)), " or ".join(map(repr, owners))
+        return f"{key!r} is an option of the {words}: write it inside {places}"
+    return unknown("key", key, keys, where="keys")
 
 
-def _inside(place: Location, outer: Location) -> bool:
-    return len(place) > len(outer) and place[: len(outer)] == outer
+def _owners(option: str, kinds: Iterable[str]) -> list[str]:
+    """Those of the kinds of which some installed component has such an option."""
+    from taskloom.registry.installed.catalogue import load_catalogue  # imports torch, and this module
+
+    entries = load_catalogue().entries
+    return [kind for kind in kinds if any(one.kind == kind and option in one.options for one in entries)]
 
 
-def _follow(loc: Location, annotation: Any) -> tuple[list[str | int], Any, Iterable[Any]]:
-    """The part of a location that leads through the models, and the type found there.
+@cache
+def _schema_of(model: type[BaseModel]) -> Schema:
+    return model.model_json_schema()
 
-    A location may go on with names of pydantic's own for the members of a union; those say nothing to a user.
-    """
+
+def _follow(loc: Location, schema: Schema) -> tuple[list[str | int], Schema]:
+    """The part of a location that leads through a schema, and the schema of what is there."""
     steps: list[str | int] = []
-    metadata: Iterable[Any] = ()
-    for place, step in enumerate(loc):
-        inner = _without_null(bare(annotation)[0])
-        home, args = get_origin(inner) or inner, get_args(inner)
-        if not isinstance(home, type):
-            break
-        if issubclass(home, BaseModel):
-            field = {info.alias or name: info for name, info in home.model_fields.items()}.get(str(step))
-            if field is None:
-                return steps, inner, metadata
-            annotation, metadata = field.annotation, (field,)
-        elif issubclass(home, Mapping) and len(args) == 2:
-            if loc[place + 1 :] == ("[key]",):
-                return steps, args[0], ()
-            annotation, metadata = args[1], ()
-        elif issubclass(home, Sequence) and args and isinstance(step, int):
-            annotation, metadata = args[min(step, len(args) - 1) if home is tuple and args[-1] is not ... else 0], ()
-        else:
+    parts, node = schema.get("$defs", {}), schema
+    for step in loc:
+        inner = _without_null(node, parts)
+        fixed = {**inner.get("properties", {}), **dict(enumerate(inner.get("prefixItems", ())))}
+        is_item = isinstance(step, int) == (inner.get("type") == "array")
+        found = fixed.get(step, values_of(inner) if is_item else None)
+        if found is None:
             break
         steps.append(step)
-    return steps, _without_null(annotation) if _is_model(annotation) else annotation, metadata
+        node = found
+    return steps, node
 
 
-def _without_null(annotation: Any) -> Any:
+def _without_null(schema: Schema, parts: Schema) -> Schema:
     """``X`` for ``X | None``."""
-    rest = [arg for arg in get_args(annotation) if arg is not NoneType]
-    return bare(rest[0])[0] if get_origin(annotation) in (Union, UnionType) and len(rest) == 1 else annotation
-
-
-def _is_model(annotation: Any) -> bool:
-    inner = _without_null(bare(annotation)[0])
-    return isinstance(inner, type) and issubclass(inner, BaseModel)
+    schema = referred(schema, parts)
+    rest = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    return referred(rest[0], parts) if len(rest) == 1 else schema

@@ -1,12 +1,10 @@
 """What a run consists of, how its gaps are filled, and which of its parts do not fit together."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
-from taskloom.core import Component, GradientCombiner, Problem, Sampler, TaskloomError, unknown
-from taskloom.registry.installed.guard import guard
-from taskloom.registry.installed.problems import below
+from taskloom.core import Component, GradientCombiner, Problem, Sampler, unknown
+from taskloom.registry.installed.problems import below, noted
 from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import join, kind_word
 
@@ -41,12 +39,6 @@ def fill_gaps(run: dict[str, Any]) -> None:
             del run[key]
 
 
-def leave_out_untrained(run: dict[str, Any]) -> None:
-    """A task that no stage trains decides nothing: without it, runs that give the same result are the same run."""
-    trained = {name for stage in run["stages"] for name in stage["tasks"]}
-    run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
-
-
 def name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
     """Tasks that are named and not there."""
     tasks: list[str] = list(run["tasks"])
@@ -65,36 +57,24 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
         if len(parts) == len(_TASK_PARTS):
             names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())
-            with _checked(names, f"tasks.{name}", problems):
-                problems += Task(name=name, **parts).problems()
-    problems += _selection_problems(run, made)
+            with noted(f"{names} cannot be checked", problems, f"tasks.{name}"):
+                wrong = Task(name=name, **parts).problems()
+                problems += (Problem(f"tasks.{name}.{part}", why) for part, why in wrong)
+    name = run["selection"]
+    if name in run["tasks"]:
+        data, head = made.get(f"tasks.{name}.data"), made.get(f"tasks.{name}.head")
+        why = ""
+        if not any(name in stage["tasks"] for stage in run["stages"]):
+            why = "is not trained in any stage"
+        elif getattr(data, "labels", True) is None or getattr(head, "gives", "") == "vectors":
+            why = "has no dev score"
+        if why:
+            problems.append(Problem("selection", f"task {name!r} {why}, so it cannot choose the best epoch"))
     for place, stage in enumerate(run["stages"]):
         for kind in _STAGE_PARTS:
             path = f"stages.{place}.{kind}"
             part = made.get(path)
             if isinstance(part, Sampler | GradientCombiner):
-                with _checked(f"{kind_word(kind)} {part.name!r}", path, problems):
+                with noted(f"{kind_word(kind)} {part.name!r} cannot be checked", problems, path):
                     problems += below(path, part.problems(stage["tasks"]))
     return problems
-
-
-def _selection_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> Iterator[Problem]:
-    """A task can only choose the best epoch if it is trained and has a score."""
-    name = run["selection"]
-    if name not in run["tasks"]:
-        return
-    data, head = made.get(f"tasks.{name}.data"), made.get(f"tasks.{name}.head")
-    if not any(name in stage["tasks"] for stage in run["stages"]):
-        yield Problem("selection", f"task {name!r} is not trained in any stage, so it cannot choose the best epoch")
-    elif getattr(data, "labels", True) is None or getattr(head, "gives", "") == "vectors":
-        yield Problem("selection", f"task {name!r} has no dev score, so it cannot choose the best epoch")
-
-
-@contextmanager
-def _checked(names: str, path: str, problems: list[Problem]) -> Iterator[None]:
-    """Run the checks of components: what they raise is a problem at ``path``."""
-    try:
-        with guard(f"{names} cannot be checked"):
-            yield
-    except TaskloomError as error:
-        problems.append(Problem(path, str(error)))

@@ -6,7 +6,6 @@ depends on the rest of the grid, so what ``axes`` and ``set`` hold is left to ``
 
 import inspect
 import json
-import warnings
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -15,10 +14,8 @@ from taskloom.core.component import KIND_REF
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.entries import INTERFACES, Entry
-from taskloom.registry.installed.options import model_of
-from taskloom.registry.installed.words import kind_word
+from taskloom.registry.installed.words import Schema, kind_word
 
-Schema = dict[str, Any]
 #: An engine is chosen on the command line.
 KINDS = tuple(kind for kind in INTERFACES if kind != "engine")
 
@@ -30,11 +27,17 @@ def grid_schema(catalogue: Catalogue) -> Schema:
     for kind in KINDS:
         entries = [entry for entry in catalogue.entries if entry.kind == kind]
         parts |= {f"{kind}.{entry.name}": component_schema(entry) for entry in entries}
-        parts[kind] = _kind_schema(kind, entries)
+        names = {
+            "enum": [entry.name for entry in entries],
+            "enumDescriptions": [entry.summary for entry in entries],
+            "description": f"{'An' if kind[0] in 'aeiou' else 'A'} {kind_word(kind)} by name.",
+        }
+        # A component is its name, or an object, which its name tells apart.
+        parts[kind] = {"anyOf": [names, *({"$ref": f"#/$defs/{kind}.{entry.name}"} for entry in entries)]}
     schedule = parts["ScheduleSpec"]
     parts["ScheduleSpec"] = {"anyOf": [schedule["properties"]["name"], schedule]}
     packaged = {"enum": sorted(catalogue.plugins.grids), "description": "A packaged grid, whose base is taken."}
-    grid["properties"]["base"] |= {"anyOf": [_ref("RunSpec"), packaged]}
+    grid["properties"]["base"] |= {"anyOf": [{"$ref": "#/$defs/RunSpec"}, packaged]}
     schema = {"$schema": GenerateJsonSchema.schema_dialect, **grid, "title": "A taskloom grid", "$defs": parts}
     text = json.dumps(schema).replace(KIND_REF, "#/$defs/")
     return dict(json.loads(text))
@@ -46,32 +49,13 @@ def component_schema(entry: Entry) -> Schema:
     An option that it requires may be absent, because an axis may set it.
     """
     template = f"#/$defs/{entry.kind}.{entry.name}/$defs/{{model}}"
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            schema = model_of(entry.cls).model_json_schema(ref_template=template, schema_generator=_Untitled)
-        json.dumps(schema, allow_nan=False)
-    except Exception:  # a type of a plugin's own may have no schema, and should not spoil that of others
-        schema = {"type": "object", "properties": {"name": {"const": entry.name}}}
+    schema = entry.model.model_json_schema(ref_template=template, schema_generator=_Untitled)
     described = {"description": entry.summary} if entry.summary else {}
     doc = inspect.cleandoc(entry.cls.__doc__ or "")
     if doc != entry.summary:  # what VS Code shows in place of the summary
         described["markdownDescription"] = f"```text\n{doc}\n```\n\n{entry.plugin}"
     schema["properties"]["name"] |= described
     return {**schema, **described, "required": ["name"]}
-
-
-def _kind_schema(kind: str, entries: list[Entry]) -> Schema:
-    """Any component of a kind: its name, or an object, which its name tells apart."""
-    names = {
-        "enum": [entry.name for entry in entries],
-        "enumDescriptions": [entry.summary for entry in entries],
-        "description": f"{'An' if kind[0] in 'aeiou' else 'A'} {kind_word(kind)} by name.",
-    }
-    return {"anyOf": [names, *(_ref(f"{kind}.{entry.name}") for entry in entries)]}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/$defs/{name}"}
 
 
 class _Untitled(GenerateJsonSchema):

@@ -1,9 +1,10 @@
 """A task as the trainer holds it: everything that belongs to one objective."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taskloom.core.data import DataSet, Labels, Metric
-from taskloom.core.errors import Problem, TrainingError
+from taskloom.core.errors import TrainingError
 from taskloom.core.head import Head
 from taskloom.core.loss import Loss
 from taskloom.core.tokens import COLUMNS, SEQUENCES
@@ -29,47 +30,36 @@ class Task:
         """How many numbers the head should give per example."""
         return self.labels.classes if self.loss.expects == "classes" else 1
 
-    def problems(self) -> list[Problem]:
-        """What does not fit together, found before anything is trained."""
+    @property
+    def predicts(self) -> bool:
+        """Whether it has predictions to score or to write."""
+        return self.data.labels is not None and self.head.gives != "vectors"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What does not fit together, found before anything is trained: the part to change, and why."""
         head, loss, data, metric = self.head, self.loss, self.data, self.metric
-        found: list[Problem] = []
-
-        def wrong(part: str, message: str) -> None:
-            found.append(Problem(f"tasks.{self.name}.{part}", message))
-
         texts, vectors = COLUMNS[head.reads], SEQUENCES[head.reads]
         if texts > data.columns:
-            wrong(
-                "head",
-                f"head {head.name!r} reads {head.reads!r}, which needs {texts} texts per example; "
-                f"data set {data.name!r} gives {data.columns}",
-            )
-        values = data.labels is not None and not data.labels.classes
+            needs = f"reads {head.reads!r}, which needs {texts} texts per example"
+            yield "head", f"head {head.name!r} {needs}; data set {data.name!r} gives {data.columns}"
+        has_values = data.labels is not None and not data.labels.classes
         described = f"the labels of data set {data.name!r} are values from {self.labels.low:g} to {self.labels.high:g}"
-        if loss.expects == "classes" and values:
-            wrong("loss", f"loss {loss.name!r} needs classes; {described}")
+        if loss.expects == "classes" and has_values:
+            yield "loss", f"loss {loss.name!r} needs classes; {described}"
         if loss.expects != "vectors" and head.gives not in ("either", loss.expects):
-            scores = {
-                "classes": "one logit per class",
-                "score": "one number per example",
-                "vectors": "only vectors",
-            }
+            scores = {"classes": "one logit per class", "score": "one number per example", "vectors": "only vectors"}
             needs, gives = scores[loss.expects], scores[head.gives]
-            wrong("loss", f"loss {loss.name!r} needs {needs}; head {head.name!r} gives {gives}")
+            yield "loss", f"loss {loss.name!r} needs {needs}; head {head.name!r} gives {gives}"
         if loss.vectors is not None and vectors not in loss.vectors:
-            needs = " or ".join(map(str, loss.vectors))
-            wrong(
-                "loss",
-                f"loss {loss.name!r} needs {needs} vectors per example; head {head.name!r} reads {head.reads!r}, "
-                f"which gives {vectors}",
-            )
-        if values and metric.reads == "classes":
-            wrong("metric", f"metric {metric.name!r} counts classes; {described}: use 'pearson' or 'spearman'")
+            needs = f"{' or '.join(map(str, loss.vectors))} vectors per example"
+            gives = f"reads {head.reads!r}, which gives {vectors}"
+            yield "loss", f"loss {loss.name!r} needs {needs}; head {head.name!r} {gives}"
+        if has_values and metric.reads == "classes":
+            yield "metric", f"metric {metric.name!r} counts classes; {described}: use 'pearson' or 'spearman'"
         if data.labels is not None:
             try:
                 loss.prepare(labels=data.labels, rows=1)
             except TrainingError as error:
-                wrong("loss", str(error))
-        if data.labels is None and loss.expects != "vectors":
-            wrong("loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none")
-        return found
+                yield "loss", str(error)
+        elif loss.expects != "vectors":
+            yield "loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none"

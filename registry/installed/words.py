@@ -1,29 +1,27 @@
-"""Types and values in words: what is allowed, and what was found."""
+"""JSON schemas and values in words: what is allowed, and what was found."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence
 from difflib import get_close_matches
-from enum import Enum
-from pathlib import PurePath
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, JsonValue
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter
 
-from taskloom.core.component import Component
+from taskloom.core.component import KIND_REF
 
-_SIMPLE = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
+Schema = dict[str, Any]
+_TYPES = {"boolean": "true or false", "integer": "an integer", "number": "a number", "string": "a string"}
+_TYPES |= {"null": "null", "array": "a list", "object": "an object"}
 _ANYTHING = "any JSON value"
 _LIMITS = {
-    "ge": "of at least {}",
-    "gt": "above {}",
-    "le": "of at most {}",
-    "lt": "below {}",
-    "multiple_of": "that is a multiple of {}",
-    "min_length": "of length {} or more",
-    "max_length": "of length {} or less",
+    "minimum": "of at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "of at most {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "that is a multiple of {}",
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), "of length {} or more"),
+    **dict.fromkeys(("maxLength", "maxItems", "maxProperties"), "of length {} or less"),
     "pattern": "that matches '{}'",
 }
 
@@ -38,56 +36,69 @@ def component_words(kind: str) -> str:
     return f'{"an" if kind[0] in "aeiou" else "a"} {kind_word(kind)}: a name, or an object with "name" and options'
 
 
-def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+def describe(annotation: Any) -> str:
     """What a value of this type should be.
 
+    >>> from typing import Annotated, Literal
     >>> from pydantic import Field
     >>> describe(Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] | None)
     "a number of at least 0 and below 1, 'auto' or null"
     """
-    annotation, metadata = bare(annotation, metadata)
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin in (Union, UnionType):
-        choices = [_choices(arg) or [describe(arg, () if arg is NoneType else metadata)] for arg in args]
-        return _either([words for choice in choices for words in choice])
-    return " ".join([_described(annotation, origin, args), *_limits(metadata), *_items(origin, args)])
-
-
-def _described(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
-    home = origin or annotation
-    if origin is Literal:
-        return _either(_choices(annotation))
-    if home in _SIMPLE:
-        return _SIMPLE[home]
-    if not isinstance(home, type) or home is object or annotation is JsonValue:
+    try:
+        schema = TypeAdapter(annotation).json_schema()
+    except Exception:  # a type of a plugin's own may have no schema
         return _ANYTHING
-    if home is tuple and args and args[-1] is not Ellipsis:
-        return f"a list of {len(args)} ({', '.join(map(describe, args))})"
-    if issubclass(home, Component):
-        return component_words(home.kind)
-    if issubclass(home, BaseModel):
-        return f"an object with {', '.join(keys_of(home))}"
-    if issubclass(home, Enum):
-        return _either([show(member.value) for member in home])
-    words = {PurePath: "a path", Mapping: "an object", Sequence: "a list", Set: "a list"}
-    return next((text for kind, text in words.items() if issubclass(home, kind)), home.__name__)
+    return schema_words(schema, schema.get("$defs", {}))
 
 
-def _items(origin: Any, args: tuple[Any, ...]) -> list[str]:
-    """What the items of a collection should be, where that says something."""
-    if not isinstance(origin, type) or not args or (origin is tuple and args[-1] is not Ellipsis):
-        return []
-    words = describe(args[-1] if issubclass(origin, Mapping) else args[0])
-    return [] if words == _ANYTHING else [f"({'each value' if issubclass(origin, Mapping) else 'each'}: {words})"]
+def schema_words(schema: Schema, parts: Schema) -> str:
+    """What a JSON schema allows; ``parts`` are the definitions that it refers to."""
+    schema = referred(schema, parts)
+    if "anyOf" in schema:
+        return _either([words for one in schema["anyOf"] for words in _choices(one) or [schema_words(one, parts)]])
+    if _choices(schema):
+        return _either(_choices(schema))
+    if kind := kind_of(schema):
+        return component_words(kind)
+    words = "a path" if schema.get("format") == "path" else _TYPES.get(schema.get("type", ""), _ANYTHING)
+    if "prefixItems" in schema:
+        items = [schema_words(one, parts) for one in schema["prefixItems"]]
+        return f"{words} of {len(items)} ({', '.join(items)})"
+    if "properties" in schema:
+        return f"{words} with {', '.join(schema['properties'])}"
+    if "examples" in schema:  # with one there is no need to show a pattern
+        return f"{words} such as {show(schema['examples'][0])}"
+    limits = " and ".join(words.format(schema[key]) for key, words in _LIMITS.items() if key in schema)
+    inner = values_of(schema)
+    each = _ANYTHING if inner is None else schema_words(inner, parts)
+    label = "each" if schema.get("type") == "array" else "each value"
+    return " ".join(filter(None, [words, limits, f"({label}: {each})" if each != _ANYTHING else ""]))
 
 
-def refusal(annotation: Any, value: object, metadata: Iterable[Any] = ()) -> str:
+def referred(schema: Schema, parts: Schema) -> Schema:
+    """The schema, or the definition that it refers to."""
+    found: Schema = parts.get(schema.get("$ref", "").removeprefix("#/$defs/"), schema)
+    return found
+
+
+def kind_of(schema: Schema) -> str:
+    """The kind of component that belongs in a place; empty if none does."""
+    target = schema["allOf"][0].get("$ref", "") if "allOf" in schema else ""
+    return target.removeprefix(KIND_REF) if target.startswith(KIND_REF) else ""
+
+
+def values_of(schema: Schema) -> Schema | None:
+    """What each item of a list, or each value of an object with free keys, should be."""
+    free = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties"), schema.get("items")]
+    return next((one for one in free if isinstance(one, dict)), None)
+
+
+def refusal(words: str, value: object) -> str:
     """The message for a value that does not fit: what it should be, what was found, the nearest choice.
 
-    >>> refusal(Literal["sum", "mean"], "maen")
+    >>> refusal("'sum' or 'mean'", "maen")
     "should be 'sum' or 'mean'. Found 'maen'. Did you mean 'mean'?"
     """
-    words = describe(annotation, metadata)
     near = get_close_matches(value, re.findall("'([^']*)'", words), n=1) if isinstance(value, str) else []
     hint = f" Did you mean {show(near[0])}?" if near else ""
     return f"should be {words}. Found {show(value)}.{hint}"
@@ -107,40 +118,9 @@ def join(*parts: str | int) -> str:
     return ".".join(str(part) for part in parts if part != "")
 
 
-def keys_of(model: type[BaseModel]) -> list[str]:
-    """The keys that a user may write in an object of this model."""
-    return [info.alias or name for name, info in model.model_fields.items()]
-
-
-def bare(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, list[Any]]:
-    """A type without its wrapping, and the limits that the wrapping states."""
-    found = list(metadata)
-    while get_origin(annotation) is Annotated:
-        annotation, *more = get_args(annotation)
-        found = [*more, *found]
-    return annotation, [part for one in found for part in _parts(one)]
-
-
-def _parts(one: Any) -> list[Any]:
-    """What a ``Field`` states; with an example there is no need to show its pattern."""
-    if not isinstance(one, FieldInfo):
-        return [one]
-    return [one] if one.examples else list(one.metadata)
-
-
-def _choices(annotation: Any) -> list[str]:
-    return [show(arg) for arg in get_args(annotation)] if get_origin(annotation) is Literal else []
-
-
-def _limits(metadata: Iterable[Any]) -> list[str]:
-    examples = [f"such as {show(one.examples[0])}" for one in metadata if getattr(one, "examples", None)]
-    stated = [
-        words.format(limit)
-        for one in metadata
-        for key, words in _LIMITS.items()
-        if (limit := getattr(one, key, None)) is not None
-    ]
-    return examples or ([" and ".join(stated)] if stated else [])
+def _choices(schema: Schema) -> list[str]:
+    constant = [schema["const"]] if "const" in schema else []
+    return [show(one) for one in schema.get("enum", constant)]
 
 
 def _either(words: Sequence[str]) -> str:

@@ -14,8 +14,6 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from taskloom.core.errors import RegistryError
@@ -60,14 +58,13 @@ class Artifacts:
         """The folder for what can be computed again."""
         return self._make("cache")
 
-    def _make(self, room: str, *names: str) -> Path:
-        for name in names:
-            if not is_name(name):
-                raise RegistryError(
-                    f"{name!r} cannot name a folder under {self.folder / room}; a name there is up to 128 letters, "
-                    'digits, "_" and "-", beginning with a letter or digit'
-                )
-        path = self.folder.joinpath(room, *names)
+    def _make(self, *names: str) -> Path:
+        if not is_name(names[-1]):
+            raise RegistryError(
+                f"{names[-1]!r} cannot name a folder under {self.folder / names[0]}; a name there is up to 128 "
+                'letters, digits, "_" and "-", beginning with a letter or digit'
+            )
+        path = self.folder.joinpath(*names)
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise RegistryError(
                 f"{path} is a link that leads out of the registry, to {path.resolve()}; nothing is read or written "
@@ -80,33 +77,21 @@ class Artifacts:
         return path
 
 
-@contextmanager
-def write_atomically(path: Path) -> Iterator[Path]:
-    """Write a file whole or not at all: write to the path given, which then takes the real one's place.
-
-    The other path is in the same folder. It is on the disk before it is renamed; after an error it is gone and the
-    old file is as it was.
-
-    Example::
-
-        with write_atomically(folder / "best.safetensors") as part:
-            save_file(weights, part)
-    """
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: after an error the old file is as it was."""
     part = path.with_name(partial_prefix() + secrets.token_hex(4))
     try:
-        yield part
+        part.write_bytes(data)
         sync(part)
         part.replace(path)
-    except BaseException:
+    finally:
         part.unlink(missing_ok=True)
-        raise
     sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text whole or not at all, as UTF-8 with the line ends it has."""
-    with write_atomically(path) as part:
-        part.write_bytes(text.encode())
+    """Write text as UTF-8 with the line ends it has, whole or not at all."""
+    write_bytes(path, text.encode())
 
 
 def partial_prefix() -> str:
@@ -117,13 +102,12 @@ def partial_prefix() -> str:
     return f".partial-{os.getpid()}-"
 
 
-def sweep(registry: Path) -> int:
-    """Remove what killed writers left in cells, stages and cache; returns the number of files and folders removed.
+def sweep(registry: Path) -> None:
+    """Remove what killed writers left in cells, stages and cache.
 
     Only for a driver that is alone in the registry: on other machines, where Ray's workers may be, processes have
     other numbers. What a living process of this machine writes stays all the same.
     """
-    removed = 0
     rooms = [registry / room for room in ROOMS if not (registry / room).is_symlink()]
     for path in [path for room in rooms for path in room.rglob(".partial-*")]:
         pid = path.name.split("-")[1]
@@ -133,8 +117,6 @@ def sweep(registry: Path) -> int:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-        removed += not os.path.lexists(path)
-    return removed
 
 
 def _is_alive(pid: int) -> bool:
@@ -149,9 +131,7 @@ def _is_alive(pid: int) -> bool:
 
 def sync(path: Path) -> None:
     """Wait until a file or folder is on the disk, so that a power cut cannot undo it."""
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open a folder; its rename is durable by itself
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

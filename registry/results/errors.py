@@ -36,10 +36,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise _explanation(path, error) from error
-    except UnicodeDecodeError as error:  # SQLite quotes what it found
-        raise damaged(path, "it has bytes that are not UTF-8") from error
     except UnicodeEncodeError as error:
         raise RegistryError(f"{path} stores UTF-8, which cannot represent {error.object[:40]!r}") from error
 
@@ -52,16 +50,15 @@ def damaged(path: Path, what: object) -> RegistryError:
     )
 
 
-def primary_code(error: sqlite3.Error) -> int | None:
-    """SQLite's result code without its extension; ``None`` if Python could not make sense of what SQLite returned."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
+def primary_code(error: Exception) -> int:
+    """SQLite's result code without its extension; 0 if Python could not decode what SQLite quotes."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _explanation(path: Path, error: sqlite3.DatabaseError) -> RegistryError:
+def _explanation(path: Path, error: Exception) -> RegistryError:
     code = primary_code(error)
     may_write = access(path, W_OK) and access(path.parent, W_OK)
-    if code in (None, sqlite3.SQLITE_CORRUPT):
+    if code in (0, sqlite3.SQLITE_CORRUPT):
         return damaged(path, error if code else "it has bytes that are not UTF-8")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return HeldUpError(

@@ -1,6 +1,8 @@
 """The ledger's file: its tables, as plain SQL, and how it is opened, made and refused."""
 
+import errno
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,10 +16,8 @@ TIMEOUT = 30.0  # seconds that a writer waits for another
 # read-only disk, no room.
 _HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
-#: The version of these tables. A ledger of any other version is refused.
+#: The version of these tables. A ledger of any other version, and a database that is not ours, is refused.
 SCHEMA = 4
-#: Marks the file as ours ("loom"), so that nobody else's database is ever written to.
-APPLICATION = 0x6C6F6F6D
 
 # What has parts is JSON: specs, facts, versions, the figures of an epoch. The long columns of `cells` come last, so
 # that reading statuses need not read them. `history` is which cells a row of a grid ever was, `claims` when each
@@ -97,11 +97,11 @@ class MissingRegistryError(RegistryError):
 def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     """Open the ledger of a registry, or make it; every reason why that is impossible is a ``RegistryError``."""
     path = folder / FILE
-    if folder.is_file():
-        raise RegistryError(f"registry {folder} should be a folder; it is a file. Choose another with --registry.")
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
+        elif folder.is_file():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
         elif not path.exists():
             raise MissingRegistryError(folder)
     except OSError as error:
@@ -140,22 +140,16 @@ def _is_empty(database: sqlite3.Connection) -> bool:
 
 def _make(database: sqlite3.Connection, path: Path) -> None:
     """Make the tables, all or none; two first users take turns, as SQLite does not wait while its mode is changed."""
-    lock = Lock(path.parent / REGISTRY)
-    lock.take(wait=True)
-    try:
+    with closing(Lock(path.parent / REGISTRY)) as lock:
+        lock.take(wait=True)
         if _is_empty(database):  # nobody was quicker
-            marks = f"PRAGMA user_version = {SCHEMA}; PRAGMA application_id = {APPLICATION}"
             database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(f"BEGIN; {TABLES}; {marks}; COMMIT")
-    finally:
-        lock.close()
+            database.executescript(f"BEGIN; {TABLES}; PRAGMA user_version = {SCHEMA}; COMMIT")
 
 
 def _check(database: sqlite3.Connection, path: Path) -> None:
     if _is_empty(database):
         raise MissingRegistryError(path.parent)
-    if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-        raise RegistryError(f"{path} is a database, but not a taskloom ledger. Choose another folder with --registry.")
     found = database.execute("PRAGMA user_version").fetchone()[0]
     if found != SCHEMA:
         raise RegistryError(

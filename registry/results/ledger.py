@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from taskloom.core.engine import Event
 from taskloom.core.errors import RegistryError, unknown
@@ -26,10 +26,10 @@ from taskloom.registry.results.records import (
     GridCell,
     GridRecord,
     PastRow,
-    Planned,
     StageRecord,
 )
 
+T = TypeVar("T")
 _CELLS = (
     "SELECT *, (SELECT count(*) FROM epochs WHERE epochs.cell = cells.id) AS epochs, "
     "(SELECT count(*) FROM attempts WHERE attempts.cell = cells.id) AS attempts FROM cells"
@@ -93,8 +93,11 @@ class Ledger:
 
     # Writing
 
-    def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Planned]) -> None:
-        """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan."""
+    def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Any]) -> None:
+        """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan.
+
+        A planned cell has ``id``, ``label``, ``seed``, ``spec``, ``reported`` and ``facts``, as its records have them.
+        """
         moment = now()
         with self.transaction() as db:
             db.execute(
@@ -163,27 +166,21 @@ class Ledger:
 
     def grid_names(self) -> list[str]:
         with self.snapshot() as db:
-            return _names(db)
+            return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
 
     def grid(self, name: str) -> GridRecord:
         """A grid as it was last run, with what is known of each of its cells."""
+        names = self.grid_names()
+        if name not in names:
+            raise RegistryError(unknown("grid", name, names, where=f"run in registry {self.folder} so far"))
         with self.snapshot() as db:
-            grid = db.execute("SELECT * FROM grids WHERE name = ?", [name]).fetchone()
-            if grid is None:
-                raise RegistryError(unknown("grid", name, _names(db), where=f"run in registry {self.folder} so far"))
-            places = db.execute("SELECT * FROM grid_cells WHERE grid = ? ORDER BY position", [name]).fetchall()
-            of_grid = "id IN (SELECT cell FROM grid_cells WHERE grid = ?)"
-            cells = {cell.id: cell for cell in _cells(db, of_grid, [name])}
-            return GridRecord(
-                name=name,
-                spec=json.loads(grid["spec"]),
-                created=grid["created"],
-                updated=grid["updated"],
-                cells=tuple(
-                    GridCell(place["label"], place["seed"], json.loads(place["reported"]), cells[place["cell"]])
-                    for place in places
-                ),
+            cells = {cell.id: cell for cell in _cells(db, "id IN (SELECT cell FROM grid_cells WHERE grid = ?)", [name])}
+            places = tuple(
+                GridCell(place["label"], place["seed"], json.loads(place["reported"]), cells[place["cell"]])
+                for place in db.execute("SELECT * FROM grid_cells WHERE grid = ? ORDER BY position", [name])
             )
+            grid = db.execute("SELECT * FROM grids WHERE name = ?", [name]).fetchone()
+            return GridRecord(**_decoded(grid, "spec"), cells=places)
 
     def cells(self) -> tuple[CellRecord, ...]:
         """Every cell of every grid, oldest first."""
@@ -209,42 +206,44 @@ class Ledger:
         shown = ", ".join(cell.id for cell in found[:8])
         raise RegistryError(f"cell {prefix!r} could be {shown}{', …' if len(found) > 8 else ''}; give more of it")
 
+    def status(self, cell: str) -> tuple[str, int]:
+        """A cell's status and the number of its attempts, without reading anything that has to be decoded."""
+        query = "SELECT status, (SELECT count(*) FROM attempts WHERE cell = id) FROM cells WHERE id = ?"
+        with self.snapshot() as db:
+            status, attempts = db.execute(query, [cell]).fetchone()
+            return status, attempts
+
     def attempts(self, cell: str) -> tuple[AttemptRecord, ...]:
         """Every attempt at a cell, with how and why it ended."""
-        with self.snapshot() as db:
-            rows = db.execute("SELECT * FROM attempts WHERE cell = ? ORDER BY number", [cell])
-            return tuple(AttemptRecord(**_decoded(row, "versions")) for row in rows)
+        return self._read(AttemptRecord, "SELECT * FROM attempts WHERE cell = ? ORDER BY number", cell, "versions")
 
     def epochs(self, cell: str) -> tuple[EpochRecord, ...]:
         """The epochs of a cell in the order of training."""
-        with self.snapshot() as db:
-            rows = db.execute("SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch", [cell])
-            return tuple(
-                EpochRecord(**_decoded(row, "losses", "scores", "metrics", "train", "diagnostics")) for row in rows
-            )
+        query = "SELECT * FROM epochs WHERE cell = ? ORDER BY stage, epoch"
+        return self._read(EpochRecord, query, cell, "losses", "scores", "metrics", "train", "diagnostics")
 
     def stages(self, cell: str) -> tuple[StageRecord, ...]:
         """The stages of a cell that are done."""
+        columns = "stage AS 'index', key, iif(shared, 'true', 'false') AS shared, seconds"
+        return self._read(StageRecord, f"SELECT {columns} FROM stages WHERE cell = ? ORDER BY stage", cell, "shared")
+
+    def rows_of(self, cell: str) -> tuple[PastRow, ...]:
+        """Every row that a cell is or ever was."""
+        query = (
+            "SELECT grid, label, seed, first, last, (SELECT cell FROM grid_cells AS g WHERE g.grid = history.grid "
+            "AND g.label = history.label AND g.seed = history.seed LIMIT 1) AS now "
+            "FROM history WHERE cell = ? ORDER BY grid, label, seed"
+        )
+        return self._read(PastRow, query, cell)
+
+    def _read(self, record: type[T], query: str, cell: str, *decoded: str) -> tuple[T, ...]:
         with self.snapshot() as db:
-            rows = db.execute("SELECT stage, key, shared, seconds FROM stages WHERE cell = ? ORDER BY stage", [cell])
-            return tuple(StageRecord(index, key, bool(shared), seconds) for index, key, shared, seconds in rows)
+            return tuple(record(**_decoded(row, *decoded)) for row in db.execute(query, [cell]))
 
     def has_cell(self, prefix: str) -> bool:
         """Whether a cell's identity begins so."""
         with self.snapshot() as db:
-            found = db.execute("SELECT 1 FROM cells WHERE substr(id, 1, ?) = ?", [len(prefix), prefix]).fetchone()
-            return found is not None
-
-    def rows_of(self, cell: str) -> tuple[PastRow, ...]:
-        """Every row that a cell is or ever was."""
-        with self.snapshot() as db:
-            found = db.execute(
-                "SELECT grid, label, seed, first, last, (SELECT cell FROM grid_cells AS g WHERE g.grid = history.grid "
-                "AND g.label = history.label AND g.seed = history.seed LIMIT 1) AS now "
-                "FROM history WHERE cell = ? ORDER BY grid, label, seed",
-                [cell],
-            )
-            return tuple(PastRow(**dict(row)) for row in found)
+            return bool(db.execute("SELECT 1 FROM cells WHERE substr(id, 1, length(?1)) = ?1", (prefix,)).fetchall())
 
     def history_of(self, grid: str) -> dict[tuple[str, int], list[str]]:
         """Label and seed → every cell that this row of a grid ever was, the newest last."""
@@ -253,10 +252,6 @@ class Ledger:
             for row in db.execute("SELECT label, seed, cell FROM history WHERE grid = ? ORDER BY turn", [grid]):
                 rows.setdefault((row["label"], row["seed"]), []).append(row["cell"])
         return rows
-
-
-def _names(db: sqlite3.Connection) -> list[str]:
-    return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
 
 
 def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRecord]:

@@ -9,20 +9,19 @@ All drivers of a registry are on one machine. So whether a cell is taken is whet
 - ``lock`` is held by every driver of the registry, together.
 """
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 from weakref import WeakSet
 
-from taskloom.core.errors import RegistryError
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.errors import refusal
 
 DRIVER, WORKER, REGISTRY = "driver.lock", "worker.lock", "lock"
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 class Lock:
@@ -33,33 +32,28 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
-        except OSError as error:
-            raise self._refusal("opened", error) from error
-        _locks.add(self)
+        self._file: int | None = None
 
     def take(self, *, shared: bool = False, wait: bool = False) -> bool:
         """Lock it, alone or ``shared``, and write down who has; false if others have it, unless one is to ``wait``."""
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            _lock(self._file, shared=shared, wait=wait)
-            os.lseek(self._file, 0, os.SEEK_SET)
-            os.write(self._file, f"{os.getpid():<10}\n".encode())  # always as long: nobody reads half of it
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+                _locks.add(self)
+            fcntl.flock(self._file, how if wait else how | fcntl.LOCK_NB)
+            os.pwrite(self._file, f"{os.getpid():<10}\n".encode(), 0)  # always as long: nobody reads half of it
         except BlockingIOError:
             return False
         except OSError as error:
-            self.close()
-            raise self._refusal("locked", error) from error
+            advice = "It should be a plain file, in a folder that you may write to, on a disk with locks."
+            raise refusal(f"{self._path} cannot be locked", error, advice) from error
         return True
 
     def close(self) -> None:
-        if self in _locks:
-            _locks.remove(self)
+        if self._file is not None:
             os.close(self._file)
-
-    def _refusal(self, what: str, error: OSError) -> RegistryError:
-        advice = "It is a lock: it should be a plain file, in a folder that you may write to, on a disk with locks."
-        return refusal(f"{self._path} cannot be {what}", error, advice)
+            self._file = None
 
 
 _locks: WeakSet[Lock] = WeakSet()
@@ -70,27 +64,17 @@ def _leave_to_parent() -> None:
         lock.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-def _lock(file: int, *, shared: bool = False, wait: bool = False) -> None:
-    """Lock an open file, or raise ``BlockingIOError``. (Windows has no such locks: there nobody is kept out.)"""
-    with suppress(ImportError):
-        import fcntl
-
-        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        fcntl.flock(file, how if wait else how | fcntl.LOCK_NB)
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def holder(registry: Path, cell: str) -> int | None:
     """The process that has a cell, ``None`` if nobody has."""
     try:
-        file = os.open(registry / "cells" / cell / DRIVER, os.O_RDONLY | _NO_LINK)
+        file = os.open(registry / "cells" / cell / DRIVER, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        _lock(file, shared=True)  # until it is closed; a driver that comes now tries again
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until it is closed; a driver that comes now tries again
         return None
     except BlockingIOError:
         pid = os.read(file, 64).strip()
@@ -102,14 +86,11 @@ def holder(registry: Path, cell: str) -> int | None:
 @contextmanager
 def sole_worker(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
     """Be the only one that works in a cell's folder; calls ``wait`` again and again while an earlier one still does."""
-    lock = Lock(folder / WORKER)
-    try:
+    with closing(Lock(folder / WORKER)) as lock:
         while not lock.take():
             wait()
             time.sleep(0.05)
         yield
-    finally:
-        lock.close()
 
 
 class Claims:
@@ -141,11 +122,6 @@ class Claims:
     def share(self) -> None:
         """Let other drivers come."""
         self._registry.take(shared=True, wait=True)
-
-    @property
-    def cells(self) -> set[str]:
-        """The cells that this driver has."""
-        return {cell for _, cells in self._held.values() for cell in cells}
 
     def claim(self, cell: str, stages: Sequence[str] = ()) -> bool:
         """Take a cell, unless another driver has it or computes the first of ``stages``: then nothing is taken.

@@ -1,28 +1,10 @@
 """What the ledger gives back: plain, immutable records. Light to import, like the ledger itself."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 #: Where a recorded grid says what the command line laid over its file.
 OVERRIDES = "overrides"
-
-
-class Planned(Protocol):
-    """What the ledger needs to know of a planned cell; ``facts`` are what its identity is made of."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def spec(self) -> Mapping[str, Any]: ...
-    @property
-    def reported(self) -> Mapping[str, float]: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from taskloom.core.data import Examples
 from taskloom.core.errors import RegistryError
-from taskloom.registry.results.artifacts import Artifacts, write_atomically
+from taskloom.registry.results.artifacts import Artifacts, write_bytes
 
 Values = NDArray[np.float64]
 
@@ -91,7 +91,7 @@ def clusters_of(columns: tuple[tuple[str, ...], ...]) -> NDArray[np.int64]:
 
 def save_examples(registry: Artifacts, examples: Examples) -> str:
     """Keep the labelled examples of a split, once for all cells; returns their key."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     assert examples.labels is not None
     digest = hashlib.sha256(json.dumps([examples.columns, examples.ids]).encode())
@@ -105,8 +105,7 @@ def save_examples(registry: Artifacts, examples: Examples) -> str:
             "expected": examples.labels,
             "cluster": clusters_of(examples.columns),
         }
-        with write_atomically(path) as part:
-            save_file(arrays, part)
+        write_bytes(path, save(arrays))
     return key
 
 
@@ -121,13 +120,13 @@ def save_scores(
     folder: Path, split: str, tasks: Mapping[str, TaskFacts], columns: Mapping[str, Mapping[str, NDArray[Any]]]
 ) -> None:
     """Keep what a cell's model gave for a split: by task, its facts and its columns."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays = {
         f"{task}.{name}": np.ascontiguousarray(array) for task, each in columns.items() for name, array in each.items()
     }
-    with write_atomically(folder / f"scores-{split}.safetensors") as part:
-        save_file(arrays, part, metadata={task: json.dumps(asdict(facts)) for task, facts in tasks.items()})
+    metadata = {task: json.dumps(asdict(facts)) for task, facts in tasks.items()}
+    write_bytes(folder / f"scores-{split}.safetensors", save(arrays, metadata))
 
 
 def find_scores(registry: Path, cell: str, split: str = "dev") -> StoredScores | None:

@@ -13,7 +13,6 @@ from taskloom.registry.results.records import CellRecord, GridRecord
 
 #: Every state that a cell can be in, the most urgent first.
 STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
-GONE = "its driver is gone"
 SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 
@@ -51,11 +50,10 @@ class CellState:
     def as_json(self) -> dict[str, Any]:
         """For programs; a score that is not finite is null."""
         return {
-            "id": self.cell.id,
+            **{key: value for key, value in vars(self.cell).items() if key != "facts"},
             "grid": self.grid or None,
             "label": self.label or None,
             "seed": self.seed,
-            **{key: value for key, value in vars(self.cell).items() if key not in ("id", "facts")},
             "status": self.state,
             "reason": self.reason,
             "scores": finite(self.cell.scores),
@@ -95,7 +93,7 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
             if last is not None and last.ended is None:
                 seconds = (datetime.now(UTC) - datetime.fromisoformat(last.began)).total_seconds()
         elif state == "running":
-            state, reason = "interrupted", GONE
+            state, reason = "interrupted", "its driver is gone"
         else:
             reason = reason or (last.reason if last else None)
         if state in ("running", "interrupted"):

@@ -25,8 +25,6 @@ STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
 FIELDS = ("spec", "weights", "data", "plugin", "trainer")
 #: What a difference shows where one side has nothing at all.
 ABSENT = "nothing"
-
-
 #: One field that differs: ``field`` (of FIELDS) and ``path``, ``old`` and ``new`` (null where absent), and a ``text``.
 Difference = dict[str, Any]
 
@@ -126,10 +124,8 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None") -> list[Explanation]:
         elif ran:
             wanted = _comparable(cell.facts)
             against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields[record.id]}))
-            state, why = (
-                "new",
-                f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:",
-            )
+            state = "new"
+            why = f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:"
         else:
             found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
             continue
@@ -168,7 +164,12 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         for row in ledger.rows_of(record.id)
     ]
     try:
-        today = _facts_today(record, catalogue)
+        spec, problems = catalogue.resolve_run(record.spec)
+        contents = Contents(catalogue, Overrides())
+        problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
+        if problems:
+            raise TaskloomError("; ".join(map(str, problems)))
+        today = facts(spec, catalogue, contents)
     except TaskloomError as error:
         return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
     now = digest(today)
@@ -181,13 +182,3 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         row, found = rows[-1]
         return Explanation("stale", why, record.id, against=row.now, differences=found, rows=rows)
     return Explanation(state, why, record.id, rows=rows)
-
-
-def _facts_today(record: "CellRecord", catalogue: "Catalogue") -> dict[str, Any]:
-    """What a recorded cell's identity would be made of today; ``TaskloomError`` if it cannot be planned any more."""
-    spec, problems = catalogue.resolve_run(record.spec)
-    contents = Contents(catalogue, Overrides())
-    problems += contents.problems(spec, {problem.path for problem in problems}) if spec else []
-    if problems:
-        raise TaskloomError("; ".join(str(problem) for problem in problems))
-    return facts(spec, catalogue, contents)

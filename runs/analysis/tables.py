@@ -24,7 +24,6 @@ from taskloom.runs.driver.wording import format_state
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory", "examples", "backwards")
-DIGITS = 3
 #: Metrics whose kind is known without importing plugins. ``normalised`` maps only correlations to (r + 1)/2.
 CORRELATIONS = frozenset({"pearson", "spearman"})
 SHARES = frozenset({"accuracy", "macro_f1"})
@@ -159,7 +158,7 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     table = Table(
         name=grid.name,
         columns=columns,
-        digits=asked.get("digits", DIGITS),
+        digits=asked.get("digits", 3),
         rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
         baseline=baseline,
         notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),

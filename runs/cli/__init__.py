@@ -37,12 +37,6 @@ except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything coul
     raise SystemExit(INTERRUPTED) from None
 
 
-class Refused(click.ClickException):
-    """A message to the user instead of a traceback."""
-
-    exit_code = 2
-
-
 class Commands(click.Group):
     """A group that turns our errors into messages and knows what a misspelt command may have meant.
 
@@ -68,12 +62,14 @@ class Commands(click.Group):
         except (EngineError, HeldUpError) as error:  # not the request's fault: the same one may succeed later
             raise click.ClickException(visible(f"{error}\n{how_to_continue()}")) from error
         except TaskloomError as error:
-            raise Refused(visible(str(error))) from error
+            click.echo(f"Error: {visible(str(error))}", err=True)
+            ctx.exit(2)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
         except SystemExit as error:  # click has its own way out, so this is somebody else's
-            raise Refused(f"a plugin called sys.exit({error.code!r}); it should raise an error") from error
+            click.echo(f"Error: a plugin called sys.exit({error.code!r}); it should raise an error", err=True)
+            ctx.exit(2)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

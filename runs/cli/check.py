@@ -12,7 +12,7 @@ from taskloom.core.errors import Problem, RequestError, TaskloomError
 from taskloom.registry.results.artifacts import write_text
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
-from taskloom.runs.cli.options import UserPath, json_option, plan_options, registry_option, strict_option
+from taskloom.runs.cli.options import json_option, path_option, plan_options, registry_option, strict_option
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
 
 
 @click.command(short_help="Write the JSON schema of grids.")
-@click.option("--out", type=UserPath(), metavar="FILE", help="Write it there instead of to stdout.")
+@path_option("--out", "Write it there instead of to stdout.", "FILE")
 @strict_option
 def schema(out: Path | None) -> None:
     """Write the JSON schema of grids, with every installed component and its options.

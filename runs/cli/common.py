@@ -13,7 +13,9 @@ import click
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
+from taskloom.runs.analysis.tables import Table
 from taskloom.runs.cli.options import is_strict
+from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
@@ -25,9 +27,6 @@ _answers: TextIO | None = None  # what was stdout before it was taken
 
 class NotRunError(RegistryError):
     """The grid exists, but was not run in this registry."""
-
-
-# Output
 
 
 def take_stdout() -> None:
@@ -69,17 +68,15 @@ def note(text: object) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def on_terminal() -> bool:
-    """Whether the answer is shown in bold type."""
-    return answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+def say_table(table: Table, form: str, *, reported: bool = False) -> None:
+    """Print a table, on a terminal with bold type."""
+    bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    say(render(table, form, terminal=bold, reported=reported), styled=True)
 
 
 def how_to_continue() -> str:
     """What to do after a run that was cut short."""
     return f"Run the same command again to continue:\n  {shlex.join(['taskloom', *sys.argv[1:]])}"
-
-
-# What is installed, and what was run
 
 
 def checked_catalogue(*, quiet: bool = False) -> "Catalogue":

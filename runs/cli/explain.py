@@ -105,8 +105,7 @@ def _show_cell(record: CellRecord, explained: "Explanation", *, as_json: bool) -
     for row, found in explained.rows:
         place = f"row {row.label!r}, seed {row.seed} of grid {row.grid!r}"
         now = f"its row is now cell {row.now[:SHORT]}, because:" if row.now else "the grid has no such row now"
-        is_now = row.now == record.id
-        say(f"  is {place} since {row.first}" if is_now else f"  was {place} until {row.last}; {now}")
+        say(f"  is {place} since {row.first}" if row.now == record.id else f"  was {place} until {row.last}; {now}")
         _show_differences(found, indent=6)
     if record.versions:
         say(f"  ran with {', '.join(f'{name} {version}' for name, version in record.versions.items())}")

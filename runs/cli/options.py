@@ -16,20 +16,18 @@ Command = Callable[..., Any]
 STRICT = "TASKLOOM_STRICT_PLUGINS"
 
 
-class UserPath(click.Path):
-    """A path in which ``~`` is the user's folder."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return Path(os.path.expanduser(value))  # noqa: PTH111 - the other raises
+def _read_path(context: click.Context, option: click.Parameter, given: str | None) -> Path | None:
+    return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
 
 
-def folder_option(flag: str, help: str, **more: Any) -> Callable[[Command], Command]:
-    """An option that names a folder."""
-    return click.option(flag, type=UserPath(), metavar="FOLDER", show_default=True, show_envvar=True, help=help, **more)
+def path_option(flag: str, help: str, metavar: str = "FOLDER", **more: Any) -> Callable[[Command], Command]:
+    """An option that names a folder or a file; ``~`` in it is the user's folder."""
+    more |= {"type": click.Path(), "callback": _read_path, "show_default": True, "show_envvar": True}
+    return click.option(flag, metavar=metavar, help=help, **more)
 
 
-registry_option = folder_option(
-    "--registry", "Where results are kept.", envvar="TASKLOOM_REGISTRY", default=Path("taskloom-runs")
+registry_option = path_option(
+    "--registry", "Where results are kept.", envvar="TASKLOOM_REGISTRY", default="taskloom-runs"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 format_option = click.option(
@@ -62,15 +60,11 @@ def _read_setting(given: str) -> tuple[str, Any]:
     >>> _read_setting("stages.*.epochs=1"), _read_setting("stages.0.combiner=pcgrad")
     (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
     """
-
-    def refuse(constant: str) -> None:
-        raise click.BadParameter(f"{constant} is not a JSON number")
-
     path, equals, text = (part.strip() for part in given.partition("="))
     if not path or not equals:
         raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {given!r}.")
     try:
-        return path, json.loads(text, parse_constant=refuse)
+        return path, json.loads(text)
     except ValueError as error:
         if not text or text[0] in '{["-+.0123456789':
             raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None
@@ -78,7 +72,7 @@ def _read_setting(given: str) -> tuple[str, Any]:
 
 
 _plan_options = combined(
-    folder_option(
+    path_option(
         "--data",
         "Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
     ),
@@ -133,6 +127,14 @@ def _read_engine(context: click.Context, option: click.Parameter, text: str) -> 
         raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from None
 
 
+#: The options of engines that are flags as well.
+_ENGINE_FLAGS = (
+    ("--workers", "N", "Cells at once. [default: one per GPU; without one, one per core, 8 at most]"),
+    ("--devices", "LIST", "cuda:0,cuda:1 or cpu:2 (two cells at once) or auto. [default: auto]"),
+    ("--cells-per-gpu", "N", "Cells that share a GPU. [default: 1]"),
+    ("--threads", "N", "CPU threads of a cell. [default: the cores divided by the workers, OMP_NUM_THREADS at most]"),
+    ("--address", "WHERE", "The cluster, for engines that have one: auto, or host:port."),
+)
 engine_options = combined(
     click.option(
         "--engine",
@@ -145,25 +147,10 @@ engine_options = combined(
         help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process "
         '(inline), or a plugin\'s engine; {"name": …, options} for what has no flag.',
     ),
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Cells at once. [default: one per GPU; without one, one per core, 8 at most]",
+    *(
+        click.option(flag, type=click.IntRange(min=1) if metavar == "N" else str, metavar=metavar, help=help)
+        for flag, metavar, help in _ENGINE_FLAGS
     ),
-    click.option(
-        "--devices", metavar="LIST", help="cuda:0,cuda:1 or cpu:2 (two cells at once) or auto. [default: auto]"
-    ),
-    click.option(
-        "--cells-per-gpu", type=click.IntRange(min=1), metavar="N", help="Cells that share a GPU. [default: 1]"
-    ),
-    click.option(
-        "--threads",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="CPU threads of a cell. [default: the cores divided by the workers, OMP_NUM_THREADS at most]",
-    ),
-    click.option("--address", metavar="WHERE", help="The cluster, for engines that have one: auto, or host:port."),
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),

@@ -97,9 +97,9 @@ def _find(
         loaded = [one for one in loaded if not one.builtin]
     failed = [one for one in catalogue.failed if is_meant(one.plugin) or f" {name!r}" in one.reason.partition(";")[0]]
     if not (entries or loaded or failed):
+        others = [plugin for plugin in catalogue.plugins.loaded if not plugin.builtin]
         names = {entry.name for entry in catalogue.entries}
-        for plugin in catalogue.plugins.loaded:
-            names |= set() if plugin.builtin else {plugin.name, plugin.distribution}
+        names |= {word for plugin in others for word in (plugin.name, plugin.distribution)}
         message = unknown("component or plugin", name, names, where="installed")
         shown = "; ".join(filter(None, [message, catalogue.plugins.hidden_note]))
         raise RequestError("taskloom plugins", [Problem("", shown)])

@@ -1,6 +1,6 @@
 """``taskloom predict``."""
 
-from math import inf, isfinite, nan
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,9 +8,10 @@ import click
 
 from taskloom.core.errors import RegistryError, count, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord, GridCell
+from taskloom.registry.results.records import CellRecord
+from taskloom.runs.analysis.cell_states import SHORT, finite
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
-from taskloom.runs.cli.options import folder_option, registry_option, strict_option
+from taskloom.runs.cli.options import path_option, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, metavar="N", help="Of GRID, only cells with this seed.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
-@folder_option("--out", "Where the files go; those of the same name are replaced.", default=Path("predictions"))
-@folder_option("--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it.")
+@path_option("--out", "Where the files go; those of the same name are replaced.", default="predictions")
+@path_option("--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it.")
 @click.option(
     "--format",
     "form",
@@ -98,18 +99,20 @@ def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> Cel
     labels = {place.label for place in grid.cells}
     if row is not None and row not in labels:
         raise RegistryError(unknown("row", row, labels, where="rows"))
+    seeds = sorted({place.seed for place in grid.cells})
+    if seed is not None and seed not in seeds:
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
+    if not places:
+        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
         which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
         raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
-    best = max(finished, key=_overall)
-    score = f", overall {_overall(best):.3f}" if isfinite(_overall(best)) else ""
-    note(f"Cell {best.cell.id[:12]}: row {best.label!r}, seed {best.seed}{score}.")
+    # A score that is not a number is the least.
+    scores = [finite(place.cell.scores.get("overall")) for place in finished]
+    score, best = max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])
+    overall = "" if score is None else f", overall {score:.3f}"
+    note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
     return best.cell
-
-
-def _overall(place: GridCell) -> float:
-    """The score by which cells are compared; one that is not a number is the least."""
-    score = place.cell.scores.get("overall", nan)
-    return score if isfinite(score) else -inf

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +12,12 @@ from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import table_of
-from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, on_terminal, say
+from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, say_table
 from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
-from taskloom.runs.show.render import failures_summary, render
+from taskloom.runs.show.render import failures_summary
 
 if TYPE_CHECKING:
-    from taskloom.core import Engine
-    from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.runs.grid.overrides import Overrides
 
 
@@ -73,13 +70,18 @@ def run(
 
     loaded = load_grid(grid)  # before torch is imported: a misspelt path should be reported at once
 
-    from taskloom.runs.driver.drive import run_plan
+    from taskloom.runs.driver.drive import make_engine, run_plan
     from taskloom.runs.driver.loop import broken_trackers
     from taskloom.runs.grid.plan import make_plan
     from taskloom.runs.show.progress import show_progress
 
     catalogue = checked_catalogue()
-    runner = _checked_engine(catalogue, engine, engine_flags)
+    given = {flag: value for flag, value in engine_flags.items() if value is not None}
+    resolved, problems = catalogue.resolve("engine", {**engine, **given})
+    if problems:
+        raise RequestError(f"engine {engine.get('name')!r}", problems)
+    runner = make_engine(catalogue, resolved)
+    runner.check()  # whether it can work here
     with Ledger.find(registry) or nullcontext() as known:
         plan = make_plan(loaded, catalogue, known, allow_large=allow_large, overrides=overrides)
     with Ledger.open(registry, create=True) as ledger:  # only now: a refused request leaves nothing behind
@@ -110,7 +112,7 @@ def run(
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
         made = table_of(Results(record, ledger.folder), ledger.epochs)
-    say(render(made, form, terminal=on_terminal()), styled=True)
+    say_table(made, form)
     if failures := failures_summary(record, registry, {cell.id for cell in plan.chosen}):
         note(failures)
     if outcome.halted:
@@ -119,16 +121,3 @@ def run(
     for failure in broken:
         note(f"--strict-plugins: {failure}")
     context.exit(1 if outcome.failed or broken else 0)
-
-
-def _checked_engine(catalogue: "Catalogue", spec: Mapping[str, Any], flags: Mapping[str, Any]) -> "Engine":
-    """The engine, if it is installed, has these options and can work here; otherwise ``RequestError`` says why not."""
-    from taskloom.runs.driver.drive import make_engine
-
-    given = {flag: value for flag, value in flags.items() if value is not None}
-    resolved, problems = catalogue.resolve("engine", {**spec, **given})
-    if problems:
-        raise RequestError(f"engine {spec['name']!r}", problems)
-    engine = make_engine(catalogue, resolved)
-    engine.check()
-    return engine

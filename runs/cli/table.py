@@ -11,16 +11,14 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import Wanted, table_of
-from taskloom.runs.cli.common import NotRunError, on_terminal, recorded_grid, say
+from taskloom.runs.cli.common import NotRunError, recorded_grid, say_table
 from taskloom.runs.cli.options import format_option, registry_option
-from taskloom.runs.show.render import render
 
 
 @click.command(short_help="Print the comparison table of a grid.")
 @click.argument("grid")
 @registry_option
 @click.option("--reported", is_flag=True, help="Published figures beside ours, with the difference.")
-@format_option
 @click.option(
     "--columns",
     callback=lambda context, option, given: tuple(filter(None, map(str.strip, given.split(",")))),
@@ -30,41 +28,47 @@ from taskloom.runs.show.render import render
 )
 @click.option("--sort", default="", metavar="COLUMN", help="The best row of a column first.")
 @click.option("--group-by", default="", metavar="AXIS", help="A row per value of an axis: the mean over its rows.")
+@format_option
 def table(
     grid: str, registry: Path, reported: bool, form: str, columns: tuple[str, ...], sort: str, group_by: str
 ) -> None:
     """Print the comparison table of GRID as far as it was run.
 
-    GRID is the name of a grid in the registry or the path of its JSON file. Each row is the mean over its
-    finished seeds ± their sample standard deviation; the best mean of a column is bold, or marked with * where
-    plain text goes to a file. A row that lacks seeds shows how many are in and does not compete. Below the
-    table are the reasons for missing figures.
+    GRID is the name of a grid in the registry or the path of its JSON file. Each row is the mean over its finished
+    seeds ± their sample standard deviation. The difference to the baseline has a 95 % interval and a p value, both
+    corrected for the number of rows, and a verdict: better, worse, equal (within the grid's margin) or open. Both the
+    noise of seeds and that of the dev examples count. A mean is bold, or marked with *, only if it is better than the
+    next of its column by the same test. A row that lacks seeds shows how many are in and does not compete. Below the
+    table is what was found by computing, and the reasons for missing figures.
 
     With --reported the figures that somebody published for a row are shown beside ours, with the difference (ours less
-    theirs) where both are of the dev split. A published overall score is marked with † if it does not follow from
-    the figures beside it, whatever rounding did. Works before anything was run, too.
+    theirs). A row that was reported on test shows our test score, never one on dev. A published overall score is
+    marked with † if it does not follow from the figures beside it, whatever rounding did. Works before anything was
+    run, too.
 
     \b
     Examples:
       taskloom table quickstart
+      taskloom table quickstart --columns overall,seconds,memory --sort overall
+      taskloom table grid.json --group-by stages.0.combiner
       taskloom table finetuning-techniques --reported
       taskloom table grid.json --format latex > table.tex
-      taskloom table quickstart --format json | jq '.[0].metrics.overall.mean'
+      taskloom table quickstart --format json | jq '.[] | [.label, .metrics.overall.verdict]'
     """
-    wanted = Wanted(columns, sort, group_by)
     # For published figures the grid's file is enough.
-    with Ledger.find(registry) or nullcontext() if reported else Ledger.open(registry, create=False) as ledger:
+    with (Ledger.find(registry) if reported else Ledger.open(registry, create=False)) or nullcontext() as ledger:
         try:
             record = unrun_grid(grid) if ledger is None else recorded_grid(ledger, grid)
         except NotRunError:
             if not reported:
                 raise
             record = unrun_grid(grid)
-        made = table_of(Results(record, registry), ledger.epochs if ledger else lambda cell: (), wanted)
+        epochs = ledger.epochs if ledger else lambda cell: ()
+        made = table_of(Results(record, registry), epochs, Wanted(columns, sort, group_by))
         if ledger is not None and any(row.split == "test" and row.n for row in made.rows):
             looks = ledger.add_look(record.name)
             made = replace(made, checks=(*made.checks, *([_LOOKED.format(looks=looks)] if looks > 1 else [])))
-    say(render(made, form, terminal=on_terminal(), reported=reported), styled=True)
+    say_table(made, form, reported=reported)
 
 
 _LOOKED = "The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."

@@ -1,10 +1,8 @@
 """Plan → execution: the driver hands cells to an engine and writes down what they report."""
 
-import shutil
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import Engine, Event, Job
+from taskloom.core import Engine, Job
 from taskloom.registry.results.artifacts import Artifacts, sweep
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.loop import Listen, Loop
@@ -12,7 +10,7 @@ from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
 from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
 from taskloom.runs.grid.plan import Plan
-from taskloom.runs.training.checkpoint import check_folder, drop_checkpoints
+from taskloom.runs.training.checkpoint import drop_checkpoints
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -49,10 +47,8 @@ def run_plan(
         return outcome
     with Claims(ledger.folder) as claims:
         loop = Loop(jobs, runner, ledger, catalogue.plugins, claims, outcome, listen, attempts, timeout, stop)
-        if claims.alone:  # else somebody may be writing what looks left over or damaged
+        if claims.alone:  # else somebody may be writing what looks left over
             sweep(ledger.folder)
-            for job, event in _drop_damaged_stages(jobs, Artifacts(ledger.folder)):
-                loop.report(job, event)
         claims.share()
         try:
             with stop_on_signals(stop):
@@ -78,7 +74,7 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
             outcome.cached += 1
             drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if its driver was killed right after it finished
         elif state in ("failed", "oom") and not retry_failed:
-            outcome.fail(cell.id, str(ledger.cell(cell.id).reason))
+            outcome.reasons[cell.id] = str(ledger.cell(cell.id).reason)
         elif cell.id not in jobs:
             # One that ran out of memory before goes on with the micro-batch that fitted.
             past = ledger.attempts(cell.id) if state else ()
@@ -87,17 +83,3 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool)
             keys, versions = cell.stage_keys, cell.versions
             jobs[cell.id] = Job(cell.id, cell.label, cell.seed, cell.spec, folder, keys, versions, micro_batch)
     return list(jobs.values())
-
-
-def _drop_damaged_stages(jobs: list[Job], artifacts: Artifacts) -> Iterator[tuple[Job, Event]]:
-    """Remove what cells could not take over: then one of those that share the stage trains it, and the others wait."""
-    first = {key: job for job in reversed(jobs) for key in job.stage_keys}  # of those that share a stage
-    for key, job in first.items():
-        if not (artifacts.folder / "stages" / key / "result").is_dir():
-            continue
-        result = artifacts.stage(key) / "result"  # which leads nowhere else
-        try:
-            check_folder(result)
-        except ValueError as error:
-            shutil.rmtree(result, ignore_errors=True)
-            yield job, Event("log", job.cell, {"message": f"shared stage trained again: {error}"})

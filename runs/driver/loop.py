@@ -2,18 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import ENDS, Engine, Event, Job, RegistryError
+from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.core.work import append_log
-from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
 from taskloom.runs.driver.verdict import ATTEMPTS, Verdict, judge
-from taskloom.runs.driver.wording import log_line
+from taskloom.runs.driver.wording import format_event
 from taskloom.runs.training.checkpoint import drop_checkpoints
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 PULSE = 0.2
 #: Seconds between two looks at what other drivers do.
 LOOK = 1.0
-#: Seconds that cells are given to write checkpoints when the ledger can no longer be written.
-GRACE = 20.0
 #: Seconds that a cell is given for its first event whatever --timeout says: its process may have to start.
 START = 120.0
 
@@ -50,17 +47,15 @@ class Outcome:
     """
 
     finished: int = 0
-    failed: int = 0
     cached: int = 0
     elsewhere: int = 0
     interrupted: int = 0
     reasons: dict[str, str] = field(default_factory=dict)
     halted: str = ""
 
-    def fail(self, cell: str, reason: str) -> None:
-        """Count a cell that did not succeed."""
-        self.failed += 1
-        self.reasons[cell] = reason
+    @property
+    def failed(self) -> int:
+        return len(self.reasons)
 
 
 @dataclass
@@ -96,7 +91,6 @@ class Loop:
         self.running: dict[str, Submitted] = {}
         self.waiting: dict[str, Job] = {}  # another driver runs it, or computes the first stage that it lacks
         self.past: dict[str, list[Event]] = {}  # how earlier attempts ended
-        self.artifacts = Artifacts(self.ledger.folder)
         self.durations = Durations()
         self.order = Order(jobs, self.durations)
         self._before: dict[str, tuple[str, int]] = {}  # status and attempts of a cell when this run began
@@ -109,17 +103,13 @@ class Loop:
             self._before[record.id] = record.status, record.attempts
             if record.status == "finished":
                 self.durations.learn(record.spec, record.seconds)
-        try:
-            while self.running or (not self._stopping and (self.order.pending or self.waiting)):
-                self._pass_on_stop()
-                self._submit()
-                for event in self.engine.poll(PULSE):
-                    self._handle(event)
-                self._stop_silent()
-                self._retry_waiting()
-        except RegistryError:
-            self._wind_down()
-            raise
+        while self.running or (not self._stopping and (self.order.pending or self.waiting)):
+            self._pass_on_stop()
+            self._submit()
+            for event in self.engine.poll(PULSE):
+                self._handle(event)
+            self._stop_silent()
+            self._retry_waiting()
         self.outcome.interrupted += len(self.order.pending) + len(self.waiting)
 
     # Cells begin
@@ -140,21 +130,21 @@ class Loop:
 
     def _ended_elsewhere(self, job: Job) -> bool:
         """Whether another driver finished a cell or failed with it; a failure of before this run is tried again."""
+        status, attempts = self.ledger.status(job.cell)
+        failed_now = status in ("failed", "oom") and (status, attempts) != self._before[job.cell]
+        if status != "finished" and not failed_now:
+            return False
         record = self.ledger.cell(job.cell)
-        if record.status == "finished":
+        if status == "finished":
             self.outcome.elsewhere += 1
             self.durations.learn(job.spec, record.seconds)
-            facts = {name: getattr(record, name) for name in ("scores", "seconds", "best_epoch", "peak_memory")}
-        elif record.status in ("failed", "oom") and (record.status, record.attempts) != self._before[job.cell]:
-            self.outcome.fail(job.cell, str(record.reason))
-            facts = {"reason": record.reason}
         else:
-            return False
-        self.listen(Event(record.status, job.cell, facts))
+            self.outcome.reasons[job.cell] = str(record.reason)
+        self.listen(Event(status, job.cell, vars(record)))
         return True
 
     def _is_done(self, key: str) -> bool:
-        return (self.artifacts.folder / "stages" / key / "result").is_dir()
+        return (self.ledger.folder / "stages" / key / "result").is_dir()
 
     # Cells report
 
@@ -176,8 +166,8 @@ class Loop:
         """Write an event down, then pass it on, unless a resumed cell repeats what is known."""
         if not self.ledger.write(event):
             return
-        if line := log_line(event, job.spec):
-            append_log(self.artifacts.cell(job.cell), line)
+        if event.what != "progress" and (text := format_event(event, job.spec)):
+            append_log(job.cell_folder(), f"{datetime.now():%Y-%m-%d %H:%M:%S}  {text}")
         for message in notify_trackers(self.plugins, event, job):
             self.listen(Event("log", event.cell, {"message": message}))
         self.listen(event)
@@ -186,7 +176,7 @@ class Loop:
         """An attempt has ended: write down how, and do what follows."""
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
-            append_log(self.artifacts.cell(job.cell), facts.pop("traceback"))
+            append_log(job.cell_folder(), facts.pop("traceback"))
         if run.stop_reason and event.what == "lost":
             facts["reason"] = run.stop_reason
         if event.what != "finished" and facts.get("micro_batch") is None:
@@ -209,8 +199,7 @@ class Loop:
         facts, again = event.facts, {"again": True, "next_micro_batch": verdict.micro_batch}
         match verdict.how:
             case "again" if not self._stopping:
-                again |= {"attempt": job.attempt + 1}
-                again |= {"attempts": self.attempts} if event.what == "lost" else {}
+                again |= {"attempt": job.attempt + 1, "attempts": self.attempts}
                 self.report(job, replace(event, facts={**facts, **again}))
                 self.order.add(replace(job, attempt=job.attempt + 1, micro_batch=verdict.micro_batch))
             case "again" | "interrupted":
@@ -218,12 +207,12 @@ class Loop:
                 self.outcome.interrupted += 1
             case "finished":
                 self.report(job, event)
-                drop_checkpoints(self.artifacts.cell(job.cell))
+                drop_checkpoints(job.cell_folder())
                 self.outcome.finished += 1
                 self.durations.learn(job.spec, facts.get("seconds"))
             case "failed" | "oom":
                 self.report(job, replace(event, what=verdict.how, facts={**facts, "reason": verdict.reason}))
-                self.outcome.fail(job.cell, verdict.reason)
+                self.outcome.reasons[job.cell] = verdict.reason
 
     # What comes from outside
 
@@ -233,11 +222,8 @@ class Loop:
         if asked > self._stopping:
             self._stopping = asked
             if self.running and not self.outcome.halted:
-                texts = (
-                    "Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once.",
-                    "Ending at once.",
-                )
-                self.stop.say(texts[asked - 1])
+                once = "Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once."
+                self.stop.say(once if asked == 1 else "Ending at once.")
             self.engine.stop(at_once=asked > 1)
 
     def _stop_silent(self) -> None:
@@ -261,16 +247,6 @@ class Loop:
                 if not self._ended_elsewhere(job):
                     self.order.add(job)
             self.waiting.clear()
-
-    def _wind_down(self) -> None:
-        """The ledger cannot be written: let cells write checkpoints if they can. Nothing of it is reported."""
-        with suppress(Exception):
-            self.engine.stop()
-            until = time.monotonic() + GRACE
-            while self.running and time.monotonic() < until:
-                for event in self.engine.poll(PULSE):
-                    if event.what in ENDS:
-                        self.running.pop(event.cell, None)
 
 
 def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:

@@ -12,7 +12,7 @@ from types import FrameType
 #: Exit code of a command that was interrupted.
 INTERRUPTED = 130
 #: Supervisors and terminals send these more than once and mean it once. Who has no time left sends SIGKILL.
-PATIENT = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+PATIENT = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -34,9 +34,7 @@ def stop_on_signals(stop: Stop) -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *PATIENT):
-            if signal.getsignal(number) == signal.SIG_IGN:  # nohup means it
-                continue
-            with suppress(ValueError, OSError):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
                 before[number] = signal.signal(number, stop)
     try:
         yield

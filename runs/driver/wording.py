@@ -1,21 +1,10 @@
 """A cell's events and its state in words: for its log, the progress of a run, listings, tables and explanations."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from taskloom.core.engine import Event
 from taskloom.core.errors import count
-
-
-def log_line(event: Event, spec: Mapping[str, Any], moment: datetime | None = None) -> str | None:
-    """An event as a line of its cell's log; ``None`` for those that are too frequent or mean nothing to a reader.
-
-    >>> log_line(Event("started", "c0", {"worker": "cpu:1", "device": "cpu"}), {}, datetime(2026, 5, 4, 3, 2, 1))
-    '2026-05-04 03:02:01  started on cpu, worker cpu:1'
-    """
-    text = None if event.what == "progress" else format_event(event, spec)
-    return None if text is None else f"{moment or datetime.now():%Y-%m-%d %H:%M:%S}  {text}"
 
 
 def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
@@ -61,7 +50,7 @@ def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     where.append(f"epoch {facts['epoch']}" + (f"/{stages[facts['stage']]}" if stages else ""))
     where += [f"step {facts['step']}/{facts['steps']}"] if facts.get("steps") else []
     parts = [" ".join(where)]
-    parts += [f"loss {figures(facts['losses'])}"] if facts.get("losses") else []
+    parts += [f"loss {format_scores(facts['losses'])}"] if facts.get("losses") else []
     parts += [f"dev {format_scores(facts['scores'])}"] if facts.get("scores") else []
     parts += [f"{facts['rate']:.1f} steps/s"] if facts.get("rate") else []
     parts += [memory(facts["memory"])] if facts.get("memory") else []
@@ -69,8 +58,13 @@ def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
 
 
 def format_scores(scores: Mapping[str, float]) -> str:
-    """Scores by task, the overall one first, since a line may be cut; empty where there are none."""
-    return figures(dict(sorted(scores.items(), key=lambda item: item[0] != "overall"))) if scores else ""
+    """Scores or losses by task, the overall one first, since a line may be cut; empty where there are none.
+
+    >>> format_scores({"sst": 0.41249, "overall": 0.5})
+    'overall 0.500 sst 0.412'
+    """
+    overall_first = sorted(scores.items(), key=lambda item: item[0] != "overall")
+    return " ".join(f"{name} {value:.3f}" for name, value in overall_first)
 
 
 def _format_end(event: Event) -> str:
@@ -107,18 +101,15 @@ def format_state(status: str, reason: str | None = None, epochs: int | None = No
 
 
 def format_reason(status: str, reason: str | None) -> str:
-    """The reason for a state on one line; of a cell that ran out of memory it says so."""
-    text = " ".join((reason or "").split())
-    return out_of_memory(text) if status == "oom" else text
+    """The reason for a state on one line; that of a cell that ran out of memory says so once.
 
-
-def figures(values: Mapping[str, float]) -> str:
-    """Names with their figures.
-
-    >>> figures({"sst": 0.41249, "overall": 0.5})
-    'sst 0.412 overall 0.500'
+    >>> format_reason("oom", "out of memory with 1 example at a time"), format_reason("oom", "MemoryError")
+    ('out of memory with 1 example at a time', 'out of memory: MemoryError')
     """
-    return " ".join(f"{name} {value:.3f}" for name, value in values.items()) or "nothing"
+    text = " ".join((reason or "").split())
+    if status != "oom" or "out of memory" in text.lower():
+        return text
+    return f"out of memory: {text}" if text else "out of memory"
 
 
 def duration(seconds: float) -> str:
@@ -145,14 +136,3 @@ def memory(size: float) -> str:
     if size < 2**20:
         return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**20:.0f} MiB" if size < 1000 * 2**20 else f"{size / 2**30:.1f} GiB"
-
-
-def out_of_memory(reason: str) -> str:
-    """The reason of a cell that ran out of memory, which says so once.
-
-    >>> out_of_memory("out of memory with 1 example of task 'sst' at a time"), out_of_memory("MemoryError")
-    ("out of memory with 1 example of task 'sst' at a time", 'out of memory: MemoryError')
-    """
-    if "out of memory" in reason.lower():
-        return reason
-    return f"out of memory: {reason}" if reason else "out of memory"

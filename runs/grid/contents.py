@@ -1,14 +1,15 @@
 """What the names in a specification stand for: data files and weights, each read, checked and hashed once."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import to_json
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
-from taskloom.registry.installed.guard import guard
-from taskloom.registry.installed.words import kind_word, show
+from taskloom.registry.installed.manager import guard
+from taskloom.registry.installed.resolution import homes_of
+from taskloom.registry.installed.words import join, kind_word, show
 from taskloom.runs.grid.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -32,17 +33,13 @@ class Contents:
                 continue
             content = self._content(kind, component)
             if isinstance(content, TaskloomError):
-                advice = self._advice(kind, component)
+                advice = ""  # which option of the command line may help, unless it was given already
+                if kind == "data" and "dir" in component and self._overrides.data is None:
+                    advice = "; --data FOLDER says where data sets are"
+                elif kind == "encoder" and component.get("weights") and self._overrides.weights is None:
+                    advice = "; --weights NAME_OR_FOLDER takes others, such as minilm"
                 found.append(Problem(path, f"{str(content).rstrip('.')}{advice}" if advice else str(content)))
         return found
-
-    def _advice(self, kind: str, component: dict[str, Any]) -> str:
-        """Which option of the command line may help, unless it was given already."""
-        if kind == "data" and "dir" in component and self._overrides.data is None:
-            return "; --data FOLDER says where data sets are"
-        if kind == "encoder" and component.get("weights") and self._overrides.weights is None:
-            return "; --weights NAME_OR_FOLDER takes others, such as minilm"
-        return ""
 
     def of(self, spec: dict[str, Any]) -> dict[str, str]:
         """Path → fingerprint of everything the run reads."""
@@ -63,27 +60,35 @@ class Contents:
         if kind == "encoder":
             encoder = self._catalogue.make(Encoder, component)
             encoder.check()
-            return self._fingerprint(encoder)
+            return _fingerprint(encoder)
         data = self._catalogue.make(DataSet, component)
-        content = self._fingerprint(data)
+        content = _fingerprint(data)
         splits: tuple[Split, Split] = ("train", "dev")
         for split in splits:
             examples = data.load(split)
             check_examples(data, split, examples)
-            self.notes += _summary_of_skipped(examples.skipped)
+            first, more = examples.skipped[:3], len(examples.skipped[3:])
+            self.notes += [f"skipped: {row}" for row in first]
+            self.notes += [f"skipped: {more} more rows of the same file"] if more else []
         return content
 
-    def _fingerprint(self, part: DataSet | Encoder) -> str:
-        """What the part says of its content; a third party's is asked twice, for an identity has to last."""
+
+def _fingerprint(part: DataSet | Encoder) -> str:
+    content = part.fingerprint()
+    if not isinstance(content, str) or (part.kind == "data" and not content):  # an encoder may have no weights to name
         where = f"{kind_word(part.kind)} {part.name!r}"
-        content = part.fingerprint()
-        filled = part.kind == "encoder" or bool(content)  # an encoder without weights has nothing to say
-        if not isinstance(content, str) or not filled:
-            raise TaskloomError(f"{where}: fingerprint() should be a string, a fingerprint. Found {show(content)}.")
-        if not self._catalogue.get(part.kind, part.name).plugin.builtin and (again := part.fingerprint()) != content:
-            found = f"Found {show(content, 40)}, then {show(again, 40)}."
-            raise TaskloomError(f"{where}: fingerprint() should be the same every time, or no result lasts. {found}")
-        return content
+        raise TaskloomError(f"{where}: fingerprint() should be a string, a fingerprint. Found {show(content)}.")
+    return content
+
+
+#: A string that can be written down: to count its characters pydantic reads it, and refuses half a character.
+_Text = Annotated[str, Strict(), Field(min_length=0)]
+
+
+class _Texts(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+    columns: tuple[tuple[_Text, ...], ...]
+    ids: tuple[_Text, ...]
 
 
 def check_examples(data: DataSet, split: str, examples: Examples) -> None:
@@ -91,63 +96,35 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
     where = f"data set {data.name!r}, split {split!r}"
     if not isinstance(examples, Examples):
         raise DataError(f"{where}: load() should return Examples. Found {type(examples).__name__}.")
-    if not len(examples):
+    try:
+        _Texts.model_validate(examples)
+    except ValidationError as error:
+        item = error.errors()[0]
+        wrong = f"{join(*item['loc'])} {item['msg'].removeprefix('Input ')}"
+        raise DataError(f"{where}: {wrong}. Found {show(item['input'])}.") from None
+    rows, sizes = len(examples), [len(column) for column in examples.columns]
+    if not rows:
         raise DataError(f"{where}: there are no examples")
-    sizes = {len(column) for column in examples.columns} | {len(examples)}
-    if len(examples.columns) != data.columns or len(sizes) != 1:
+    if sizes != [rows] * data.columns:
         raise DataError(
-            f"{where}: should have {data.columns} column(s) of {len(examples)} strings. "
-            f"Found {len(examples.columns)} of {', '.join(str(len(column)) for column in examples.columns)}."
+            f"{where}: should have {data.columns} column(s) of {rows} strings. "
+            f"Found {len(sizes)} of {', '.join(map(str, sizes))}."
         )
-    _check_texts(where, examples)
-    if data.labels is None or (split == "test" and examples.labels is None):
-        return
     labels: Any = examples.labels  # what a third party put there
-    if labels is None:
-        raise DataError(f"{where}: every example should have a label. Found None.")
-    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "fiub":
-        kind = f"an array of {labels.dtype}" if isinstance(labels, np.ndarray) else type(labels).__name__
-        raise DataError(f"{where}: labels should be an array of numbers. Found {kind}.")
-    if labels.shape != (len(examples),):
-        shape = list(labels.shape)
-        raise DataError(f"{where}: every example should have a label, [{len(examples)}] in all. Found {shape}.")
-    if not np.isfinite(labels).all():
-        raise DataError(f"{where}: labels should be numbers. Found {labels[~np.isfinite(labels)][0]}.")
-    if data.labels.classes and (broken := labels[labels != np.round(labels)]).size:
-        raise DataError(f"{where}: labels are classes and should be integers. Found {broken[0]:g}.")
-    low, high = float(labels.min()), float(labels.max())
-    if not (data.labels.low <= low and high <= data.labels.high):
-        allowed = f"{data.labels.low:g} to {data.labels.high:g}"
-        raise DataError(f"{where}: labels should be {allowed}. Found {low:g} to {high:g}.")
-
-
-def _check_texts(where: str, examples: Examples) -> None:
-    """Every text and every id is a string that can be written down."""
-    for what, texts in (*(("text", column) for column in examples.columns), ("id", examples.ids)):
-        if isinstance(texts, str):
-            raise DataError(f"{where}: a column should hold a string per example. Found a single string.")
-        for place, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise DataError(
-                    f"{where}: {what} {place} should be a string. Found {type(text).__name__} {show(text)}."
-                )
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            place = next(place for place, text in enumerate(texts) if any("\ud800" <= c <= "\udfff" for c in text))
-            raise DataError(
-                f"{where}: {what} {place} holds half a character (a lone surrogate). Found {texts[place]!a:.100}."
-            ) from None
-
-
-def _summary_of_skipped(rows: Sequence[str]) -> list[str]:
-    """The log lines for rows that could not be read: the first three in full, the rest counted."""
-    lines = [f"skipped: {row}" for row in rows[:3]]
-    return lines + ([f"skipped: {len(rows) - 3} more rows of the same file"] if len(rows) > 3 else [])
+    if data.labels is None or (split == "test" and labels is None):
+        return
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "fiub" or labels.shape != (rows,):
+        is_array = isinstance(labels, np.ndarray)
+        found = f"an array of {labels.dtype}, {list(labels.shape)}" if is_array else type(labels).__name__
+        raise DataError(f"{where}: labels should be an array of numbers, [{rows}]. Found {found}.")
+    fits = (data.labels.low <= labels) & (labels <= data.labels.high)  # which nan does not
+    if data.labels.classes:
+        fits &= labels % 1 == 0
+    if not fits.all():
+        allowed = f"{'integers' if data.labels.classes else 'numbers'} from {data.labels.low:g} to {data.labels.high:g}"
+        raise DataError(f"{where}: labels should be {allowed}. Found {labels[~fits][0]:g}.")
 
 
 def _sources(spec: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    if not spec:
-        return []
-    sources = [("encoder", "encoder", spec["encoder"])]
-    return sources + [(f"tasks.{name}.data", "data", task["data"]) for name, task in spec["tasks"].items()]
+    """The components that read files, each with its path and kind."""
+    return [(path, kind, home[kind]) for path, home, kind in homes_of(spec) if kind in ("encoder", "data")]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic_core import from_json, to_json
 
 from taskloom.core.errors import Problem, unknown
-from taskloom.core.specs import GridSpec
+from taskloom.core.specs import AxisSpec, GridSpec
 from taskloom.runs.grid.grid import Grid, base_of
 from taskloom.runs.grid.paths import PathError, assign
 
@@ -26,15 +26,13 @@ Choice = tuple[str, dict[str, Any]]
 class Variant:
     """One row of the table before seeds: its label and the run it stands for.
 
-    ``settings`` is what the grid lays over its base for this row. A row that is not ``chosen`` keeps its place in
-    the table and is not run. One that the grid lists as a cell is ``explicit`` and never excluded. ``problems`` are
-    settings that lead nowhere.
+    A row that is not ``chosen`` keeps its place in the table and is not run. One that the grid lists as a cell is
+    ``explicit`` and never excluded. ``problems`` are settings that lead nowhere.
     """
 
     label: str
     spec: dict[str, Any]
     reported: dict[str, float] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
     chosen: bool = True
     explicit: bool = False
     problems: tuple[Problem, ...] = ()
@@ -55,16 +53,22 @@ def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
     spec = grid.spec
     base, wrong = base_of(grid)
     problems = [*grid.problems, *wrong]
-    axes = [_labelled(path, axis) for path, axis in spec.axes.items()]
-    axes += _zipped(spec, problems)
+    groups = [("axes", {path: axis}) for path, axis in spec.axes.items()]
+    groups += [(f"zip.{place}", group) for place, group in enumerate(spec.zip)]
+    places = {path: f"{home}.{path}" for home, group in groups for path in group}
+    problems += _overlaps([(f"{home}.{path}", path) for home, group in groups for path in group])
+    for home, group in groups:
+        sizes = {path: len(axis) for path, axis in group.items()}
+        if len(set(sizes.values())) != 1:
+            found = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
+            problems.append(Problem(home, f"axes that move together should be equally long. Found {found}."))
+    axes = [axis for _, group in groups if (axis := _choices(group))]
     wanted = (math.prod(len(axis) for axis in axes) + len(spec.cells)) * len(spec.seeds)
     if wanted > LARGE and not allow_large:
         text = f"the grid has {wanted:,} cells, more than {LARGE:,}; pass --yes if that is meant"
         problems.append(Problem("axes", text))
         axes = [axis[:1] for axis in axes]  # enough to find what else is wrong
     variants: list[Variant] = []
-    places = {path: f"axes.{path}" for path in spec.axes}
-    places |= {path: f"zip.{place}.{path}" for place, group in enumerate(spec.zip) for path in group}
     if axes or not spec.cells:
         for choices in itertools.product(*axes):
             settings = {path: value for _, setting in choices for path, value in setting.items()}
@@ -74,7 +78,6 @@ def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
         places = {path: f"cells.{place}.set.{path}" for path in cell.set}
         listed = _variant(cell.label, base, cell.set, places)
         variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
-    problems += _overlaps(spec)
     problems += _label_problems(variants, spec)
     return Expansion(grid, variants, list(dict.fromkeys(problems)))
 
@@ -84,12 +87,10 @@ def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], plac
     run, problems = copied(base), list[Problem]()
     for path in sorted(settings, key=lambda path: path.count(".")) if base else ():
         try:
-            if path.split(".")[0] == "seed":
-                raise PathError('seeds should be listed under "seeds"')
             assign(run, path, copied(settings[path]))
         except PathError as error:
             problems.append(Problem(places[path], str(error)))
-    return Variant(label, run, settings=dict(settings), problems=tuple(problems))
+    return Variant(label, run, problems=tuple(problems))
 
 
 def copied(value: Json) -> Json:
@@ -98,28 +99,14 @@ def copied(value: Json) -> Json:
     return copy
 
 
-def _labelled(path: str, axis: Sequence[Any] | Mapping[str, Any]) -> list[Choice]:
-    values = axis.items() if isinstance(axis, Mapping) else [(_label(path, value), value) for value in axis]
-    return [(label, {path: value}) for label, value in values]
-
-
-def _zipped(spec: GridSpec, problems: list[Problem]) -> Iterator[list[Choice]]:
-    """Groups of axes that move together, each as one axis; unequal ones as far as they go together."""
-    for place, group in enumerate(spec.zip):
-        sizes = {path: len(axis) for path, axis in group.items()}
-        if len(set(sizes.values())) != 1:
-            found = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
-            problems.append(Problem(f"zip.{place}", f"axes that move together should be equally long. Found {found}."))
-        rows = zip(*(_labelled(path, axis) for path, axis in group.items()), strict=False)
-        choices = [
-            (
-                ", ".join(dict.fromkeys(label for label, _ in row)),
-                {path: value for _, setting in row for path, value in setting.items()},
-            )
-            for row in rows
-        ]
-        if choices:
-            yield choices
+def _choices(group: Mapping[str, AxisSpec]) -> list[Choice]:
+    """Axes that move together as one axis; unequal ones as far as they go together."""
+    labelled = [
+        [*axis.items()] if isinstance(axis, Mapping) else [(_label(path, value), value) for value in axis]
+        for path, axis in group.items()
+    ]
+    rows = [zip(*row, strict=True) for row in zip(*labelled, strict=False)]
+    return [(", ".join(dict.fromkeys(labels)), dict(zip(group, values, strict=True))) for labels, values in rows]
 
 
 def _label(path: str, value: Any) -> str:
@@ -137,10 +124,8 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _overlaps(spec: GridSpec) -> Iterator[Problem]:
+def _overlaps(axes: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """Two axes that set the same place: the second would undo the first, and labels would be wrong."""
-    axes = [(f"axes.{path}", path) for path in spec.axes]
-    axes += [(f"zip.{place}.{path}", path) for place, group in enumerate(spec.zip) for path in group]
     for (_, one), (where, other) in itertools.combinations(axes, 2):
         steps = list(zip(one.split("."), other.split("."), strict=False))
         if one.count(".") == other.count(".") and all(a == b or "*" in (a, b) for a, b in steps):
@@ -155,8 +140,6 @@ def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem
     for label in (label for label, count in counts.items() if count > 1):
         cure = "give a cell another label" if label in listed else "give the axis an object from label to value"
         problems.append(Problem("cells" if label in listed else "axes", f"two rows would be called {label!r}; {cure}"))
-    for label in (label for label in counts if not label.strip()):
-        problems.append(Problem("cells", f"a label should not be blank. Found {label!r}."))
     if spec.baseline is not None and spec.baseline not in labels:
         problems.append(Problem("baseline", unknown("row", spec.baseline, labels, where="rows")))
     return [*problems, *_claim_problems(variants, spec)]

@@ -36,8 +36,6 @@ class Grid:
 def load_grid(source: str) -> Grid:
     """Read a grid by the name of a packaged one or by the path of a JSON file."""
     packaged = packaged_grids()
-    if source in packaged and packaged[source].conflict:
-        raise RequestError(source, [Problem("", packaged[source].conflict)])
     path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - raises
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         raise RequestError(source, [Problem("", _no_file(path, source, packaged))])
@@ -89,8 +87,6 @@ def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
         packaged = packaged_grids()
         if raw not in packaged:
             return {}, [Problem("base", unknown("packaged grid", raw, packaged, where="packaged"))]
-        if packaged[raw].conflict:
-            return {}, [Problem("base", packaged[raw].conflict)]
         if raw in seen and path == packaged[raw].path:
             return {}, [Problem("base", f"the grids {' → '.join([*seen, raw])} refer to each other in a circle")]
         seen.append(raw)

@@ -52,11 +52,6 @@ def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") ->
     }
 
 
-def identity(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> str:
-    """The name of a run: the hash of its facts."""
-    return digest(facts(spec, catalogue, contents))
-
-
 def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
     """The identity of what each stage but the last hands on: equal for runs that agree in all up to there.
 
@@ -68,5 +63,5 @@ def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents
         names = {name for stage in stages for name in stage["tasks"]}
         tasks = {name: task for name, task in spec["tasks"].items() if name in names}
         prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "overall": "mean"}
-        keys.append(identity(prefix, catalogue, contents))
+        keys.append(digest(facts(prefix, catalogue, contents)))
     return tuple(keys)

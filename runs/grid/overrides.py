@@ -18,14 +18,20 @@ from taskloom.core import DataError, DataSet, Problem, RequestError, unknown
 from taskloom.core.specs import RunSpec, plain
 from taskloom.registry.results.records import OVERRIDES
 from taskloom.runs.grid.expansion import Expansion, Variant, copied
-from taskloom.runs.grid.paths import PathError, assign, values_at
-from taskloom.runs.grid.smoke import make_tiny, smoke_grid
+from taskloom.runs.grid.paths import PathError, assign
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
 #: Where the first is asked for and only the second is there, the second has data of the same form.
 STAND_INS = {"snli": "sick"}
+#: A smoke run is recorded under a name of its own.
+SUFFIX = "-smoke"
+ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 512, "max_length": 64}
+#: Options of the grid's own encoder that a smoke run keeps, where they are what ``minbert`` takes.
+KEPT = {"pooling": ("pooler", "cls", "mean", "max"), "trainable": (True, False)}
+SIZES = {"size": 32, "dev_size": 16, "test_size": 4}
+ITERATIONS = 4
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,17 @@ def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> E
     complete = [_complete(variant.spec) for variant in variants]
     specs = [spec for spec in complete if spec is not None]  # what is not valid stays, for the plan to report
     if overrides.smoke:
-        _refuse_with_smoke(overrides)
-        grid = smoke_grid(grid)
+        given = [f"--{name}" for name in ("data", "weights") if getattr(overrides, name) is not None]
+        if given:
+            text = "a smoke run has its own text and encoder; leave out one of the two"
+            raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with {' and '.join(given)}.")])
+        first_seed = grid.spec.model_copy(update={"seeds": grid.spec.seeds[:1]})
+        grid = replace(grid, name=f"{grid.name[: 100 - len(SUFFIX)]}{SUFFIX}", spec=first_seed)
         for spec in specs:
-            make_tiny(spec, catalogue)
+            _make_tiny(spec, catalogue)
         settings.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
     if overrides.data is not None:
         notes += _use_folder(overrides.data, specs, catalogue)
-    before = copied(complete)
     if overrides.epochs is not None:
         for stage in (stage for spec in specs for stage in spec["stages"]):
             stage["epochs"] = min(stage["epochs"], overrides.epochs)
@@ -71,45 +80,20 @@ def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> E
     for path, value in (weights | dict(overrides.settings)).items():
         _assign_everywhere(specs, path, value)
         settings.append(f"{path} = {json.dumps(value)}")
-    lost = [one.label for one, old, new in zip(variants, before, complete, strict=True) if _loses(one, old, new)]
-    if lost:
-        notes.append(f"other values than the grid's own in {quoted(lost)}: labels may no longer fit")
     if settings or notes:
         grid = replace(grid, raw={**grid.raw, OVERRIDES: [*settings, *notes]})
     changed = [replace(one, spec=spec or one.spec) for one, spec in zip(variants, complete, strict=True)]
     return replace(rows, grid=grid, variants=_choose(changed, overrides.only), notes=notes)
 
 
-def quoted(labels: list[str]) -> str:
-    """Labels of rows, the first few, as they read in a sentence.
-
-    >>> quoted(["sum, lr=1", "pcgrad, lr=1"])
-    "'sum, lr=1', 'pcgrad, lr=1'"
-    """
-    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
-    return ", ".join(map(repr, labels[:3])) + more
-
-
-def _refuse_with_smoke(overrides: Overrides) -> None:
-    given = [name for name in ("data", "weights") if getattr(overrides, name) is not None]
-    if given:
-        text = "a smoke run has its own text and encoder; leave out one of the two"
-        raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with --{' and --'.join(given)}.")])
-
-
 def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> None:
     """Set a value in every run that has the place; it is an error if none has."""
-    if path.split(".")[0] == "seed":
-        raise RequestError("--set", [Problem(path, 'seeds should be listed under "seeds" in the grid')])
     failed: list[str] = []
     for spec in specs:
         try:
-            trial = copied(spec)
-            assign(trial, path, copied(value))
+            assign(spec, path, copied(value))
         except PathError as error:
             failed.append(str(error))
-        else:
-            spec.update(trial)
     if specs and len(failed) == len(specs):
         raise RequestError("--set", [Problem(path, failed[0])])
 
@@ -122,31 +106,16 @@ def _complete(spec: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _loses(variant: Variant, old: dict[str, Any] | None, new: dict[str, Any] | None) -> bool:
-    """Whether a row no longer has what the grid sets for it."""
-    new = _complete(new or {})
-    if old is None or new is None:
-        return False
-    try:
-        return any(values_at(old, path) != values_at(new, path) for path in variant.settings)
-    except PathError:
-        return False
-
-
 def _choose(variants: list[Variant], patterns: tuple[str, ...]) -> list[Variant]:
     """Mark the rows that any pattern fits; without patterns all."""
     if not patterns:
         return variants
     labels = [variant.label for variant in variants]
-    chosen: set[str] = set()
-    problems: list[Problem] = []
-    for pattern in patterns:
-        found = {label for label in labels if label == pattern or fnmatchcase(label, pattern)}
-        if not found:
-            problems.append(Problem("", unknown("row", pattern, labels, where="rows")))
-        chosen |= found
-    if problems:
-        raise RequestError("--only", problems)
+    found = {pattern: {one for one in labels if one == pattern or fnmatchcase(one, pattern)} for pattern in patterns}
+    nothing = [Problem("", unknown("row", pattern, labels, where="rows")) for pattern in patterns if not found[pattern]]
+    if nothing:
+        raise RequestError("--only", nothing)
+    chosen = set().union(*found.values())
     return [replace(one, chosen=one.label in chosen) for one in variants]
 
 
@@ -164,14 +133,12 @@ def _use_folder(folder: Path, specs: list[dict[str, Any]], catalogue: "Catalogue
         data = task["data"]
         if data["name"] not in names:
             continue
-        found = _found_in(home, data, catalogue)
-        other = STAND_INS.get(data["name"])
-        if found is None and other is not None:
-            found = _found_in(home, {**data, "name": other}, catalogue)
-            if found is not None:
-                notes.append(f"{other} in place of {data['name']}, which is not in the data folder")
+        candidates = [{**data, "name": name} for name in (data["name"], STAND_INS.get(data["name"])) if name]
+        found = next(filter(None, (_found_in(home, one, catalogue) for one in candidates)), None)
         # Where nothing is found the plan says what it looked for, and where.
         task["data"] = found or {**data, "dir": str(home)}
+        if task["data"]["name"] != data["name"]:
+            notes.append(f"{task['data']['name']} in place of {data['name']}, which is not in the data folder")
     return list(dict.fromkeys(notes))
 
 
@@ -185,3 +152,36 @@ def _found_in(home: Path, data: dict[str, Any], catalogue: "Catalogue") -> dict[
                 made.fingerprint()
                 return candidate
     return None
+
+
+def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
+    """Change a run, in place, to a few steps: a tiny encoder, a few generated rows, at most one epoch per stage.
+
+    Every head, loss, sampler, combiner and stage stays as it is, so that a smoke run shows in seconds that every cell
+    can be trained and scored. Its figures mean nothing.
+    """
+    encoder = run["encoder"]
+    run["encoder"] = ENCODER | {key: encoder[key] for key, values in KEPT.items() if encoder.get(key) in values}
+    for task in run["tasks"].values():
+        task["data"] = _generated(task["data"], catalogue)
+    for stage in run["stages"]:
+        stage["epochs"] = min(stage["epochs"], 1)
+        iterations = stage["sampler"].get("iterations")  # with so little text even "3x" is few
+        if isinstance(iterations, int):
+            stage["sampler"]["iterations"] = min(iterations, ITERATIONS)
+
+
+def _generated(given: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """Generated text in the place of a data set: with as many texts, and labels that the same losses can take."""
+    data, _ = catalogue.try_out(DataSet, given)
+    if data is None:  # the plan reports what is wrong with it
+        return given
+    if data.labels is None or data.columns > 2:
+        task = "entailment"
+    elif data.labels.classes == 2:
+        task = "paraphrase"  # a head that reads one text takes the first of the two
+    elif data.labels.classes:
+        task = "sentiment" if data.columns == 1 else "paraphrase"
+    else:
+        task = "similarity"
+    return {"name": "generated", "task": task, **SIZES}

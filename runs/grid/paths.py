@@ -11,7 +11,7 @@ class PathError(ValueError):
 
 
 def assign(run: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path, in place; ``*`` sets it for every task or stage.
+    """Set the value at a path, in place; ``*`` sets it for every task or stage. ``PathError`` sets nothing.
 
     A path may end in any option of a component (whether it exists is the catalogue's to say) and in a new task.
 
@@ -22,24 +22,15 @@ def assign(run: dict[str, Any], path: str, value: Any) -> None:
     [{'combiner': {'name': 'pcgrad', 'reduction': 'mean'}}]
     """
     *before, last = path.split(".")
+    if path.split(".")[0] == "seed":
+        raise PathError('seeds should be listed under "seeds" in the grid')
+    places: list[tuple[Any, Any]] = []
     for node, parts in _nodes(run, before, as_objects=True):
         is_new_task = parts == ["tasks"] and isinstance(value, dict) and "data" in value
         is_open = isinstance(node, dict) and last not in ("", "*") and ("name" in node or is_new_task)
-        for key in [last] if is_open else _keys(node, [*parts, last]):
-            node[key] = value
-
-
-def values_at(run: dict[str, Any], path: str) -> list[Any] | None:
-    """The values at a path, several where it has a ``*``; None for an option left at its default.
-
-    >>> values_at({"stages": [{"epochs": 1}, {"epochs": 5}]}, "stages.*.epochs")
-    [1, 5]
-    """
-    *before, last = path.split(".")
-    nodes = _nodes(run, before)
-    if last != "*" and any(isinstance(node, dict) and "name" in node and last not in node for node, _ in nodes):
-        return None
-    return [node[key] for node, parts in nodes for key in _keys(node, [*parts, last])]
+        places += [(node, key) for key in ([last] if is_open else _keys(node, [*parts, last]))]
+    for node, key in places:
+        node[key] = value
 
 
 def _nodes(run: dict[str, Any], parts: list[str], *, as_objects: bool = False) -> list[tuple[Any, list[str]]]:
@@ -76,14 +67,30 @@ def _keys(node: Any, parts: list[str]) -> list[Any]:
     raise PathError(f"the path leads nowhere: {text}. Found {'.'.join(parts)!r}.")
 
 
+def values_at(run: dict[str, Any], path: str) -> list[Any] | None:
+    """The values at a path, several where it has a ``*``; None for an option left at its default.
+
+    >>> values_at({"stages": [{"epochs": 1}, {"epochs": 5}]}, "stages.*.epochs")
+    [1, 5]
+    """
+    *before, last = path.split(".")
+    nodes = _nodes(run, before)
+    if last != "*" and any(isinstance(node, dict) and "name" in node and last not in node for node, _ in nodes):
+        return None
+    return [node[key] for node, parts in nodes for key in _keys(node, [*parts, last])]
+
+
 def matches(run: dict[str, Any], path: str, wanted: Any) -> bool:
     """Whether the value at a path is the wanted one; a component may be wanted by its name alone.
 
     >>> matches({"combiner": {"name": "sum"}}, "combiner", "sum")
     True
     """
-    found = values_at(run, path)
-    return found is not None and all(_same(value, wanted) for value in found)
+    try:
+        values = values_at(run, path)
+    except PathError:
+        return False  # this run lacks the place, say a second stage
+    return values is not None and all(_same(value, wanted) for value in values)
 
 
 def _same(found: Any, wanted: Any) -> bool:

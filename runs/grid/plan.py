@@ -10,8 +10,8 @@ from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.expansion import Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.identity import digest, facts, stage_keys
-from taskloom.runs.grid.overrides import Overrides, override, quoted
-from taskloom.runs.grid.paths import PathError, matches
+from taskloom.runs.grid.overrides import Overrides, override
+from taskloom.runs.grid.paths import matches
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -150,8 +150,12 @@ def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
         return {}
     product = [(one.label, [one.spec, catalogue.resolve_run(one.spec)[0]]) for one in rows.variants if not one.explicit]
     excluded: dict[str, int] = {}
+
+    def fits(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
+        return all(matches(run, path, value) for path, value in entry.items())
+
     for place, entry in enumerate(entries):
-        out = [label for label, specs in product if any(_matches(entry, spec) for spec in specs)]
+        out = [label for label, specs in product if any(fits(entry, spec) for spec in specs)]
         excluded = {**dict.fromkeys(out, place), **excluded}
         if not out:
             text = "leaves nothing out: no row of the product has all of these values"
@@ -159,13 +163,6 @@ def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
     if all(variant.label in excluded and not variant.explicit for variant in rows.variants):
         rows.problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
     return excluded
-
-
-def _matches(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
-    try:
-        return all(matches(run, path, value) for path, value in entry.items())
-    except PathError:
-        return False  # this row lacks the place, say a second stage
 
 
 def _column_problems(rows: Expansion) -> Iterator[Problem]:
@@ -188,5 +185,8 @@ def _row_problems(rows: list[Variant]) -> Iterator[Problem]:
         for problem in row.problems:
             labels.setdefault(problem, []).append(row.label)
     for problem, concerned in labels.items():
-        everywhere = len(concerned) == len(rows) or problem.path.startswith("cells.")
-        yield problem if everywhere else replace(problem, message=f"{problem.message} [in {quoted(concerned)}]")
+        if len(concerned) < len(rows) and not problem.path.startswith("cells."):
+            more = f" and {len(concerned) - 3} more" if len(concerned) > 3 else ""
+            where = ", ".join(map(repr, concerned[:3])) + more
+            problem = replace(problem, message=f"{problem.message} [in {where}]")
+        yield problem

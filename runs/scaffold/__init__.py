@@ -43,7 +43,7 @@ def refuse_taken(kind: str, name: str) -> None:
     """``TaskloomError`` if something installed already has the name; trackers have none."""
     from taskloom.registry.installed.manager import COMPONENTS, GRIDS, installed, normalized, packaged_grids
 
-    for plugin, _ in installed([COMPONENTS, GRIDS])[0]:
+    for plugin, _ in installed([COMPONENTS, GRIDS]):
         if normalized(plugin.distribution) == _distribution(name):
             found = f"{_distribution(name)} {plugin.version}"
             raise TaskloomError(f"{found} is installed already; edit that, or choose another name")
@@ -54,8 +54,7 @@ def refuse_taken(kind: str, name: str) -> None:
 
         owners = {entry.name: entry.plugin.distribution for entry in load_catalogue().entries if entry.kind == kind}
     if name in owners:
-        subject = f"a {KINDS[kind].word} {name!r}"
-        raise TaskloomError(f"there is {subject} already, of {owners[name]}; choose another name")
+        raise TaskloomError(f"there is a {KINDS[kind].word} {name!r} already, of {owners[name]}; choose another name")
 
 
 def write_plugin(given: str, kind: str, into: Path) -> tuple[str, Path]:

@@ -11,11 +11,12 @@ from typing import Any, TextIO
 from tabulate import tabulate
 
 from taskloom.core.errors import count
+from taskloom.core.work import LOG
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import SHORT, STATES, CellState, counted, finite
 from taskloom.runs.driver.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.show.progress import can_redraw
-from taskloom.runs.show.render import listing, log_path
+from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line, visible
 
 #: Lines of the log, and epochs, that are shown; the JSON form has all epochs.
@@ -70,6 +71,7 @@ def watch_cells(
 
         live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
     states, busy = look(), time.monotonic()
+    active: set[str] = set()
     shown: object = None
     try:
         with live or nullcontext():
@@ -84,9 +86,10 @@ def watch_cells(
                 elif found != shown:
                     shown = found
                     say(write(states) if plain else f"{heading}\n{write(states)}\n")
-                if any(each.state == "running" for each in states):
+                active = {each.state for each in states} & {"running", "planned"}
+                if "running" in active:
                     busy = time.monotonic()
-                if is_over(states) or time.monotonic() - busy > IDLE:
+                if not active or time.monotonic() - busy > IDLE:
                     break
                 time.sleep(every)
                 states = look()
@@ -94,14 +97,8 @@ def watch_cells(
         pass
     if live:
         say(f"{write(states)}\n\n{counted(states)}")
-    if not plain and not is_over(states):
-        running = any(each.state == "running" for each in states)
-        say("The run continues." if running else "Cells are waiting, but no run is at work on them.")
-
-
-def is_over(states: Sequence[CellState]) -> bool:
-    """Whether no cell runs or waits."""
-    return not any(each.state in ("running", "planned") for each in states)
+    if active and not plain:
+        say("The run continues." if "running" in active else "Cells are waiting, but no run is at work on them.")
 
 
 def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
         "attempts": [vars(attempt) for attempt in ledger.attempts(first.cell.id)],
         "stages": [vars(stage) for stage in ledger.stages(first.cell.id)],
         "epochs": [finite(vars(epoch)) for epoch in ledger.epochs(first.cell.id)],
-        "log": str(log := log_path(ledger.folder, first.cell.id)),
+        "log": str(log := ledger.folder / "cells" / first.cell.id / LOG),
         "log_end": _log_end(log),
     }
 
@@ -138,7 +135,7 @@ def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
     ]
     rows = [(name, one_line(text)) for name, text in facts if text]
     head = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=["left"])
-    log = log_path(ledger.folder, cell.id)
+    log = ledger.folder / "cells" / cell.id / LOG
     end = "\n".join([f"the end of {log}:", *(f"  {line}" for line in lines)]) if (lines := _log_end(log)) else ""
     return "\n\n".join(filter(None, [head, _attempts(ledger, state), _epochs(ledger, cell.id), end]))
 

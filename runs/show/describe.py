@@ -32,11 +32,9 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
         return {"base": example}
     required = {option.name: f"<{describe(option.annotation)}>" for option in entry.options.values() if option.required}
     component = example or ({"name": entry.name, **required} if required else entry.name)
-    if entry.kind == "encoder":
-        return {"base": {"encoder": component}}
-    if entry.kind in ("sampler", "combiner"):
-        return {"base": {"stages": [{entry.kind: component}]}}
-    return {"base": {"tasks": {"mine": {entry.kind: component}}}}
+    piece = {entry.kind: component}
+    homes: dict[str, Any] = {"encoder": piece, "sampler": {"stages": [piece]}, "combiner": {"stages": [piece]}}
+    return {"base": homes.get(entry.kind, {"tasks": {"mine": piece}})}
 
 
 def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
@@ -47,13 +45,8 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
         **origin(entry.plugin),
         "summary": entry.summary,
         "options": [
-            {
-                "name": one.name,
-                "takes": describe(one.annotation),
-                "required": one.required,
-                "default": one.default,
-                "text": one.text,
-            }
+            {key: getattr(one, key) for key in ("name", "required", "default", "text")}
+            | {"takes": describe(one.annotation)}
             for one in entry.options.values()
         ],
         "builtin": entry.plugin.builtin,
@@ -69,8 +62,8 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
 def describe_component(entry: "Entry") -> str:
     """One component in full: what it does, its options, its siblings, the paper, and a snippet of a grid."""
     doc = entry.docstring
-    time = f", imported in {_milliseconds(entry.plugin)} ms"
-    blocks = [f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}{time}", doc.summary, doc.text]
+    head = f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}, imported in {_milliseconds(entry.plugin)} ms"
+    blocks = [head, doc.summary, doc.text]
     blocks += [f"{name}: {doc.parts[name]}" for name in _BEFORE if name in doc.parts]
     options = [
         (
@@ -119,11 +112,7 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
 def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
     """A loaded plugin as JSON values."""
     return {
-        "name": plugin.name,
-        "group": plugin.group,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "builtin": plugin.builtin,
+        **{key: getattr(plugin, key) for key in ("name", "group", "distribution", "version", "builtin")},
         "import_seconds": plugin.seconds,
         "hooks": catalogue.plugins.hooks_of(plugin),
         "components": _components(catalogue, plugin),

@@ -49,6 +49,7 @@ class RunProgress:
         self.name, self.stream, self.clock = plan.grid.name, stream, clock
         self.cells = {cell.id: cell for cell in reversed(plan.chosen)}  # one with two labels runs under the first
         self.cached = {cell.id for cell in plan.chosen if cell.status == "finished"}
+        self.work = len(self.cells) - len(self.cached)  # cells that were not finished before this run
         self.ended: dict[str, str] = {}  # cell → finished, failed, oom or interrupted
         self.running: dict[str, dict[str, Any]] = {}  # cell → the latest facts about it
         self.shares: dict[str, float] = {}  # running cell → how much of it is done, once it has reported that
@@ -121,11 +122,6 @@ class RunProgress:
             self.shares[cell] = share = _share(event, self.cells[cell].spec)
             if before is not None and not facts.get("shared") and not facts.get("retold"):
                 self._trained += max(0.0, share - before)  # what another cell or an earlier run did sets no pace
-
-    @property
-    def work(self) -> int:
-        """How many cells were not finished before this run."""
-        return len(self.cells) - len(self.cached)
 
     @property
     def done(self) -> float:

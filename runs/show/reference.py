@@ -23,16 +23,14 @@ SECTIONS = {
     "Errors": ["errors"],
     "Specifications": ["specs"],
 }
-_SHOWN = ("__init__", "__call__")  # though they begin with an underscore
 
 
 def reference() -> str:
     """The whole reference, as Markdown."""
     placed = [home for homes in SECTIONS.values() for home in homes]
     others = [path.stem for path in sorted(CORE.glob("*.py")) if path.stem not in (*placed, "__init__")]
-    sections = {title: _section(homes) for title, homes in {**SECTIONS, "More": others}.items()}
-    sections["The conformance kit"] = _kit()
-    sections = {title: text for title, text in sections.items() if text}
+    texts = {title: _section(homes) for title, homes in {**SECTIONS, "More": others}.items()}
+    sections = {title: text for title, text in (*texts.items(), ("The conformance kit", _kit())) if text}
     head = (
         f"# taskloom {version('taskloom')}: reference for plugins\n\n"
         "Everything below is imported from `taskloom.core`, the kit from `taskloom.core.testing`. A plugin is a module "
@@ -85,7 +83,7 @@ def _outlines(body: list[ast.stmt], lines: list[str]) -> Iterator[tuple[str, str
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             end = node.body[0].end_lineno if ast.get_docstring(node) else node.body[0].lineno - 1
             inner = _outlines(node.body, lines) if isinstance(node, ast.ClassDef) else ()
-            shown = [text for name, text in inner if name[0] != "_" or name in _SHOWN]
+            shown = [text for name, text in inner if name[0] != "_" or name in ("__init__", "__call__")]
             yield node.name, "\n\n".join(["\n".join(lines[first:end]), *shown])
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]

@@ -111,11 +111,9 @@ def _parts(table: Table, reported: bool) -> list[tuple[str, str]]:
         return [("seeds", ""), *scores, *judged, *costs]
     if not table.begun:
         return [("reported", column) for column in table.columns if column in table.reported]
-    parts = [("seeds", "")]
-    for column in table.columns:
-        both = ("figure", "reported", "difference") if column in table.reported else ("figure",)
-        parts += [(part, column) for part in both]
-    return parts
+    both = dict.fromkeys(table.reported, ("figure", "reported", "difference"))
+    shown = [(part, column) for column in table.columns for part in both.get(column, ("figure",))]
+    return [("seeds", ""), *shown]
 
 
 def _title(part: str, column: str, *, begun: bool) -> str:
@@ -193,23 +191,17 @@ def _short_list(lines: list[str], grid: str) -> list[str]:
     return lines if more <= 0 else [*lines[:MOST_NOTES], f"— and {more} more: `taskloom cells {grid}` lists them all"]
 
 
-def log_path(registry: Path, cell: str) -> Path:
-    """Where a cell's log file is, if it has one."""
-    return registry / "cells" / cell / LOG
-
-
 def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) -> str:
     """The chosen cells of a grid that failed, with reasons, logs and what to do; "" if none failed."""
     failed = [place for place in grid.cells if place.cell.id in chosen and place.cell.status in ("failed", "oom")]
     if not failed:
         return ""
     ids = list(dict.fromkeys(place.cell.id for place in failed))
-    logs = [path for id in ids if (path := log_path(registry, id)).is_file()]
+    logs = [path for id in ids if (path := registry / "cells" / id / LOG).is_file()]
     missing = [(each.label, each.seed, format_state(each.cell.status, each.cell.reason)) for each in failed]
     lines = [
         *_reasons(missing, Counter(place.label for place in grid.cells)),
         *(f"log: {path}" for path in logs[:MOST_ROWS]),
-        *([f"and {len(logs) - MOST_ROWS} more logs"] if len(logs) > MOST_ROWS else []),
     ]
     return "\n".join(
         [

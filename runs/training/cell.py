@@ -1,18 +1,18 @@
 """One cell in training: what its stages share, what it reports, and how it learns that it should stop."""
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from taskloom.core import Emit, Encoder, Event, Examples, Job, Split, derive_generator
+from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.runs.training import checkpoint as saved
@@ -21,15 +21,8 @@ from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import peak_memory
 from taskloom.runs.training.model import Model, device_for_this_process
 
-if TYPE_CHECKING:
-    from taskloom.registry.installed.catalogue import Catalogue
-
 #: Seconds between two progress events.
 PULSE = 0.5
-#: The events that checkpoints keep, so that a resumed cell can report them again.
-REMEMBERED = frozenset({"epoch", "stage"})
-
-History = list[tuple[str, dict[str, Any]]]  # events of these kinds with their facts, oldest first
 
 
 class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
@@ -39,17 +32,10 @@ class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
 class Pulse:
     """Reports progress while a cell trains, and checks whether it should stop."""
 
-    def __init__(self, job: Job, emit: Emit | Callable[[Event], None], stage: int = 0, epoch: int = 1) -> None:
+    def __init__(self, job: Job, emit: Emit, stage: int = 0, epoch: int = 1) -> None:
         self._job, self._emit = job, emit
         self._reported = time.monotonic()
-        self.facts: dict[str, Any] = {
-            "stage": stage,
-            "epoch": epoch,
-            "step": 0,
-            "steps": 0,
-            "rate": 0.0,
-            "losses": {},
-        }
+        self.facts = {"stage": stage, "epoch": epoch, "step": 0, "steps": 0, "rate": 0.0, "losses": dict[str, float]()}
 
     @property
     def due(self) -> bool:
@@ -58,7 +44,7 @@ class Pulse:
 
     def raise_if_stopped(self) -> None:
         """Raise :class:`Stopped` if the driver asked the cell to stop."""
-        if getattr(self._emit, "stop_asked", False):
+        if getattr(self._emit, "stop_asked", False):  # a plain function has none
             raise Stopped
 
     def __call__(self) -> None:
@@ -78,18 +64,13 @@ class Best:
     scores: dict[str, float] = field(default_factory=dict)
 
 
-def history_of(state: dict[str, Any]) -> History:
-    """The epochs and stages that were reported before a checkpoint was written."""
-    return [(what, facts) for what, facts in json.loads(state["history"])]
-
-
 @dataclass
 class Run:
     """What the stages of one run work on."""
 
     job: Job
-    emit: Emit | Callable[[Event], None]
-    catalogue: "Catalogue"
+    emit: Emit
+    catalogue: Catalogue
     device: torch.device
     tasks: dict[str, Task]
     model: Model
@@ -100,17 +81,12 @@ class Run:
     pulse: Pulse
     best: Best = field(default_factory=Best)
     costs: Counter[str] = field(default_factory=Counter)  # examples seen and backward passes
-    history: History = field(default_factory=list)  # kept in checkpoints: the driver may have missed it
+    #: What was reported, oldest first. Checkpoints keep it, for the driver may have missed it.
+    history: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def build(
-        cls,
-        job: Job,
-        emit: Emit | Callable[[Event], None],
-        catalogue: "Catalogue",
-        resumed: dict[str, Any] | None = None,
-    ) -> "Run":
+    def build(cls, job: Job, emit: Emit, catalogue: Catalogue, resumed: dict[str, Any] | None = None) -> "Run":
         """Make the components and read the data; ``resumed`` is the state of a checkpoint to go on from."""
         began = time.monotonic()
         where = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
@@ -133,34 +109,28 @@ class Run:
         run = cls(job, emit, catalogue, device, tasks, model, train, dev, artifacts, folder, pulse, began=began)
         if resumed is not None:
             run.began -= resumed["seconds"]
-            run.best = Best(**(resumed["best"] or {}))
+            run.best = Best(**resumed["best"])
             run.costs = Counter(resumed["costs"])
-            run.history = history_of(resumed)
+            run.history = resumed["history"]
         return run
 
     def report(self, what: str, **facts: Any) -> None:
-        """Send an event to the driver."""
-        if what in REMEMBERED:
-            self.history.append((what, facts))
+        """Send an event to the driver, and keep it in checkpoints."""
+        self.history.append((what, facts))
         self.emit(Event(what, self.job.cell, facts))
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def micro_batch(self, index: int) -> int | None:
-        """Most examples of a task at a time: what the stage says, or less where memory did not allow it."""
-        limits = (self.job.spec["stages"][index].get("micro_batch"), self.job.micro_batch)
-        return min((limit for limit in limits if limit is not None), default=None)
+    def trained_by(self, index: int) -> set[str]:
+        """The tasks that stage ``index`` or an earlier one trains."""
+        return {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
 
-    def scored(self, index: int) -> list[str]:
-        """The tasks with a dev score after stage ``index``: labelled, trained by then, their head predicting."""
-        trained = {name for stage in self.job.spec["stages"][: index + 1] for name in stage["tasks"]}
-        return [
-            name
-            for name, task in self.tasks.items()
-            if name in trained and task.data.labels is not None and task.head.gives != "vectors"
-        ]
+    def scored_by(self, index: int) -> list[str]:
+        """The tasks that have a score after stage ``index``: trained by then, and with predictions."""
+        trained = self.trained_by(index)
+        return [name for name, task in self.tasks.items() if name in trained and task.predicts]
 
     def keep_best(self, epoch: int, scores: dict[str, float], predicted: Mapping[str, Predicted]) -> None:
         """Keep weights and scores if this epoch is the best so far; of equals, the first."""

@@ -3,23 +3,18 @@
 A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
 random states) and ``state.json`` (where the run stands, the sampler's state, what was reported so far, and a checksum
 of it all). The token cache consists of such folders too.
-The last two are kept, so that a damaged one can be passed over. One that was written in the middle of an epoch makes
-way for the epoch's. Nothing is ever unpickled.
+The last two are kept, so that a damaged one can be passed over. Nothing is ever unpickled.
 """
 
 import errno
 import hashlib
 import json
-import math
-import random
 import shutil
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -37,7 +32,7 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
         save_file(tensors, partial / "tensors.safetensors")
-        facts = json.loads(json.dumps(state, allow_nan=False))
+        facts = json.loads(json.dumps(state, default=float))  # numbers may be numpy's
         facts["sha256"] = _checksum(partial, facts)
         (partial / "state.json").write_text(json.dumps(facts), encoding="utf-8")
         for path in (partial / "tensors.safetensors", partial / "state.json", partial):
@@ -65,23 +60,15 @@ def put_folder(partial: Path, folder: Path) -> None:
 
 def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read what :func:`save_folder` wrote; ``ValueError`` if it is not what was written."""
-    state = check_folder(folder)
-    try:
-        return load_file(folder / "tensors.safetensors"), state
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # what a stranger put there
-        raise ValueError(f"{folder.name} holds no tensors that can be read: {error}") from None
-
-
-def check_folder(folder: Path) -> dict[str, Any]:
-    """The state that :func:`save_folder` wrote; ``ValueError`` if it or the tensors are not what was written."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         whole = isinstance(state, dict) and state.get("sha256") == _checksum(folder, state)
-    except (OSError, ValueError, RecursionError) as error:
+        tensors = load_file(folder / "tensors.safetensors") if whole else {}
+    except (OSError, ValueError, RecursionError, SafetensorError, RuntimeError) as error:  # what a stranger put there
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
     if not whole:
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
-    return dict(state)
+    return tensors, state
 
 
 def _checksum(folder: Path, state: dict[str, Any]) -> str:
@@ -96,18 +83,15 @@ def _checksum(folder: Path, state: dict[str, Any]) -> str:
 def save_checkpoint(
     folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any], *, place: int = 0
 ) -> None:
-    """Write a checkpoint of a cell and drop older ones: two are kept, the last whole epoch's always among them.
+    """Write a checkpoint of a cell and drop others, up to the one before it; what comes after it is damaged.
 
     ``epoch`` is the last one that ended, ``place`` the number of steps of the next one that were made.
     """
-    name = f"checkpoint-{stage:03d}-{epoch:05d}"
-    save_folder(folder / (f"{name}-{place:07d}" if place else name), tensors, state)
+    name = f"checkpoint-{stage:03d}-{epoch:05d}" + (f"-{place:07d}" if place else "")
+    save_folder(folder / name, tensors, state)
     paths = _checkpoints(folder)
-    ended = [path for path in paths if path.name.count("-") == name.count("-")]
-    within = [path for path in paths if path not in ended]
-    kept = [*ended[-1:], *within[-1:]] if place and ended else [*(within if place else ended)][-KEPT:]
-    for old in set(paths) - set(kept):
-        shutil.rmtree(old, ignore_errors=True)
+    for other in set(paths) - set([path for path in paths if path.name <= name][-KEPT:]):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | None, list[str]]:
@@ -160,51 +144,17 @@ def load_module_state(module: nn.Module, tensors: Tensors, prefix: str) -> None:
         raise ValueError(f"saved tensors that nothing here has: {', '.join(unexpected)}")
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> Tensors:
-    """The optimizer's running means and step counts, by parameter."""
+def optimizer_state(optimizer: torch.optim.Optimizer) -> Tensors:
+    """The optimizer's running means and step counts, by the parameter's place."""
     state = optimizer.state_dict()["state"]
-    return {
-        f"optimizer.{name}.{key}": value
-        for place, name in enumerate(names)
-        for key, value in state.get(place, {}).items()
-    }
+    return {f"optimizer.{place}.{key}": value for place, found in state.items() for key, value in found.items()}
 
 
-def load_optimizer_state(optimizer: torch.optim.Optimizer, names: Iterable[str], tensors: Tensors) -> None:
+def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
     """Give an optimizer over the same parameters its running means back."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for place, name in enumerate(names):
-        prefix = f"optimizer.{name}."
-        saved = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
-        if saved:
-            state[place] = saved
+    state: dict[int, Tensors] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, place, key = name.split(".")
+            state.setdefault(int(place), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def random_state(generators: dict[str, torch.Generator]) -> Tensors:
-    """The run's own generators, and the global ones in case a plugin draws from them."""
-    kept = {f"random.{name}": generator.get_state() for name, generator in generators.items()}
-    kept["random.torch"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        kept["random.cuda"] = torch.cuda.get_rng_state()
-    _, words, place, has_gauss, gauss = np.random.get_state(legacy=True)
-    kept["random.numpy"] = torch.from_numpy(np.append(words, [place, has_gauss]).astype(np.int64))
-    _, state, spare = random.getstate()
-    kept["random.python"] = torch.tensor(state, dtype=torch.int64)
-    # Both keep the second of two normal numbers for the next call; NaN where there is none.
-    spares = [gauss, float("nan") if spare is None else spare]
-    kept["random.spare"] = torch.tensor(spares, dtype=torch.float64)
-    return kept
-
-
-def load_random_state(generators: dict[str, torch.Generator], tensors: Tensors) -> None:
-    """Set every generator to where it stood."""
-    for name, generator in generators.items():
-        generator.set_state(tensors[f"random.{name}"])
-    torch.set_rng_state(tensors["random.torch"])
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
-    gauss, spare = tensors["random.spare"].tolist()
-    *words, place, has_gauss = tensors["random.numpy"].tolist()
-    np.random.set_state(("MT19937", np.array(words, np.uint32), place, has_gauss, gauss))
-    random.setstate((3, tuple(tensors["random.python"].tolist()), None if math.isnan(spare) else spare))

@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from taskloom.core import Examples, OutOfMemory, Split, TrainingError
-from taskloom.core.work import is_out_of_memory
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.machine import release_memory
+from taskloom.runs.training.machine import annotate_oom, release_memory
 from taskloom.runs.training.model import Model
 
 #: Tokens in one forward pass: enough to fill the cores, few enough for a small GPU.
@@ -51,34 +50,28 @@ def predictions(
     model.eval()
     while waiting:
         rows = waiting.pop()
-        found = _fitting(model, task, feed, every[rows])
-        if found is not None:
-            if not len(scores):
-                scores = np.empty((len(every), *found.score.shape[1:]), np.float32)
-            scores[rows], decided[rows] = found.score, found.decided
-        elif len(rows) > 1:
+        try:
+            with annotate_oom(task, micro_batch=len(rows), batch=len(rows), where=" while scoring"):
+                found = _predict(model, task, feed, every[rows])
+        except OutOfMemory:
+            if len(rows) == 1:
+                raise
             release_memory()
             waiting += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
         else:
-            raise OutOfMemory(task, micro_batch=1, batch=1, where=" while scoring")
+            if not len(scores):
+                scores = np.empty((len(every), *found.score.shape[1:]), np.float32)
+            scores[rows], decided[rows] = found.score, found.decided
         alive()
     return Predicted(scores, decided)
 
 
-def _fitting(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Predicted | None:
-    """The predictions for some rows, or None if they do not fit into memory."""
-    try:
-        with torch.inference_mode():
-            score = model.forward_pass(task, feed.tokens(rows))(None).score
-            if not score.isfinite().all():
-                head = model.head(task).name
-                raise TrainingError(f"the scores of task {task!r} are not finite (head {head!r})")
-            decided = model.head(task).decide(score).double().cpu().numpy()
-            return Predicted(score.float().cpu().numpy(), decided)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    return None
+@torch.inference_mode()
+def _predict(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Predicted:
+    score, head = model.forward_pass(task, feed.tokens(rows))(None).score, model.head(task)
+    if not score.isfinite().all():
+        raise TrainingError(f"the scores of task {task!r} are not finite (head {head.name!r})")
+    return Predicted(score.float().cpu().numpy(), head.decide(score).double().cpu().numpy())
 
 
 def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -93,12 +86,11 @@ def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def score_of(task: Task, predicted: Predicted, labels: NDArray[np.float64]) -> float:
-    """The task's metric on labelled rows; one that is not finite is an error."""
-    score, name = task.metric(predicted.decided, labels), f"the metric {task.metric.name!r} of task {task.name!r}"
-    if isinstance(score, bool) or not isinstance(score, Real):  # numpy's numbers are some
-        raise TrainingError(f"{name} should give a number. Found {type(score).__name__} {score!s:.40}.")
-    if not isfinite(score):
-        raise TrainingError(f"{name} is {score}")
+    """The task's metric on labelled rows; one that is not a finite number is an error."""
+    score = task.metric(predicted.decided, labels)
+    if isinstance(score, bool) or not isinstance(score, Real) or not isfinite(score):  # numpy's numbers are Real
+        name, found = f"the metric {task.metric.name!r} of task {task.name!r}", f"{type(score).__name__} {score!s:.40}"
+        raise TrainingError(f"{name} should give a finite number. Found {found}.")
     return float(score)
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taskloom.core import Encoder, Examples, Ids, Pool, Reads, Tokens, arrange
+from taskloom.core import Encoder, Examples, Ids, Pool, Tokens, arrange
 from taskloom.registry.installed.task import Task
 from taskloom.runs.training.checkpoint import load_folder, save_folder
 
@@ -69,11 +69,10 @@ def _tokenize(texts: tuple[str, ...], encoder: Encoder, alive: Callable[[], None
 class Feed:
     """One split of one task, ready to be laid out for its head."""
 
+    task: Task
     examples: Examples
     columns: tuple[Column, ...]
     encoder: Encoder
-    reads: Reads
-    classes: bool
     device: torch.device
 
     @classmethod
@@ -88,7 +87,7 @@ class Feed:
     ) -> "Feed":
         """Tokenize a split, or find it in the cache; ``alive`` is called now and then meanwhile."""
         columns = tuple(tokenized(texts, encoder, cache, alive) for texts in examples.columns)
-        return cls(examples, columns, encoder, task.head.reads, task.labels.classes > 0, device)
+        return cls(task, examples, columns, encoder, device)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -96,13 +95,14 @@ class Feed:
     def tokens(self, rows: NDArray[np.int64]) -> Tokens:
         """The rows' texts as the head reads them."""
         texts = [[column[row] for row in rows] for column in self.columns]
-        return arrange(texts, self.reads, self.encoder.special_tokens, self.encoder.max_length).to(self.device)
+        reads, encoder = self.task.head.reads, self.encoder
+        return arrange(texts, reads, encoder.special_tokens, encoder.max_length).to(self.device)
 
     def target(self, rows: NDArray[np.int64]) -> Tensor:
         """The rows' labels, [B]: class numbers or values; zeros where the data have none."""
-        labels = self.examples.labels
+        labels, classes = self.examples.labels, self.task.labels.classes
         values = np.zeros(len(rows)) if labels is None else labels[rows]
-        return torch.tensor(values, dtype=torch.int64 if self.classes else torch.float32, device=self.device)
+        return torch.tensor(values, dtype=torch.int64 if classes else torch.float32, device=self.device)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ import functools
 import gc
 import platform
 import random
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from taskloom.core import OutOfMemory, derive_seed, is_out_of_memory
 
 
 @contextmanager
-def annotate_oom(task: str, *, micro_batch: int, batch: int) -> Iterator[None]:
+def annotate_oom(task: str, *, micro_batch: int, batch: int, where: str = "") -> Iterator[None]:
     """Turn every way in which memory runs out into one error with the task and the number of examples."""
     try:
         yield
@@ -28,7 +29,7 @@ def annotate_oom(task: str, *, micro_batch: int, batch: int) -> Iterator[None]:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # they hold on to everything that was in memory
-        raise OutOfMemory(task, micro_batch=micro_batch, batch=batch) from None
+        raise OutOfMemory(task, micro_batch=micro_batch, batch=batch, where=where) from None
 
 
 def release_memory() -> None:
@@ -64,19 +65,19 @@ def skip_compiler() -> None:
         function = getattr(method, "__wrapped__", None)
         if function is not None and hasattr(function, "__dict__"):
             function.__dict__.setdefault("__dynamo_disable", function)
+
+    def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)
+        def call(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+            with torch.set_grad_enabled(self.defaults["differentiable"]):
+                return step(self, closure)
+
+        return call
+
     for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
         step = vars(kind).get("step")
         if step is not None and step.__code__.co_name == "_use_grad":
-            kind.step = _guarded(step.__wrapped__)  # type: ignore[method-assign]
-
-
-def _guarded(step: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(step)
-    def guarded(self: torch.optim.Optimizer, closure: Any = None) -> Any:
-        with torch.set_grad_enabled(self.defaults["differentiable"]):
-            return step(self, closure)
-
-    return guarded
+            kind.step = guarded(step.__wrapped__)  # type: ignore[method-assign]
 
 
 def reset_peak_memory() -> None:
@@ -88,19 +89,15 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Bytes: the GPU's peak where there is one, else the largest resident size of this process; 0 if it is unknown."""
+    """Bytes: the GPU's peak where there is one, else the largest resident size of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    with suppress(ImportError):  # Windows
-        import resource
-
-        size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
-    return 0
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
 
 
 def machine_versions() -> dict[str, str]:

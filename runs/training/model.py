@@ -1,6 +1,6 @@
 """The model of one run: a shared encoder, and a head and a loss for each task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 import torch
@@ -68,19 +68,22 @@ class Model(nn.Module):
         parts = (self.heads[task], self.losses[task])
         return [p for part in parts for p in part.parameters() if p.requires_grad and id(p) not in shared]
 
-    def trained_parameters(self, names: tuple[str, ...]) -> Iterator[tuple[str, nn.Parameter]]:
+    def trained_parameters(self, names: Iterable[str]) -> Iterator[tuple[str, nn.Parameter]]:
         """What a stage with these tasks learns, by name."""
-        own = {f"{part}.{name}." for part in ("heads", "losses") for name in names}
+        prefixes = ("shared.", *_prefixes(names))
         for name, parameter in self.named_parameters():
-            if parameter.requires_grad and (
-                name.startswith(("encoder.", "shared.")) or any(name.startswith(prefix) for prefix in own)
-            ):
+            if parameter.requires_grad and name.startswith(prefixes):
                 yield name, parameter
 
-    def trained_state(self, names: set[str]) -> dict[str, torch.Tensor]:
+    def trained_state(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Weights and buffers of the encoder and of these tasks (with the layers they share), by name."""
-        prefixes = ("encoder.", *(f"{part}.{name}." for part in ("heads", "losses") for name in names))
+        prefixes = _prefixes(names)
         return {name: tensor for name, tensor in self.state_dict().items() if name.startswith(prefixes)}
+
+
+def _prefixes(names: Iterable[str]) -> tuple[str, ...]:
+    """How the names of the encoder's tensors and of these tasks' begin."""
+    return ("encoder.", *(f"{part}.{name}." for part in ("heads", "losses") for name in names))
 
 
 def device_for_this_process() -> torch.device:

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,25 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taskloom.core import Group, TrainingError, densify_gradients
-from taskloom.runs.training.diagnostics import Diagnostics
-from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.machine import annotate_oom
 from taskloom.runs.training.microbatch import PartedPass, parts_of
-from taskloom.runs.training.model import Model
+
+if TYPE_CHECKING:
+    from taskloom.runs.training.cell import Run
+    from taskloom.runs.training.stage import StageState
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], options: dict[str, Any]) -> torch.optim.AdamW:
-    """AdamW over the parameters, in one fused kernel."""
+    """AdamW over the parameters, in one fused kernel; ``options`` are those of ``OptimizerSpec``."""
     # An empty list is no error here: an untrained baseline, or heads without weights on a frozen encoder.
-    groups = [{"params": list(parameters)}]
-    return torch.optim.AdamW(
-        groups,
-        lr=options["lr"],
-        betas=tuple(options["betas"]),
-        eps=options["eps"],
-        weight_decay=options["weight_decay"],
-        fused=True,
-    )
+    return torch.optim.AdamW([{"params": list(parameters)}], fused=True, **options)
 
 
 def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
@@ -52,72 +46,41 @@ def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
 class GroupStep:
     """One optimizer step over a group of task batches: what a combiner is given (``core.Step``).
 
-    ``micro_batch`` is the most examples of a task in memory at a time: see ``microbatch``. ``diagnostics`` take down
-    what is seen of the gradients; ``backwards`` counts the tasks' backward passes.
+    It counts the ``examples`` of the group and the tasks' passes, ``backwards``.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        *,
-        model: Model,
-        feeds: dict[str, Feed],
-        shared: Sequence[nn.Parameter],
-        trained: Sequence[nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-        clip: float | None,
-        micro_batch: int | None = None,
-        diagnostics: Diagnostics | None = None,
-    ) -> None:
-        self._diagnostics = diagnostics
-        self.backwards = 0
+    def __init__(self, group: Group, run: "Run", state: "StageState") -> None:
         self._batches = {batch.task: batch.rows for batch in group}
-        self._model, self._feeds = model, feeds
-        self.shared, self._trained = shared, trained
-        self._optimizer, self._clip = optimizer, clip
-        self._most = micro_batch
-
-    @property
-    def tasks(self) -> Sequence[str]:
-        return tuple(self._batches)
+        self.tasks = tuple(self._batches)
+        self._model, self._feeds, self._state = run.model, run.train, state
+        self.shared, self._most = state.shared, state.micro_batch
+        self.examples, self.backwards = sum(map(len, self._batches.values())), 0
 
     def own(self, task: str) -> Sequence[nn.Parameter]:
         return self._model.own_parameters(task)
 
-    @property
-    def examples(self) -> int:
-        """The number of examples in the group."""
-        return sum(map(len, self._batches.values()))
-
     def observe(self, gramian: Tensor, weights: Tensor) -> None:
-        if self._diagnostics is not None:
-            self._diagnostics.add_gramian(self.tasks, gramian, weights)
+        self._state.diagnostics.add_gramian(self.tasks, gramian, weights)
 
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         self.backwards += 1
-        with self._naming(task):
-            total = sum(
-                share * self._backward_part(task, rows, part, share * scale)
-                for part, (share, rows) in enumerate(self._parts(task))
-            )
-            assert isinstance(total, Tensor)  # a batch has a row
+        loss = self._run(task, scale)
         self._check_own(task)
-        return total
+        return loss
 
+    @torch.no_grad()
     def evaluate(self, task: str) -> Tensor:
-        with torch.no_grad(), self._naming(task):
-            total = sum(share * self._loss(task, rows, part) for part, (share, rows) in enumerate(self._parts(task)))
-            assert isinstance(total, Tensor)
-        return total
+        return self._run(task)
 
     def apply(self) -> None:
-        densify_gradients(self._trained)  # an encoder may give its embeddings sparse gradients
-        norm = None if self._clip is None else nn.utils.clip_grad_norm_(self._trained, self._clip)
-        if self._diagnostics is not None and self._diagnostics.due:
-            gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
-            self._diagnostics.add_norm(nn.utils.get_total_norm(gradients) if norm is None else norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        trained, optimizer, clip = self._state.trained, self._state.optimizer, self._state.stage["clip"]
+        densify_gradients(trained)  # an encoder may give its embeddings sparse gradients
+        norm = None if clip is None else nn.utils.clip_grad_norm_(trained, clip)
+        if self._state.diagnostics.due:
+            gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+            self._state.diagnostics.add_norm(nn.utils.get_total_norm(gradients) if norm is None else norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     def annotate_oom(self) -> AbstractContextManager[None]:
         """Memory that runs out between the tasks' passes is put down to the largest batch."""
@@ -138,11 +101,16 @@ class GroupStep:
             return [(1.0, rows)]
         return [(len(part) / len(rows), part) for part in parts_of(rows, size)]
 
-    def _backward_part(self, task: str, rows: NDArray[np.int64], part: int, scale: float) -> Tensor:
-        loss = self._loss(task, rows, part)
-        if loss.requires_grad:  # a frozen encoder under a head without weights has nothing to learn
-            torch.autograd.backward(loss if scale == 1.0 else loss * scale)
-        return loss.detach()
+    def _run(self, task: str, scale: float = 1.0) -> Tensor:
+        """The loss of a task's batch, with a backward pass for each part where gradients are recorded."""
+        losses = []
+        with self._naming(task):
+            for part, (share, rows) in enumerate(self._parts(task)):
+                loss = self._loss(task, rows, part)
+                if loss.requires_grad:  # a frozen encoder under a head without weights has nothing to learn
+                    torch.autograd.backward(loss if share * scale == 1.0 else loss * (share * scale))
+                losses.append(share * loss.detach())
+        return reduce(torch.add, losses)
 
     def _loss(self, task: str, rows: NDArray[np.int64], part: int) -> Tensor:
         """The loss of some rows; what looks across more rows than are in memory at a time gets cached vectors."""

@@ -1,24 +1,23 @@
 """Writes what a finished cell predicts for a split of its tasks. Only reads the registry."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskloom.core import DataError, DataSet, Encoder, Examples, Split, TaskloomError, WeightsError, unknown
 from taskloom.core.errors import RegistryError
+from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name, write_text
+from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import check_examples
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model, device_for_this_process
 from taskloom.runs.training.submission import Form, file_name, file_text
-
-if TYPE_CHECKING:
-    from taskloom.registry.installed.catalogue import Catalogue
-    from taskloom.registry.results.records import CellRecord
 
 #: The parts of a model that predict. A loss may hold tensors too, which only training reads.
 PARTS = ("encoder.", "shared.", "heads.")
@@ -44,8 +43,8 @@ class Predictions:
 
 
 def predict_cell(
-    cell: "CellRecord",
-    catalogue: "Catalogue",
+    cell: CellRecord,
+    catalogue: Catalogue,
     registry: Path,
     out: Path,
     *,
@@ -85,19 +84,19 @@ def predict_cell(
     model = restore(cell, catalogue, registry, tasks)
     device = device_for_this_process()
     model.to(device)
-    for name, examples in found.items():
-        values = predictions(model, name, Feed.open(tasks[name], examples, model.encoder, None, device)).decided
-        text = file_text(spec["tasks"][name]["data"], examples, values, tasks[name].labels.classes, form)
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            write_text(paths[name], text)
-        except OSError as error:
-            raise TaskloomError(f"{paths[name]} cannot be written: {error.strerror}; choose another --out") from error
-        outcome.files.append(File(name, paths[name], len(examples), examples.skipped))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, examples in found.items():
+            values = predictions(model, name, Feed.open(tasks[name], examples, model.encoder, None, device)).decided
+            data_spec, classes = spec["tasks"][name]["data"], tasks[name].labels.classes
+            write_text(paths[name], file_text(data_spec, examples, values, classes, form))
+            outcome.files.append(File(name, paths[name], len(examples), examples.skipped))
+    except OSError as error:
+        raise TaskloomError(f"nothing can be written to {out}: {error.strerror}; choose another --out") from error
     return outcome
 
 
-def _check_request(cell: "CellRecord", registry: Path, out: Path, data: Path | None) -> None:
+def _check_request(cell: CellRecord, registry: Path, out: Path, data: Path | None) -> None:
     """Before any work: names that become part of a path (a registry may come from a stranger), and folders."""
     for name in (cell.id, *cell.spec["tasks"]):
         if not is_name(name):
@@ -105,18 +104,13 @@ def _check_request(cell: "CellRecord", registry: Path, out: Path, data: Path | N
     folder = registry / "cells" / cell.id / "best"
     if not folder.resolve().is_relative_to(registry.resolve()):
         raise RegistryError(f"{folder} is a link that leads out of the registry, to {folder.resolve()}; it is not read")
-    try:
-        if data is not None and not data.is_dir():
-            raise TaskloomError(f"--data {data} is not a folder")
-        if out.resolve().is_relative_to(registry.resolve()):
-            raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")
-        if not next(place for place in (out, *out.absolute().parents) if place.exists()).is_dir():
-            raise TaskloomError(f"--out {out} cannot be made, because part of it is a file; choose another folder")
-    except OSError as error:
-        raise TaskloomError(f"{error.filename} cannot be used: {error.strerror}; choose another folder") from error
+    if data is not None and not os.path.isdir(data):  # noqa: PTH112 - a name too long is not a folder
+        raise TaskloomError(f"--data {data} is not a folder")
+    if out.resolve().is_relative_to(registry.resolve()):
+        raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")
 
 
-def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: dict[str, Task]) -> Model:
+def restore(cell: CellRecord, catalogue: Catalogue, registry: Path, tasks: dict[str, Task]) -> Model:
     """The model of a cell with the weights of its best epoch; builds the tasks' heads."""
     folder = registry / "cells" / cell.id / "best"
     try:
@@ -142,7 +136,7 @@ def restore(cell: "CellRecord", catalogue: "Catalogue", registry: Path, tasks: d
     return model
 
 
-def read_split(catalogue: "Catalogue", spec: Mapping[str, Any], split: Split, folder: Path | None) -> Examples:
+def read_split(catalogue: Catalogue, spec: Mapping[str, Any], split: Split, folder: Path | None) -> Examples:
     """A split of a data set: where the run had it, or in ``folder`` or a folder of the data set's name in it."""
     candidates = [dict(spec)]
     if folder is not None and "dir" in catalogue.get("data", spec["name"]).options:
@@ -163,7 +157,7 @@ def read_split(catalogue: "Catalogue", spec: Mapping[str, Any], split: Split, fo
 
 def _choose(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
     """The tasks to predict, in the order of the run: those named, or all that can be."""
-    able = [name for name, task in tasks.items() if task.data.labels is not None and task.head.gives != "vectors"]
+    able = [name for name, task in tasks.items() if task.predicts]
     for name in only:
         if name not in tasks:
             raise TaskloomError(unknown("task", name, tasks, where="tasks of the cell"))
@@ -175,7 +169,7 @@ def _choose(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
     return [name for name in able if not only or name in only]
 
 
-def _changed_versions(cell: "CellRecord", catalogue: "Catalogue") -> list[str]:
+def _changed_versions(cell: CellRecord, catalogue: Catalogue) -> list[str]:
     """Other code may predict other things from the same weights; training's parts play no part."""
     used = catalogue.versions({"encoder": cell.spec["encoder"], "tasks": cell.spec["tasks"]})
     return [

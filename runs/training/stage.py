@@ -1,31 +1,35 @@
 """What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_generator
 from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import Diagnostics
 from taskloom.runs.training.optimize import make_optimizer
 
-if TYPE_CHECKING:
-    from taskloom.runs.training.cell import Run
+#: What a stage counts: it goes into a checkpoint as it is.
+COUNTED = ("step", "place", "through", "sums", "counts")
 
 
 @dataclass
 class StageState:
     """What belongs to one stage: sampler, combiner, optimizer, and the generators they draw from."""
 
+    index: int
     stage: dict[str, Any]
     sampler: Sampler
     combiner: GradientCombiner
     optimizer: torch.optim.Optimizer
-    names: list[str]  # of the trained parameters
+    shared: list[nn.Parameter]  # what all tasks share and learn
+    trained: list[nn.Parameter]  # all that the stage learns
     generators: dict[str, torch.Generator]
+    micro_batch: int | None  # most examples of a task in memory at a time: see ``microbatch``
     step: int = 0  # of the stage
     place: int = 0  # steps taken in the current epoch
     through: bool = False  # all steps of the epoch are taken, and the sampler is at the start of the next
@@ -34,12 +38,16 @@ class StageState:
     diagnostics: Diagnostics = field(default_factory=Diagnostics)  # of this epoch
 
     @classmethod
-    def build(cls, run: "Run", index: int, stage: dict[str, Any], tasks: tuple[str, ...]) -> "StageState":
-        seed = run.job.spec["seed"]
+    def build(cls, run: Run, index: int) -> "StageState":
+        seed, stage = run.job.spec["seed"], run.job.spec["stages"][index]
+        tasks = tuple(stage["tasks"])
         generators = {
             "model": derive_generator(seed, "stage", index, "model", device=run.device),
             "combiner": derive_generator(seed, "stage", index, "combiner"),
+            "torch": torch.default_generator,  # in case a plugin draws from it, as from the next
         }
+        if torch.cuda.is_available():
+            generators["cuda"] = torch.cuda.default_generators[torch.cuda.current_device()]
         bind_generator(run.model, generators["model"])
         sampler = run.catalogue.make(Sampler, stage["sampler"])
         pools = {name: run.train[name].pool() for name in tasks}
@@ -49,14 +57,11 @@ class StageState:
         combiner.prepare(tasks=tasks)
         combiner.to(run.device)
         bind_generator(combiner, generators["combiner"])
-        trained = dict(run.model.trained_parameters(tasks))
-        trained |= {f"combiner.{name}": parameter for name, parameter in combiner.named_parameters()}
-        optimizer = make_optimizer(list(trained.values()), stage["optimizer"])
-        return cls(stage, sampler, combiner, optimizer, list(trained), generators)
-
-    @property
-    def trained(self) -> list[torch.nn.Parameter]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        trained = [*(parameter for _, parameter in run.model.trained_parameters(tasks)), *combiner.parameters()]
+        optimizer, shared = make_optimizer(trained, stage["optimizer"]), run.model.shared_parameters()
+        # What the stage says, or less where memory did not allow it.
+        micro_batch = min(filter(None, (stage.get("micro_batch"), run.job.micro_batch)), default=None)
+        return cls(index, stage, sampler, combiner, optimizer, shared, trained, generators, micro_batch)
 
     @property
     def losses(self) -> dict[str, float]:
@@ -76,33 +81,31 @@ class StageState:
         self.place, self.through, self.sums, self.counts = 0, False, {}, {}
         self.diagnostics = Diagnostics()
 
-    def save(self, run: "Run", index: int, epoch: int) -> None:
+    def save(self, run: Run, epoch: int) -> None:
         """Write a checkpoint: after ``epoch`` whole epochs and the steps taken in the next."""
         tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
-        tensors |= saved.optimizer_state(self.optimizer, self.names) | saved.random_state(self.generators)
+        tensors |= saved.optimizer_state(self.optimizer)
+        tensors |= {f"random.{name}": generator.get_state() for name, generator in self.generators.items()}
         state = {
-            "stage": index,
+            "stage": self.index,
             "epoch": epoch,
-            "step": self.step,
-            "place": self.place,
-            "through": self.through,
-            "sums": self.sums,
-            "counts": self.counts,
+            **{name: getattr(self, name) for name in COUNTED},
             "sampler": self.sampler.state_dict(),
-            "best": vars(run.best) if run.best.epoch >= 0 else None,  # JSON has no infinity
-            "costs": dict(run.costs),
             "diagnostics": vars(self.diagnostics),
+            "best": vars(run.best),
+            "costs": dict(run.costs),
             "seconds": run.seconds,
-            "history": json.dumps(run.history, default=float),  # as a string: a metric of a loss may be NaN
+            "history": run.history,
         }
-        saved.save_checkpoint(run.folder, index, epoch, tensors, state, place=self.place)
+        saved.save_checkpoint(run.folder, self.index, epoch, tensors, state, place=self.place)
 
-    def load(self, run: "Run", tensors: saved.Tensors, state: dict[str, Any]) -> None:
+    def load(self, run: Run, tensors: saved.Tensors, state: dict[str, Any]) -> None:
         saved.load_module_state(run.model, tensors, "model.")
         saved.load_module_state(self.combiner, tensors, "combiner.")
-        saved.load_optimizer_state(self.optimizer, self.names, tensors)
-        saved.load_random_state(self.generators, tensors)
+        saved.load_optimizer_state(self.optimizer, tensors)
+        for name, generator in self.generators.items():
+            generator.set_state(tensors[f"random.{name}"])
         self.sampler.load_state_dict(state["sampler"])
-        self.step, self.place, self.through = state["step"], state["place"], state["through"]
-        self.sums, self.counts = dict(state["sums"]), dict(state["counts"])
+        for name in COUNTED:
+            setattr(self, name, state[name])
         self.diagnostics = Diagnostics(**state["diagnostics"])

@@ -63,25 +63,14 @@ def file_text(
     """The file of a task whose labels have so many classes, 0 for values."""
     if form == "jsonl":
         return json_lines(examples, values)
-    if data["name"] == COURSE:
-        return course_file(data["task"], examples, values)
-    return table(examples, values, classes)
-
-
-def course_file(task: str, examples: Examples, values: NDArray[np.float64]) -> str:
-    """As the course's code writes it."""
-    header, write = COURSE_FILES[task]
     rows = zip(examples.ids, values.tolist(), strict=True)
-    return f"id \t {header} \n" + "".join(f"{id} , {write(value)} \n" for id, value in rows)
-
-
-def table(examples: Examples, values: NDArray[np.float64], classes: int) -> str:
-    """CSV with the columns ``id`` and ``prediction``."""
+    if data["name"] == COURSE:
+        header, write = COURSE_FILES[data["task"]]
+        return f"id \t {header} \n" + "".join(f"{id} , {write(value)} \n" for id, value in rows)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["id", "prediction"])
-    write = "{:g}".format if classes else repr
-    lines.writerows([id, write(value)] for id, value in zip(examples.ids, values.tolist(), strict=True))
+    lines.writerows([id, f"{value:g}" if classes else repr(value)] for id, value in rows)
     return text.getvalue()
 
 

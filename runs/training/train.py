@@ -1,7 +1,7 @@
 """One run, from its resolved specification to its scores. Read from top to bottom."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,10 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.training import checkpoint as saved
-from taskloom.runs.training.cell import Pulse, Stopped, history_of
-from taskloom.runs.training.cell import Run as Run
+from taskloom.runs.training import machine
+from taskloom.runs.training.cell import Pulse, Run, Stopped
 from taskloom.runs.training.evaluate import Predicted, overall, predictions, score_of
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.machine import (
-    keep_freed_memory,
-    machine_versions,
-    peak_memory,
-    release_memory,
-    reset_peak_memory,
-    seed_globals,
-    skip_compiler,
-)
 from taskloom.runs.training.model import device_for_this_process
 from taskloom.runs.training.optimize import GroupStep, rate_factor
 from taskloom.runs.training.stage import StageState
@@ -31,16 +22,16 @@ from taskloom.runs.training.stage import StageState
 Checkpoint = tuple[saved.Tensors, dict[str, Any]]
 
 
-def train(job: Job, emit: Emit | Callable[[Event], None]) -> None:
+def train(job: Job, emit: Emit) -> None:
     """Run a cell: go on from its last checkpoint if there is one, train every stage, report.
 
     Asked to stop, it writes a checkpoint where it is and ends as ``interrupted``; a batch that does not fit into
     memory ends it as ``oom``. Raises what else goes wrong; the engine turns that into the cell's failure.
     """
-    keep_freed_memory()
-    skip_compiler()
-    reset_peak_memory()
-    seed_globals(job.spec["seed"])
+    machine.keep_freed_memory()
+    machine.skip_compiler()
+    machine.reset_peak_memory()
+    machine.seed_globals(job.spec["seed"])
     try:
         with sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped):
             end = Event("finished", job.cell, run_cell(job, emit))
@@ -50,11 +41,11 @@ def train(job: Job, emit: Emit | Callable[[Event], None]) -> None:
         facts = {"task": error.task, "micro_batch": error.micro_batch, "batch": error.batch, "reason": str(error)}
         end = Event("oom", job.cell, facts)
     if end.what == "oom":
-        release_memory()  # the run and its tensors are gone by now: the next attempt finds room
+        machine.release_memory()  # the run and its tensors are gone by now: the next attempt finds room
     emit(end)
 
 
-def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
+def run_cell(job: Job, emit: Emit) -> dict[str, Any]:
     """Train every stage that is left; returns the facts of the ``finished`` event.
 
     The checkpoints stay until the driver has written that down; it removes them.
@@ -66,10 +57,10 @@ def run_cell(job: Job, emit: Emit | Callable[[Event], None]) -> dict[str, Any]:
         run_stage(run, index, resumed if index == first else None)
     test = score_test(run) if job.spec["score"]["test"] else {}
     facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "test": test, "costs": dict(run.costs)}
-    return {**facts, "seconds": run.seconds, "peak_memory": peak_memory()}
+    return {**facts, "seconds": run.seconds, "peak_memory": machine.peak_memory()}
 
 
-def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoint | None:
+def find_checkpoint(job: Job, emit: Emit) -> Checkpoint | None:
     """The newest whole checkpoint; reports damaged ones, and whether the cell begins or goes on.
 
     A resumed cell reports again, with the fact ``retold``, what it had reported before the checkpoint was written: its
@@ -78,9 +69,9 @@ def find_checkpoint(job: Job, emit: Emit | Callable[[Event], None]) -> Checkpoin
     found, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
     for message in damaged:
         emit(Event("log", job.cell, {"message": f"checkpoint passed over: {message}"}))
-    facts = {"versions": machine_versions(), "device": str(device_for_this_process())}
+    facts = {"versions": machine.machine_versions(), "device": str(device_for_this_process())}
     emit(Event("resumed" if found else "started", job.cell, facts))
-    for what, known in history_of(found[1]) if found else ():
+    for what, known in found[1]["history"] if found else ():
         emit(Event(what, job.cell, {**known, "retold": True}))
     return found
 
@@ -95,29 +86,28 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
         return
 
     run.model.freeze_encoder(stage["frozen"])
-    state = StageState.build(run, index, stage, tuple(stage["tasks"]))
+    state = StageState.build(run, index)
     done = 0
     if resumed is not None:
         state.load(run, *resumed)
         done = resumed[1]["epoch"]
     elif stage["epochs"] == 0 and last:
-        score_epoch(run, index, 0, state)  # an untrained baseline still has scores
+        score_epoch(run, state, 0)  # an untrained baseline still has scores
 
     for epoch in range(done + 1, stage["epochs"] + 1):
         try:
-            train_epoch(run, state, index, epoch)
-            score_epoch(run, index, epoch, state)
+            train_epoch(run, state, epoch)
+            score_epoch(run, state, epoch)
         except Stopped:
             if state.place:
-                state.save(run, index, epoch - 1)
+                state.save(run, epoch - 1)
             raise
         state.end_epoch()
-        state.save(run, index, epoch)
+        state.save(run, epoch)
         if epoch < stage["epochs"] or not last:
             run.pulse.raise_if_stopped()
     if shared is not None:
-        trained = {name for one in run.job.spec["stages"][: index + 1] for name in one["tasks"]}
-        saved.save_folder(shared, saved.unique(run.model.trained_state(trained)), {"stage": index})
+        saved.save_folder(shared, saved.unique(run.model.trained_state(run.trained_by(index))), {"stage": index})
     run.report("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
 
 
@@ -128,42 +118,30 @@ def take_over(run: Run, shared: Path) -> bool:
     try:
         tensors, _ = saved.load_folder(shared)
     except ValueError as error:
-        run.report("log", message=f"shared stage trained again: {error}")
+        run.emit(Event("log", run.job.cell, {"message": f"shared stage trained again: {error}"}))
         return False
     saved.load_module_state(run.model, tensors, "")
     return True
 
 
-def train_epoch(run: Run, state: StageState, index: int, epoch: int) -> None:
+def train_epoch(run: Run, state: StageState, epoch: int) -> None:
     """What is left of one pass of the sampler; counts and losses are in the state."""
     stage, optimizer = state.stage, state.optimizer
-    steps, micro_batch = state.sampler.steps, run.micro_batch(index)
-    shared, trained = run.model.shared_parameters(), state.trained
-    began, before = time.monotonic(), state.place
+    steps, began, before = state.sampler.steps, time.monotonic(), state.place
     run.model.train()
     for group in () if state.through else state.sampler.epoch():
         factor = rate_factor(state.step, steps * stage["epochs"], stage["schedule"])
         for parameters in optimizer.param_groups:
             parameters["lr"] = stage["optimizer"]["lr"] * factor
-        step = GroupStep(
-            group,
-            model=run.model,
-            feeds=run.train,
-            shared=shared,
-            trained=trained,
-            optimizer=optimizer,
-            clip=stage["clip"],
-            micro_batch=micro_batch,
-            diagnostics=state.diagnostics,
-        )
         state.diagnostics.begin_step(state.place, steps)
-        with annotate_place(index, epoch, state.place + 1), step.annotate_oom():
+        step = GroupStep(group, run, state)
+        with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
             losses = state.combiner.update(step)
         state.add_losses(losses)
         run.costs.update(examples=step.examples, backwards=step.backwards)
         if run.pulse.due:
             rate = (state.place - before) / (time.monotonic() - began)
-            facts = {"stage": index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
+            facts = {"stage": state.index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
             run.pulse.facts = {**facts, "losses": state.losses}
         run.pulse()
     state.through = True
@@ -180,11 +158,11 @@ def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
         raise TrainingError(f"{error} (stage {stage + 1}, epoch {epoch}, step {step})") from None
 
 
-def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
+def score_epoch(run: Run, state: StageState, epoch: int) -> None:
     """Score the dev sets, let losses and combiner react, report, and keep the epoch if it is the best."""
-    spec, losses = run.job.spec, state.losses
+    spec, index, losses = run.job.spec, state.index, state.losses
     with annotate_place(index, epoch, state.place):
-        predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored(index)}
+        predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored_by(index)}
         scores = score_tasks(run, predicted, {name: run.dev[name].examples.labels for name in predicted})
         train = score_train(run, list(predicted)) if spec["score"]["train"] else {}
     if epoch > 0:
@@ -206,7 +184,7 @@ def score_epoch(run: Run, index: int, epoch: int, state: StageState) -> None:
         diagnostics=state.diagnostics.report(state.optimizer.param_groups[0]["lr"]) if epoch > 0 else {},
         metrics={name: values for name, values in metrics.items() if values},
         seconds=run.seconds,
-        memory=peak_memory(),
+        memory=machine.peak_memory(),
     )
 
 
@@ -218,12 +196,13 @@ def score_tasks(run: Run, predicted: Mapping[str, Predicted], labels: Mapping[st
 
 def score_train(run: Run, tasks: Sequence[str]) -> dict[str, float]:
     """The scores of a fixed sample of the training data."""
-    chosen = {name: run.train_sample(name) for name in tasks}
-    predicted = {
-        name: predictions(run.model, name, run.train[name], run.pulse, chosen=rows) for name, rows in chosen.items()
-    }
-    labels = {name: run.train[name].examples.labels for name in tasks}
-    return score_tasks(run, predicted, {name: labels[name][rows] for name, rows in chosen.items()})  # type: ignore[index]
+    predicted, labels = {}, {}
+    for name in tasks:
+        feed, rows = run.train[name], run.train_sample(name)
+        assert feed.examples.labels is not None
+        predicted[name] = predictions(run.model, name, feed, run.pulse, chosen=rows)
+        labels[name] = feed.examples.labels[rows]
+    return score_tasks(run, predicted, labels)
 
 
 def score_test(run: Run) -> dict[str, float]:
@@ -231,14 +210,13 @@ def score_test(run: Run) -> dict[str, float]:
     tensors, _ = saved.load_folder(run.folder / "best")
     saved.load_module_state(run.model, tensors, "")
     predicted, examples = {}, {}
-    for name in run.scored(len(run.job.spec["stages"]) - 1):
+    for name in run.scored_by(len(run.job.spec["stages"]) - 1):
         try:
             found = run.tasks[name].data.load("test")
+            if found.labels is None or not len(found):
+                raise DataError("its test split has no labels")
         except DataError as error:
-            run.report("log", message=f"task {name!r} has no test score: {error}")
-            continue
-        if found.labels is None or not len(found):
-            run.report("log", message=f"task {name!r} has no test score: its test split has no labels")
+            run.emit(Event("log", run.job.cell, {"message": f"task {name!r} has no test score: {error}"}))
             continue
         feed = Feed.open(run.tasks[name], found, run.model.encoder, run.artifacts.cache(), run.device, run.pulse)
         predicted[name], examples[name] = predictions(run.model, name, feed, run.pulse), found

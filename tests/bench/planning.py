@@ -1,12 +1,5 @@
-"""What it costs to plan: checking a grid of 1,000 cells from its file to its plan.
+"""A grid of many cells and what it costs to plan it; ``runner.py`` prints the figure."""
 
-    python tests/bench/planning.py [--cells 1000]
-
-Everything that `taskloom plan` does once torch is imported: expansion, every option of every component, the data sets,
-the identity of every cell.
-"""
-
-import argparse
 import json
 import tempfile
 import time
@@ -20,7 +13,11 @@ SEEDS = 5
 
 
 def plan_many(cells: int) -> tuple[Plan, float, float]:
-    """A plan of about that many cells, the seconds it took, and the seconds of this process's CPU time."""
+    """A plan of about that many cells, the seconds it took, and the seconds of this process's CPU time.
+
+    Everything that ``taskloom plan`` does once torch is imported: expansion, every option of every component, the data
+    sets, the identity of every cell.
+    """
     grid = {
         "base": "quickstart",
         "axes": {
@@ -36,14 +33,3 @@ def plan_many(cells: int) -> tuple[Plan, float, float]:
         began, cpu = time.perf_counter(), time.process_time()
         plan = make_plan(load_grid(str(path)), load_catalogue(), None)
         return plan, time.perf_counter() - began, time.process_time() - cpu
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=1000)
-    plan, seconds, cpu = plan_many(parser.parse_args().cells)
-    print(f"{len(plan.cells)} cells planned in {seconds:.2f} s ({cpu:.2f} s of CPU time)")
-
-
-if __name__ == "__main__":
-    main()

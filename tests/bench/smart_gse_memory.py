@@ -8,18 +8,14 @@ largest resident size of a process of its own for each cell. Exits with 1 where 
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from taskloom.core import Event, Job
-from taskloom.registry.installed.catalogue import load_catalogue
+from steps import ask, build, course_run
+
 from taskloom.runs.training.machine import peak_memory
 from taskloom.runs.training.optimize import GroupStep
-from taskloom.runs.training.stage import StageState
-from taskloom.runs.training.train import Run
 
 #: Label → combiner, and whether losses are wrapped in SMART with the paper's values.
 CELLS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -32,53 +28,18 @@ CELLS: dict[str, tuple[dict[str, Any], bool]] = {
 MOST = 1.3
 
 
-def spec_of(data: str, label: str) -> dict[str, Any]:
-    combiner, smart = CELLS[label]
-
-    def task(name: str, loss: str, **rest: Any) -> dict[str, Any]:
-        wrapped = {"name": "smart", "loss": loss, "weight": 5.0, "step": 1e-3, "epsilon": 1e-5, "noise": 1e-5}
-        return {"data": {"name": "cs224n", "task": name, "dir": data}, "loss": wrapped if smart else loss, **rest}
-
-    pair = {"name": "linear", "reads": "pair"}
-    run = {
-        "encoder": {"name": "minbert", "weights": "minilm"},
-        "tasks": {
-            "sst": task("sst", "cross_entropy"),
-            "para": task("para", "binary_cross_entropy", head=pair),
-            "sts": task("sts", "mse", head=pair, metric="pearson"),
-        },
-        "stages": [{"combiner": combiner}],
-    }
-    resolved, problems = load_catalogue().resolve_run(run)
-    if problems:
-        sys.exit("\n".join(map(str, problems)))
-    return resolved
-
-
-def ignore(event: Event) -> None:
-    pass
+def smart(loss: str) -> dict[str, Any]:
+    return {"name": "smart", "loss": loss, "weight": 5.0, "step": 1e-3, "epsilon": 1e-5, "noise": 1e-5}
 
 
 def peak(data: str, label: str, steps: int) -> int:
     """Peak bytes of this process after some steps of a cell."""
-    spec = spec_of(data, label)
+    combiner, smoothed = CELLS[label]
+    run = course_run(data, [combiner], smart) if smoothed else course_run(data, [combiner])
     with tempfile.TemporaryDirectory() as folder:
-        run = Run.build(Job("bench", "bench", 0, spec, folder), ignore, load_catalogue())
-        run.model.freeze_encoder(False)
-        state = StageState.build(run, 0, spec["stages"][0], tuple(spec["tasks"]))
-        run.model.train()
-        shared = run.model.shared_parameters()
+        built, (state,) = build(run, folder)
         for _, group in zip(range(steps), state.sampler.epoch(), strict=False):
-            step = GroupStep(
-                group,
-                model=run.model,
-                feeds=run.train,
-                shared=shared,
-                trained=state.trained,
-                optimizer=state.optimizer,
-                clip=None,
-            )
-            state.combiner.update(step)
+            state.combiner.update(GroupStep(group, built, state))
     return peak_memory()
 
 
@@ -93,9 +54,7 @@ def main() -> None:
         return
     peaks: dict[str, int] = {}
     for label in CELLS:
-        command = [sys.executable, str(Path(__file__)), "--data", given.data, "--steps", str(given.steps)]
-        done = subprocess.run([*command, "--cell", label], check=True, capture_output=True, text=True)
-        peaks[label] = int(done.stdout)
+        peaks[label] = ask(__file__, "--data", given.data, "--steps", given.steps, "--cell", label)
         ratio = round(peaks[label] / peaks["sum"], 3)
         print(json.dumps({"cell": label, "peak MiB": round(peaks[label] / 2**20), "ratio": ratio}), flush=True)
     sys.exit(int(any(found > MOST * peaks["sum"] for found in peaks.values())))

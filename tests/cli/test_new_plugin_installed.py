@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.cli import cli
 from taskloom.runs.scaffold.kinds import KINDS
 
@@ -47,15 +46,6 @@ def installed(new_environment: Any, packages: Path, tmp_path_factory: pytest.Tem
     return new_environment
 
 
-def found(environment: Any, cwd: Path) -> dict[str, str]:
-    """Kind → name of the components of new plugins that the environment has; none of them is broken."""
-    done = environment.run(["taskloom", "plugins", "--json"], cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["failed"] == []
-    return {one["kind"]: one["name"] for one in answer["components"] if one["distribution"].startswith("taskloom-new-")}
-
-
 def test_their_tests_pass_as_generated(installed: Any, packages: Path) -> None:
     tests = sorted(map(str, packages.glob("*/tests")))
     done = installed.run(["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=packages)
@@ -83,16 +73,3 @@ def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None
     cells = {event["cell"] for event in events}
     for what in ("started", "epoch", "finished"):
         assert sorted(event["cell"] for event in events if event["what"] == what) == sorted(cells)
-
-
-def test_they_come_and_go(installed: Any, packages: Path, tmp_path: Path) -> None:
-    assert found(installed, tmp_path) == {kind: NAMES[kind] for kind in INTERFACES}
-    schema = installed.run(["taskloom", "schema"], cwd=tmp_path).stdout
-    grids = installed.run(["taskloom", "grids", "--json"], cwd=tmp_path).stdout
-    for kind, name in NAMES.items():
-        assert (f'"{name}"' in schema) == (kind not in ("engine", "tracker")), kind
-        assert (f'"name": "{name}"' in grids) == (kind == "grid"), kind
-    done = installed.run(["pip", "uninstall", "-q", "-y", *(f"taskloom-new-{kind}" for kind in KINDS)], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert found(installed, tmp_path) == {}
-    assert '"new_grid"' not in installed.run(["taskloom", "grids", "--json"], cwd=tmp_path).stdout

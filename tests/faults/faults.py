@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.tables import table_of
@@ -54,6 +56,14 @@ GRID: dict[str, Any] = {
     "axes": {"stages.0.optimizer.lr": [0.001, 0.002, 0.004]},
     "seeds": [5],
 }
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.01)
 
 
 def write_grid(folder: Path, **changes: Any) -> Path:
@@ -121,26 +131,42 @@ class Hold:
 
 
 class Driver:
-    """``taskloom run`` in a process of its own; its lines on stderr are read as they come."""
+    """``taskloom run`` in a process of its own that does not outlive the block; its lines on stderr are read at once.
 
-    def __init__(self, grid: Path, registry: Path, *options: str, hold: "Hold | None" = None, **variables: str) -> None:
+    ``program`` may be another one than ``taskloom``.
+    """
+
+    def __init__(
+        self,
+        grid: Path,
+        registry: Path,
+        *options: str,
+        hold: "Hold | None" = None,
+        program: tuple[str, ...] = ("-m", "taskloom.runs.cli"),
+        **variables: str,
+    ) -> None:
         self.lines: list[str] = []
         self.held = hold
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "taskloom.runs.cli", "run", str(grid), "--registry", str(registry), *options],
+            [sys.executable, *program, "run", str(grid), "--registry", str(registry), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "TASKLOOM_ENGINE": "inline",
-                **variables,
-                **(hold.variables if hold else {}),
-            },
+            env={**os.environ, **variables, **(hold.variables if hold else {})},
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -159,13 +185,8 @@ class Driver:
 
     def wait_for(self, condition: Callable[[], Any]) -> bool:
         """Wait until something holds; false if the process ended first."""
-        until = time.monotonic() + PATIENCE
-        while not condition():
-            if self.process.poll() is not None and not self._reader.is_alive():
-                return bool(condition())
-            assert time.monotonic() < until, "\n".join(["waited too long", *self.lines])
-            time.sleep(0.002)
-        return True
+        until(lambda: condition() or (self.process.poll() is not None and not self._reader.is_alive()))
+        return bool(condition())
 
     def wait_for_line(self, words: str) -> None:
         assert self.wait_for(lambda: any(words in line for line in self.lines)), "\n".join([words, *self.lines])
@@ -239,30 +260,20 @@ def taskloom_components():
 """
 
 
-def write_plugin(site: Path) -> None:
-    """Install a plugin with the loss ``faulty`` into a folder that is then to stand in PYTHONPATH."""
+@contextmanager
+def plugin(site: Path) -> Iterator[None]:
+    """The plugin with the loss ``faulty`` in this process, and in those that it starts."""
     info = site / "faulty-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[taskloom]\nfaulty = faulty_loss\n")
     (site / "faulty_loss.py").write_text(PLUGIN)
-
-
-@contextmanager
-def plugin(site: Path) -> Iterator[None]:
-    """The plugin in this process, and in those that it starts."""
-    write_plugin(site)
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), before]))
-    sys.path.insert(0, str(site))
-    load_catalogue.cache_clear()
-    try:
-        yield
-    finally:
-        sys.path.remove(str(site))
-        os.environ.pop("PYTHONPATH")
-        os.environ.update({"PYTHONPATH": before} if before is not None else {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        patch.syspath_prepend(str(site))
         load_catalogue.cache_clear()
+        yield
+    load_catalogue.cache_clear()
 
 
 def faulty_rows(**rows: dict[str, Any]) -> dict[str, Any]:
@@ -270,23 +281,6 @@ def faulty_rows(**rows: dict[str, Any]) -> dict[str, Any]:
     loss = {"tasks.sst.loss": {"name": "faulty"}}
     cells = [{"label": label, "set": {"tasks.sst.loss": {"name": "faulty", **how}}} for label, how in rows.items()]
     return {"axes": {}, "cells": [{"label": "fine", "set": loss}, *cells]}
-
-
-@contextmanager
-def driving(grid: Path, registry: Path, *options: str, hold: Hold | None = None, **variables: str) -> Iterator[Driver]:
-    """A driver that does not outlive the block."""
-    driver = Driver(grid, registry, *options, hold=hold, **variables)
-    try:
-        yield driver
-    finally:
-        if driver.process.poll() is None:
-            driver.process.send_signal(signal.SIGCONT)
-            driver.process.kill()
-        driver.process.wait(PATIENCE)
-        driver._reader.join(PATIENCE)
-        for stream in (driver.process.stdout, driver.process.stderr):
-            if stream is not None:
-                stream.close()
 
 
 def workers_of(pid: int) -> list[int]:
@@ -304,22 +298,12 @@ def workers_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-def no_workers_left(pid: int) -> bool:
-    """Whether a driver's workers are gone; they may take a moment."""
-    until = time.monotonic() + PATIENCE
-    while workers_of(pid):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def read_until(terminal: int, words: str) -> str:
     """What is shown, until these words are."""
-    shown, until = "", time.monotonic() + PATIENCE
+    shown, end = "", time.monotonic() + PATIENCE
     while words not in shown:
         try:
-            if select.select([terminal], [], [], until - time.monotonic())[0]:
+            if select.select([terminal], [], [], end - time.monotonic())[0]:
                 shown += os.read(terminal, 65536).decode(errors="replace")
                 continue
         except (OSError, ValueError):  # nobody has the other side; too late

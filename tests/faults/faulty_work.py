@@ -53,10 +53,6 @@ def work(job: Job, emit: Emit) -> None:
         other = subprocess.Popen(["sleep", "600"])
         other.terminate()
         emit(Event("log", job.cell, {"message": f"{codes} {other.wait()}"}))
-    elif do == "chatter":
-        for line in range(200):
-            print("x" * 1000)
-            emit(Event("log", job.cell, {"message": f"line {line}"}))
     elif do == "not json":
         emit(Event("log", job.cell, {"message": object()}))
     elif do == "child":  # leaves a process behind
@@ -66,16 +62,13 @@ def work(job: Job, emit: Emit) -> None:
         emit(Event("log", job.cell, {"message": str(child.pid)}))
         time.sleep(600)
     elif do.startswith("fork"):
-        if not _fork(job, emit, do):
-            return
-    elif do == "nothing":
-        return
+        _fork(job, emit, do)
     emit(Event("finished", job.cell, {"scores": {}, "best_epoch": 0, "seconds": 0.1, "peak_memory": 0}))
     emit(Event("log", job.cell, {"message": "nobody hears this"}))
 
 
-def _fork(job: Job, emit: Emit, do: str) -> bool:
-    """Forks as a library of a component might; says whether the job is to go on."""
+def _fork(job: Job, emit: Emit, do: str) -> None:
+    """Fork as a library of a component might."""
     import subprocess
 
     child = os.fork()
@@ -88,7 +81,7 @@ def _fork(job: Job, emit: Emit, do: str) -> bool:
             time.sleep(0.01)
         for _ in range(20 if child else 1):
             emit(Event("log", job.cell, {"message": "parent" if child else "child"}))
-        return True
+        return
     if not child:
         time.sleep(600)
         os._exit(0)
@@ -98,7 +91,6 @@ def _fork(job: Job, emit: Emit, do: str) -> bool:
         os._exit(5)
     if do == "fork and hang":
         time.sleep(600)
-    return True
 
 
 def _environment() -> dict[str, str]:

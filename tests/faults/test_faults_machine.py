@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from faults import assert_same, driving, faulty_rows, moments, run_here, write_grid
+from faults import Driver, assert_same, faulty_rows, moments, run_here, write_grid
 
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
@@ -63,7 +64,7 @@ def fill(disk: Path) -> None:
 
 
 def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
-    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path
+    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, _ = undisturbed
     registry = small_disk / "registry"
@@ -74,6 +75,7 @@ def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
     fill(small_disk)
     after = CliRunner().invoke(cli, cells)
     assert (after.exit_code, after.stdout) == (0, before.stdout), after.stderr
+    monkeypatch.setattr(sys, "argv", ["taskloom", *run])
     held_up = CliRunner().invoke(cli, run)
     assert held_up.exit_code == 1, held_up.stderr
     assert "the disk is full. Make room and run again" in held_up.stderr
@@ -85,7 +87,11 @@ def test_a_ledger_on_a_full_disk_is_read_and_a_run_says_how_to_go_on(
 
 @pytest.mark.parametrize(("spare", "missing"), [(2, "/cells"), (4, "/driver.lock")])
 def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
-    undisturbed: tuple[Path, dict[str, Any]], small_disk: Path, spare: int, missing: str
+    undisturbed: tuple[Path, dict[str, Any]],
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spare: int,
+    missing: str,
 ) -> None:
     grid, _ = undisturbed
     registry = small_disk / "registry"
@@ -97,6 +103,7 @@ def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
     for number in range(spare):  # the two that SQLite needs; the two folders of the cell
         (small_disk / str(number)).unlink()
     run = ["run", str(grid), "--registry", str(registry)]
+    monkeypatch.setattr(sys, "argv", ["taskloom", *run])
     answer = CliRunner().invoke(cli, run)
     assert answer.exit_code == 1, answer.stderr
     (line,) = [line for line in answer.stderr.splitlines() if "the disk is full" in line]
@@ -104,44 +111,26 @@ def test_a_disk_that_is_full_when_a_cell_begins_holds_the_run_up(
     assert answer.stderr.endswith(f"\n  taskloom {shlex.join(run)}\n")
 
 
-LOCK = """
-import sqlite3, sys
-database = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
-database.execute("BEGIN IMMEDIATE")
-print("locked", flush=True)
-sys.stdin.readline()
-database.execute("ROLLBACK")
-"""
-
-
-def test_a_ledger_that_another_process_locks_is_waited_for(
+def test_a_ledger_that_somebody_else_locks_is_waited_for(
     undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     grid, reference = undisturbed
-    due, heard, locked = moments(31, 2, 12), 0, 0
-    open_locks: list[subprocess.Popen[str]] = []
+    due, heard, locks = moments(31, 2, 12), 0, list[threading.Timer]()
 
     def lock(event: Event) -> None:
-        nonlocal heard, locked
+        nonlocal heard
         heard += event.what == "epoch"
-        if event.what != "epoch" or heard not in due:
-            return
-        command = [sys.executable, "-c", LOCK, str(tmp_path / "ledger.sqlite")]
-        locker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        open_locks.append(locker)
-        assert locker.stdin is not None
-        assert locker.stdout is not None
-        assert locker.stdout.readline() == "locked\n"
-        print(f"event {heard}: the ledger is locked for a second")
-        locked += 1
-        threading.Timer(1.0, locker.stdin.close).start()
+        if event.what == "epoch" and heard in due:
+            other = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None, check_same_thread=False)
+            other.execute("BEGIN IMMEDIATE")
+            print(f"event {heard}: the ledger is locked for a second")
+            locks.append(threading.Timer(1.0, other.close))
+            locks[-1].start()
 
     outcome = run_here(grid, tmp_path, listen=lock)
-    for locker in open_locks:
-        locker.wait(60)
-        assert locker.stdout is not None
-        locker.stdout.close()
-    assert locked == 2
+    for timer in locks:
+        timer.join()
+    assert len(locks) == 2
     assert (outcome.finished, outcome.failed) == (3, 0)
     assert_same(tmp_path, reference)
 
@@ -177,7 +166,7 @@ def test_a_clock_that_jumps_changes_nothing(undisturbed: tuple[Path, dict[str, A
     seen = subprocess.run([sys.executable, "-c", look], env={**os.environ, **jumpy}, capture_output=True, text=True)
     assert seen.stdout == "True\n", "the clock does not jump"
     grid, reference = undisturbed
-    with driving(grid, tmp_path / "registry", "--timeout", "100", **jumpy) as driver:
+    with Driver(grid, tmp_path / "registry", "--timeout", "100", **jumpy) as driver:
         code, _, text = driver.finish()
     assert code == 0, text
     assert_same(tmp_path / "registry", reference)

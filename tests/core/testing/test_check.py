@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mutants.base import Cosine, OneLayer, SquaredError
 from mutants.losses import FORGETFUL, AtAnEdge, Wrapped
 from mutants.plugins import components
 from torch import Tensor, nn
 
 from taskloom.core import Event, Job, Prediction, hookimpl
 from taskloom.core.testing import KINDS, broken_laws, check, engines, laws, untouched_randomness
-from taskloom.core.testing.subjects import Cosine, OneLayer, SquaredError
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.losses import Smart, Total
 
@@ -100,7 +100,7 @@ def test_a_constructor_that_ends_the_program_breaks_laws_and_ends_nothing() -> N
 
 
 def test_what_refuses_every_input_breaks_laws() -> None:
-    assert "it refuses every kind of labels: labels of 5 classes (not these); " in message_of(RefusesAll)
+    assert "it refuses everything: labels of 5 classes (not these); " in message_of(RefusesAll)
 
 
 def test_a_job_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,10 @@ def test_a_module_is_held_to_all_that_it_brings() -> None:
         check(bad, cosin={})
 
 
-def test_a_component_that_is_required_is_given_by_the_kit_or_by_the_caller() -> None:
-    check(components(Total, Smart))
+def test_an_option_that_is_required_is_given_by_the_caller() -> None:
+    with pytest.raises(TypeError, match=r"Total requires options; give them: check\(Total, losses=…\)"):
+        check(Total)
+    check(components(Total, Smart), total={"losses": [SquaredError()]}, smart={"loss": SquaredError()})
     assert broken_laws(Wrapped, loss=FORGETFUL()) == ["its state survives saving"]
 
 
@@ -148,7 +150,7 @@ def test_what_wraps_a_loss_that_stops_its_gradient_says_so_too() -> None:
 
 @pytest.mark.parametrize("target", ["mse", [SquaredError], int])
 def test_what_is_neither_component_nor_module_is_refused(target: Any) -> None:
-    with pytest.raises(TypeError, match=r"check takes a component class or a plugin's module\. Found"):
+    with pytest.raises(TypeError, match=r"a component class or a plugin's module\. Found"):
         check(target)
 
 

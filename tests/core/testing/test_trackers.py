@@ -20,28 +20,12 @@ from taskloom.runs.driver.drive import run_plan
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
 
-RECORDER = '''
-"""Writes down what it is told."""
-from taskloom.core import hookimpl
-
-TOLD = []
-
-@hookimpl
-def taskloom_run_started(cell, label, spec):
-    TOLD.append(("taskloom_run_started", {"cell": cell, "label": label, "spec": spec}))
-
-@hookimpl
-def taskloom_epoch_ended(cell, label, facts):
-    TOLD.append(("taskloom_epoch_ended", {"cell": cell, "label": label, "facts": facts}))
-
-@hookimpl
-def taskloom_run_finished(cell, label, facts):
-    TOLD.append(("taskloom_run_finished", {"cell": cell, "label": label, "facts": facts}))
-
-@hookimpl
-def taskloom_run_failed(cell, label, reason):
-    TOLD.append(("taskloom_run_failed", {"cell": cell, "label": label, "reason": reason}))
-'''
+#: A plugin that keeps every call.
+RECORDER = "from taskloom.core import hookimpl\nTOLD = []\n" + "".join(
+    f"@hookimpl\ndef {hook}({', '.join(inspect.signature(getattr(hookspecs, hook)).parameters)}):\n"
+    f"    TOLD.append(({hook!r}, locals()))\n"
+    for hook in plugins.TRACKER_HOOKS
+)
 
 
 def small(task: str) -> dict[str, Any]:

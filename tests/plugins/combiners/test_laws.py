@@ -21,7 +21,6 @@ from taskloom.plugins.combiners import (
     Uncertainty,
     Weighted,
 )
-from taskloom.registry.installed.catalogue import load_catalogue
 
 Made = tuple[type[GradientCombiner], dict[str, Any]]
 #: Options beside the defaults, under which the kit tries every built-in.
@@ -90,24 +89,3 @@ def test_degenerate_gradients_give_a_small_update(
     found = weights(combiner(**options), jacobian)
     assert found.isfinite().all()
     assert (found @ jacobian).norm() <= 3 * jacobian.norm()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "path"),
-    [
-        ({"name": "weighted", "weights": {"sst": -1.0}}, "weights.sst"),
-        ({"name": "pcgrad", "scope": "heads"}, "scope"),
-        ({"name": "gse", "second": "old"}, "second"),
-        ({"name": "gradvac", "beta": 1.5}, "beta"),
-        ({"name": "cagrad", "c": -0.1}, "c"),
-        ({"name": "nash_mtl", "max_norm": 0.0}, "max_norm"),
-        ({"name": "aligned_mtl", "scale": "max"}, "scale"),
-        ({"name": "uncertainty", "rate": 0.0}, "rate"),
-        ({"name": "dwa", "temperature": 0.0}, "temperature"),
-        ({"name": "famo", "decay": -1.0}, "decay"),
-        ({"name": "torchjd", "options": [1]}, "options"),
-    ],
-    ids=lambda value: value["name"] if isinstance(value, dict) else "",
-)
-def test_options_are_checked(wrong: dict[str, Any], path: str) -> None:
-    assert [problem.path for problem in load_catalogue().resolve("combiner", wrong)[1]] == [path]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from taskloom.core import Tokens, WeightsError, arrange, bind_generator, derive_generator
+from taskloom.core import Tokens, WeightsError, bind_generator, derive_generator
 from taskloom.plugins.encoders.attention import group_sizes
 from taskloom.plugins.encoders.minbert import MinBert
 
@@ -71,23 +71,6 @@ def test_equal_to_transformers_on_minilm(minilm_reference, pretrained: MinBert, 
     torch.testing.assert_close(states, hidden, atol=1e-5, rtol=0)
     torch.testing.assert_close(pooled, pooler, atol=1e-5, rtol=0)
     torch.testing.assert_close(vectors, pooler, atol=1e-5, rtol=0)
-
-
-def test_text_to_vector_equal_to_transformers(minilm: Path, minilm_reference, pretrained: MinBert) -> None:  # type: ignore[no-untyped-def]
-    from transformers import BertTokenizerFast
-
-    texts = ["A short one.", "Ein Café, naïvely long " * 20, ""]
-    seconds = ["Its partner", "x", "alone"]
-    columns = [pretrained.tokenize(texts), pretrained.tokenize(seconds)]
-    tokenizer = BertTokenizerFast.from_pretrained(minilm)
-    for reads, batch in (
-        ("single", tokenizer(texts, padding=True, return_tensors="pt")),
-        ("joint", tokenizer(texts, seconds, padding=True, truncation=False, return_tensors="pt")),
-    ):
-        tokens = arrange(columns, reads, pretrained.special_tokens, pretrained.max_length)
-        with torch.no_grad():
-            expected = minilm_reference(**batch).pooler_output
-            torch.testing.assert_close(pretrained(tokens), expected, atol=1e-5, rtol=0)
 
 
 # Laws

@@ -114,18 +114,14 @@ def test_vocabulary_is_read_again_when_its_file_changes(plain_folder: Path) -> N
 def test_missing_and_broken_vocabularies_are_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"tokenizer\.json or vocab\.txt"):
         word_pieces(tmp_path)
-    (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\nhello\n")
-    with pytest.raises(WeightsError, match=r"has no '\[CLS\]'"):
-        word_pieces(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(WeightsError, match=r"tokenizer\.json cannot be read"):
-        word_pieces(tmp_path)
-
-
-def test_a_vocabulary_needs_a_token_for_unknown_words(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("[CLS]\n[SEP]\nhello\n")
-    with pytest.raises(WeightsError, match=r"vocab\.txt has no '\[UNK\]'"):
-        word_pieces(tmp_path)
+    for name, content, message in (
+        ("vocab.txt", "[CLS]\n[SEP]\nhello\n", r"vocab\.txt has no '\[UNK\]'"),
+        ("vocab.txt", "[UNK]\n[SEP]\nhello\n", r"has no '\[CLS\]'"),
+        ("tokenizer.json", "{", r"tokenizer\.json cannot be read"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(WeightsError, match=message):
+            word_pieces(tmp_path)
 
 
 @pytest.mark.parametrize(

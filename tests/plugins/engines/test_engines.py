@@ -9,27 +9,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import PATIENCE, until
 
-from taskloom.core import ENDS, Engine, Event, Job, RequestError
-from taskloom.plugins.engines import inline as inline_engine
+from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.plugins.engines import local as local_engine
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
 
-HERE = Path(__file__).parents[2] / "faults"
-PATIENCE = 120.0
-
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"), prepend=os.pathsep)
 
 
 def gone(pid: int) -> bool:
@@ -38,13 +34,6 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.01)
 
 
 class Watched:
@@ -60,10 +49,9 @@ class Watched:
 
     def until(self, what: str, cell: str) -> Event:
         """The first event of a cell that is ``what``, or an ``end``."""
-        until = time.monotonic() + PATIENCE
-        wanted = ENDS if what == "end" else {what}
+        wanted, end = ENDS if what == "end" else {what}, time.monotonic() + PATIENCE
         while not (found := [event for event in self.of(cell) if event.what in wanted]):
-            assert time.monotonic() < until, f"no {what!r} of {cell!r}, but {self.events}"
+            assert time.monotonic() < end, f"no {what!r} of {cell!r}, but {self.events}"
             self.events += self.engine.poll(0.05)
         return found[0]
 
@@ -82,6 +70,7 @@ class Watched:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Watched]:
+    """Two worker processes."""
     watched = Watched(Local(workers=2, devices="cpu", threads=1), tmp_path)
     yield watched
     watched.engine.close()
@@ -106,6 +95,9 @@ def test_an_end_says_why_and_the_engine_goes_on(name: str, request: pytest.Fixtu
     assert engine.end("raise").facts["reason"] == "ValueError: a plugin's defect"
     assert "in work" in engine.end("raise").facts["traceback"]
     assert (engine.end("memory").facts["micro_batch"], engine.end("memory").facts["task"]) == (8, "sst")
+    if name == "local":
+        assert gone(engine.pid("memory")), "its memory is fragmented"
+        assert engine.pid("not json") != engine.pid("memory") == engine.pid("raise")
 
 
 def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) -> None:
@@ -150,7 +142,7 @@ def test_what_hangs_or_does_not_listen_is_ended_at_once_with_its_children(local:
     local.engine.stop("child", at_once=True)
     end = local.end("child")
     assert (end.what, end.facts["reason"]) == ("lost", "stopped at once")
-    wait_until(lambda: gone(child))
+    until(lambda: gone(child))
     local.engine.stop(at_once=True)
     assert local.end("deaf").what == "lost"
 
@@ -170,13 +162,13 @@ def test_what_a_component_forked_neither_hides_a_death_nor_outlives_it(local: Wa
     else:
         how = "was killed (SIGKILL)" if do == "fork and hang" else "ended with exit code 5"
         assert (end.what, end.facts["reason"]) == ("lost", f"worker process {pid} {how}")
-    wait_until(lambda: all(map(gone, left)))
+    until(lambda: all(map(gone, left)))
 
 
 def test_events_of_a_forked_copy_that_continues_the_work_are_dropped(local: Watched, tmp_path: Path) -> None:
     local.submit("c", "fork and return")
     assert local.end("c").what == "finished"
-    wait_until(lambda: gone(int((tmp_path / "copy").read_text())))
+    until(lambda: gone(int((tmp_path / "copy").read_text())))
     assert {event.facts["message"] for event in local.of("c") if event.what == "log"} == {"parent"}
     local.submit("next", "fine")
     assert local.end("next").what == "finished"
@@ -240,37 +232,27 @@ def test_where_no_more_workers_can_be_started_the_present_ones_go_on(local: Watc
     assert local.engine.slots == 1, "it would be tried again at once, in vain"
 
 
-def test_a_worker_whose_memory_ran_out_is_replaced(local: Watched) -> None:
-    local.submit("memory")
-    assert local.end("memory").what == "oom"
-    assert gone(local.pid("memory"))
-    assert local.engine.free == 2
-    local.submit("next", "fine")
-    assert local.end("next").what == "finished"
-    assert local.pid("next") != local.pid("memory")
-
-
-@pytest.mark.parametrize("counter", [0, 1])
 def test_a_worker_that_the_system_killed_because_memory_ran_out_ran_out_of_it(
-    counter: int, local: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [tmp_path / "vmstat", tmp_path / "memory.events"]
     monkeypatch.setattr(local_engine, "COUNTERS", files)
 
-    def count(kills: int) -> None:
+    def count(kills: int, counter: int = 1) -> None:
         files[counter].write_text(f"oom 7\noom_kill {kills}\n")
 
-    def killed(cell: str, kills: int, by: int = signal.SIGKILL) -> Event:
+    def killed(cell: str, kills: int, counter: int = 1, by: int = signal.SIGKILL) -> Event:
         pid = local.pid(cell)
-        count(kills)
+        count(kills, counter)
         os.kill(pid, by)
         return local.end(cell)
 
-    count(1)
-    local.submit("large", "hang", attempt=5, micro_batch=4)
-    end = killed("large", 2)
-    assert (end.what, end.attempt, end.facts["micro_batch"], end.facts["task"]) == ("oom", 5, 4, None)
-    assert "was killed (SIGKILL): the system ran out of memory" in end.facts["reason"]
+    for counter in (0, 1):  # the system counts it, or the container
+        count(1, counter)
+        local.submit(f"large {counter}", "hang", attempt=5, micro_batch=4)
+        end = killed(f"large {counter}", 2, counter)
+        assert (end.what, end.attempt, end.facts["micro_batch"], end.facts["task"]) == ("oom", 5, 4, None)
+        assert "was killed (SIGKILL): the system ran out of memory" in end.facts["reason"]
 
     local.submit("small", "hang", attempt=6)
     count(3)  # another process, before this one had begun
@@ -320,28 +302,7 @@ def test_workers_end_with_their_driver(tmp_path: Path, monkeypatch: pytest.Monke
         pids = [int(driver.stdout.readline()) for _ in range(6)]  # of the workers, and what one of them started
         assert not any(map(gone, pids))
         driver.kill()
-        wait_until(lambda: all(map(gone, pids)))
-
-
-def test_a_system_without_process_groups_is_referred_to_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "killpg")  # as on Windows
-    with pytest.raises(RequestError, match="--engine inline"):
-        Local().check()
-
-
-def test_a_cell_that_hangs_in_this_process_fails_soon_when_it_is_tried_again(
-    inline: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hung thread still has the cell: whoever trains it next would wait for its lock."""
-    monkeypatch.setattr(inline_engine, "GRACE", 0.1)
-    inline.submit("hang", attempt=1)
-    inline.until("started", "hang")
-    inline.engine.stop("hang", at_once=True)
-    assert inline.end("hang").what == "lost"
-    inline.events.clear()
-    inline.submit("hang", attempt=2)
-    assert (inline.end("hang").what, inline.end("hang").attempt) == ("failed", 2)
-    assert "`--engine local`" in inline.end("hang").facts["reason"]
+        until(lambda: all(map(gone, pids)))
 
 
 def test_events_of_an_abandoned_thread_are_dropped(inline: Watched) -> None:

@@ -4,17 +4,16 @@ Most clusters here are made up; the one whose head dies is real.
 """
 
 import json
+import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Hold
-from ray_jobs import RAW, job, until
+from faults import Driver, Hold
+from ray_jobs import RAW, job
 
 from taskloom.core import EngineError, TaskloomError
 from taskloom.plugins.engines.on_ray import PATIENCE, SILENCE, Ray
@@ -127,7 +126,8 @@ def test_a_cluster_that_is_not_there_is_refused_at_once(address: str, message: s
 DRIVER = """
 import sys
 from taskloom.plugins.engines import on_ray
-on_ray.SILENCE, on_ray.JOIN, on_ray.OPENING = float(sys.argv.pop(1)), float(sys.argv.pop(1)), 1.0
+on_ray.SILENCE = on_ray.JOIN = float(sys.argv.pop(1))
+on_ray.OPENING = 1.0
 from taskloom.runs.cli import main
 main()
 """
@@ -135,32 +135,12 @@ LOSS = {"tasks": {"sst": {**RAW["base"]["tasks"]["sst"], "loss": "faulty"}}}
 ONE_CELL = {"base": {**RAW["base"], **LOSS}}
 
 
-class Driver:
-    """``taskloom run`` in a process of its own that gives a silent cluster up sooner; it does not outlive the block."""
-
-    def __init__(self, folder: Path, address: str, *, silence: float = 600.0, join: float = 600.0) -> None:
-        folder.mkdir()
-        (folder / "grid.json").write_text(json.dumps(ONE_CELL))
-        self.log = folder / "stderr"
-        command = [sys.executable, "-c", DRIVER, str(silence), str(join), "run", "grid.json", "--engine", "ray"]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, "--address", address], cwd=folder, stderr=log, stdout=subprocess.DEVNULL
-            )
-
-    def __enter__(self) -> "Driver":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def wait_for(self, text: str) -> None:
-        until(lambda: text in self.log.read_text() or self.process.poll() is not None)
-        assert text in self.log.read_text(), self.log.read_text()
-
-    def end(self) -> tuple[int, str]:
-        return self.process.wait(120), self.log.read_text()
+def driver(folder: Path, address: str, *, patience: float = 600.0, hold: Hold | None = None) -> Driver:
+    """``taskloom run`` in a process that waits so long for a silent cluster."""
+    folder.mkdir()
+    (folder / "grid.json").write_text(json.dumps(ONE_CELL))
+    options = ("--engine", "ray", "--address", address)
+    return Driver(folder / "grid.json", folder, *options, program=("-c", DRIVER, str(patience)), hold=hold)
 
 
 def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
@@ -173,25 +153,25 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
     for name, value in hold.variables.items():
         monkeypatch.setenv(name, value)
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    command = f"taskloom run grid.json --engine ray --address {made.address}"
+    command = r"taskloom run \S+/{0}/grid.json --registry \S+/{0} --engine ray --address " + re.escape(made.address)
     try:
         with (
-            Driver(tmp_path / "patient", made.address, silence=12.0) as patient,
-            Driver(tmp_path / "stopped", made.address) as stopped,
+            driver(tmp_path / "patient", made.address, patience=10.0, hold=hold) as patient,
+            driver(tmp_path / "stopped", made.address, hold=hold) as stopped,
         ):
-            for driver in (patient, stopped):
-                driver.wait_for(": started on")
-            until(lambda: len(hold.pids) == 2)
+            for one in (patient, stopped):
+                one.wait_for_line(": started on")
+            patient.wait_until_held(2)
             made.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
-            stopped.process.send_signal(signal.SIGINT)
-            stopped.wait_for("Stopping")
-            stopped.process.send_signal(signal.SIGINT)
-            code, said = patient.end()
-            assert f"the Ray cluster at {made.address} has not answered for 12 s" in said
-            assert said.rstrip().endswith(f"to continue:\n  {command}"), said
+            stopped.signal(signal.SIGINT)
+            stopped.wait_for_line("Stopping")
+            stopped.signal(signal.SIGINT)
+            code, _, said = patient.finish()
+            assert f"the Ray cluster at {made.address} has not answered for 10 s" in said
+            assert re.search(rf"to continue:\n  {command.format('patient')}$", said), said
             assert code == 1, said
-            code, said = stopped.end()
-            assert said.rstrip().endswith(command), said
+            code, _, said = stopped.finish()
+            assert re.search(rf"{command.format('stopped')}$", said), said
             assert code == 130, said
     finally:
         made.shutdown()
@@ -200,7 +180,7 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
 def test_a_port_where_something_else_listens_is_given_up(faulty: None, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = f"127.0.0.1:{server.getsockname()[1]}"
-        with Driver(tmp_path / "here", where, join=4.0) as driver:
-            code, said = driver.end()
-    assert f"the Ray cluster at {where} has not answered for 4 s; it may still be starting" in said
+        with driver(tmp_path / "here", where, patience=1.0) as given_up:
+            code, _, said = given_up.finish()
+    assert f"the Ray cluster at {where} has not answered for 1 s; it may still be starting" in said
     assert code == 1, said

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import run_grid
 from torch import Tensor
 
 from taskloom.core import Head, Labels, RequestError, SharedModules, TrainingError
@@ -65,13 +64,6 @@ def test_shared_layer_is_tanh_of_one_linear_layer_in_front_of_the_head() -> None
 def test_shared_layer_reads_and_gives_what_its_head_does(inner: Head) -> None:
     head = SharedLayer(head=inner)
     assert (head.reads, head.gives) == (inner.reads, inner.gives)
-
-
-def test_a_task_that_does_not_fit_the_inner_head_is_found_before_training() -> None:
-    task = Task("sst", Generated(task="sentiment"), SharedLayer(head=Cosine()), CrossEntropy(), Accuracy())
-    messages = " ".join(problem.message for problem in task.problems())
-    assert "reads 'pair', which needs 2 texts" in messages
-    assert "needs one logit per class; head 'shared_layer' gives one number" in messages
 
 
 def test_the_layer_is_one_for_all_tasks_and_counts_once() -> None:
@@ -137,30 +129,3 @@ def test_a_shared_layer_inside_a_shared_layer_is_refused_with_the_request() -> N
     inner = {"name": "shared_layer", "head": "linear"}
     with pytest.raises(RequestError, match="should not be inside another"):
         load_catalogue().make(Head, {"name": "shared_layer", "head": inner})
-
-
-def test_a_grid_trains_the_papers_heads_behind_a_shared_layer(tmp_path: Path) -> None:
-    """DPHA and CL from a grid on generated text with surgery; the run and its weights hold the layer once."""
-    dpha = {"name": "both_orders", **DPHA}
-
-    def task(data: str, head: Any, loss: str, metric: str) -> dict[str, Any]:
-        return {
-            "data": {"name": "generated", "task": data, "size": 24, "dev_size": 16},
-            "head": {"name": "shared_layer", "head": head, "dropout": 0.1},
-            "loss": loss,
-            "metric": metric,
-        }
-
-    base = {
-        "encoder": {"name": "minbert", **TINY},
-        "tasks": {
-            "sst": task("sentiment", "linear", "cross_entropy", "accuracy"),
-            "para": task("paraphrase", dpha, "binary_cross_entropy", "accuracy"),
-            "sts": task("similarity", dpha, "mse", "pearson"),
-        },
-        "stages": [{"epochs": 2, "combiner": "pcgrad"}],
-    }
-    plan, outcome, _ = run_grid(tmp_path / "r", {"base": base})
-    assert (outcome.finished, outcome.failed) == (1, 0)
-    tensors, _ = load_folder(tmp_path / "r" / "cells" / plan.cells[0].id / "best")
-    assert [name for name in tensors if "layer.linear.weight" in name] == ["shared.shared_layer.linear.weight"]

@@ -48,13 +48,6 @@ def test_cross_entropy_is_torchs(seed: int, count: int, smoothing: float) -> Non
     torch.testing.assert_close(CrossEntropy(label_smoothing=smoothing)(scored(score), target), expected)
 
 
-def test_cross_entropy_by_hand() -> None:
-    score, target = torch.tensor([[0.0, math.log(3.0)]]), torch.tensor([1])
-    assert CrossEntropy()(scored(score), target).item() == pytest.approx(-math.log(3 / 4))
-    smoothed = -(0.9 * math.log(3 / 4) + 0.1 * math.log(1 / 4))  # ε = 0.2 over two classes
-    assert CrossEntropy(label_smoothing=0.2)(scored(score), target).item() == pytest.approx(smoothed)
-
-
 @settings(max_examples=20)
 @given(seed=seeds, count=rows)
 def test_binary_cross_entropy_is_torchs(seed: int, count: int) -> None:
@@ -75,14 +68,6 @@ def test_raw_and_scaled_labels_are_compared_as_torch_does(seed: int, count: int,
     binary = BinaryCrossEntropy(target="scaled")
     binary.prepare(labels=Labels.of_range(low, low + span), rows=count)
     torch.testing.assert_close(binary(scored(score), target), nn.BCEWithLogitsLoss()(score, place))
-
-
-def test_mse_by_hand() -> None:
-    loss, score, target = MSE(target="scaled"), torch.tensor([0.5, 1.0]), torch.tensor([5.0, 0.0])
-    loss.prepare(labels=Labels.of_range(0, 5), rows=2)
-    assert loss(scored(score), target).item() == pytest.approx((0.25 + 1.0) / 2)
-    assert MSE()(scored(score), target).item() == pytest.approx((4.5**2 + 1.0) / 2)
-    assert MSE()(scored(torch.tensor([1.5])), torch.tensor([1])).item() == pytest.approx(0.25)  # a class number
 
 
 @settings(max_examples=30)
@@ -224,16 +209,6 @@ def test_mnr_counts_a_label_at_the_bound_as_positive() -> None:
     vectors = draw(0, 2, 3, 4)
     at_three = MNR(positive_from=3)(seen(vectors), torch.tensor([2.9, 3.0, 5.0]))
     torch.testing.assert_close(at_three, MNR()(seen(vectors), torch.tensor([0, 1, 1])))
-
-
-def test_mnr_hinge_by_hand() -> None:
-    # One positive pair with a·b = 0.5, four negative pairs with a·b = 0.2, −0.1, 0.4, 0.3: K = 5.
-    products = [0.2, 0.5, -0.1, 0.4, 0.3]
-    vectors = torch.stack([torch.ones(5, 1), torch.tensor(products)[:, None]])
-    loss = MNRHinge()(seen(vectors), torch.tensor([0, 1, 0, 0, 0]))
-    assert loss.item() == pytest.approx(((1 - 0.5) + (1 - 0.5 + 0.8)) / 5)
-    far = MNRHinge()(seen(10 * vectors), torch.tensor([0, 1, 0, 0, 0]))  # a·b = 50 and 80 for the others
-    assert far.item() == pytest.approx((0 + (1 - 50 + 80)) / 5)
 
 
 @settings(max_examples=40)

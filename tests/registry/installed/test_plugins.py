@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from taskloom.core import PluginError
 from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
-from taskloom.registry.installed.guard import guard, shorten
-from taskloom.registry.installed.manager import Plugin, installed
+from taskloom.registry.installed.manager import Plugin, guard
 
 #: Writes to a file what the command `plugins` prints, and what the catalogue says of losses by name.
 REPORT = """
@@ -113,21 +111,17 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     ),
     "unmarked": ("def taskloom_components(): return []", "taskloom_components() should be marked with @hookimpl"),
     "signature": (f"{HOOK}def taskloom_components(config): return []", "taskloom_components(config)"),
-    "heavygrid": (f"{HOOK}def taskloom_grids(): return []", "belongs in a module of the entry-point group"),
+    "heavygrid": (f"{HOOK}def taskloom_grids(): return []", "hooks of the entry-point group 'taskloom'"),
     "hookleaves": (f"import sys\n{HOOK}def taskloom_components(): sys.exit(4)", "taskloom_components(): SystemExit: 4"),
     "hookraises": (lists("1 / 0"), "taskloom_components(): ZeroDivisionError: division by zero"),
-    "nolist": (lists("None"), "should return a list of classes. Found null."),
-    "coroutine": (f"{HOOK}async def taskloom_components(): return []", "should return a list of classes"),
+    "nolist": (lists("None"), "taskloom_components(): TypeError: 'NoneType' object"),
+    "coroutine": (f"{HOOK}async def taskloom_components(): return []", "'coroutine' object is not iterable"),
     "noclass": (lists("['focal']"), "Found 'focal', which is not a class."),
     "unspeakable": (lists("[O()]", "class O:\n  def __repr__(self): raise SystemExit"), "SystemExit"),
     "nokind": (lists("[M]", "class M(Component): name = 'm'"), "Found M."),
     "abstract": (lists("[Half]", "class Half(Loss): name = 'half'"), "every method of Loss. Missing: forward."),
     "unnamed": (loss(""), "Nameless.name should be what users type"),
     "untyped": (loss("untyped", "*, gamma=2.0"), "loss 'untyped': option 'gamma' should be annotated with its type"),
-    "positional": (loss("positional", "gamma: float = 2.0"), "option 'gamma' should be keyword-only"),
-    "baddefault": (loss("default", "*, gamma: float = None"), "loss 'default': the default of option 'gamma'"),
-    "badplace": (loss("strange", more="location_options = {'b'}"), "location_options should name options. Found b."),
-    "badrelies": (loss("needy", more="relies_on = 'scipy'"), "should be names of distributions. Found 'scipy'."),
     "badchoice": (loss("spelt", more="expects = 'class'"), "expects: no value 'class'; did you mean 'classes'?"),
 }
 
@@ -198,7 +192,7 @@ def test_a_component_whose_plugin_failed_says_so(broken_world: Any) -> None:
 
 
 def test_a_third_party_cannot_replace_a_builtin(broken_world: Any) -> None:
-    assert broken_world["reasons"]["other"][0].startswith("metric 'accuracy' is taskloom's own")
+    assert broken_world["reasons"]["other"][0].startswith("metric 'accuracy' is that of plugin 'metrics' of taskloom ")
     (accuracy,) = (one for one in broken_world["components"] if one["name"] == "accuracy")
     assert accuracy["distribution"] == "taskloom"
 
@@ -231,16 +225,6 @@ def test_a_plugin_a_distribution_or_what_is_broken_can_be_asked_for(broken_world
     assert "loss 'twice' is claimed by" in named["twice"]
     assert "pip uninstall taskloom-noimport" in named["noimport"]
     assert "Hooks: taskloom_run_failed\nComponents: none" in named["tracking"]
-
-
-def test_entry_points_that_cannot_be_read_stop_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "focal", loss("focal"))
-    install(tmp_path, "garbage", "")
-    (tmp_path / "taskloom_garbage-1.2.dist-info" / "entry_points.txt").write_text("[taskloom]\nno equals sign\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found, (failure,) = installed(["taskloom"])
-    assert {"focal", "losses"} <= {plugin.name for plugin, _ in found}
-    assert str(failure).startswith("plugin 'taskloom-garbage' of taskloom-garbage 1.2: its entry_points.txt cannot be")
 
 
 LIMITS: Mapping[str, tuple[set[str], set[str]]] = {
@@ -294,17 +278,16 @@ import json, sys
 from taskloom.registry.installed.manager import load_plugins, packaged_grids
 grids = packaged_grids()
 assert not {"torch", "numpy", "pydantic"} & sys.modules.keys()
-print(json.dumps([{name: one.conflict for name, one in grids.items()}, [str(one) for one in load_plugins().failed]]))
+print(json.dumps([{name: one.plugin.name for name, one in grids.items()}, [str(one) for one in load_plugins().failed]]))
 """
-    conflicts, failed = json.loads(run_python("-c", script, site=tmp_path).stdout)
-    assert "'grids1' of taskloom-grids1 1.2 and by plugin 'grids2' of taskloom-grids2 9" in conflicts["ours"]
-    assert conflicts["quickstart"] == ""
-    assert any("'grids1'" in line and "grid 'quickstart' is taskloom's own" in line for line in failed)
-    assert any("should be a JSON file. Found" in line and "gone.json" in line for line in failed)
+    owners, failed = json.loads(run_python("-c", script, site=tmp_path).stdout)
+    assert (owners["ours"], owners["quickstart"]) == ("grids1", "grids")
     assert any(
-        "taskloom_components() belongs in a module of the entry-point group 'taskloom'" in line for line in failed
+        "'grids1'" in line and "grid 'quickstart' is that of plugin 'grids' of taskloom" in line for line in failed
     )
-    assert sum("is claimed by" in line for line in failed) == 1
+    assert any("'grids2'" in line and "grid 'ours' is that of plugin 'grids1'" in line for line in failed)
+    assert any("path of a JSON file. Found" in line and "gone.json" in line for line in failed)
+    assert any("no hook 'taskloom_components'" in line and "group 'taskloom.grids'" in line for line in failed)
 
 
 def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
@@ -313,30 +296,6 @@ def test_a_choice_that_each_object_makes_is_not_judged_by_its_class() -> None:
         reads = property(lambda self: "single")  # type: ignore[assignment]
 
     assert make_entry(Chooses, Plugin("mine", "taskloom", "mine", "1")).name == "chooses"
-
-
-class SilentError(Exception):
-    def __str__(self) -> str:
-        raise ValueError
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (ValueError("two\n  lines"), "doing: ValueError: two lines"),
-        (SystemExit(0), "doing: SystemExit: 0"),
-        (GeneratorExit(), "doing: GeneratorExit"),
-        (SilentError(), "doing: SilentError"),
-        (PluginError("should be a list."), "doing: should be a list."),
-        (ValueError("x" * 5000), f"doing: ValueError: {'x' * 500}"),
-    ],
-)
-def test_whatever_foreign_code_raises_is_one_line_that_can_be_read(error: BaseException, message: str) -> None:
-    with pytest.raises(PluginError) as caught, guard("doing"):
-        raise error
-    assert str(caught.value).startswith(message)
-    assert len(str(caught.value)) < 700
-    assert shorten("short") == "short"
 
 
 def test_ctrl_c_is_not_a_plugins_error() -> None:

@@ -7,12 +7,9 @@ import copy
 import inspect
 import json
 import os
-from collections import Counter
-from datetime import datetime
-from decimal import Decimal
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
@@ -22,10 +19,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from taskloom.core import GridSpec, Loss, RequestError, RunSpec, hookimpl
+from taskloom.core import GridSpec, Loss, RequestError, RunSpec
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.entries import INTERFACES
-from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins, load_plugins
 from taskloom.registry.installed.schema import grid_schema
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.grid import load_grid
@@ -73,20 +69,8 @@ class Wrapped(Loss):
         return prediction.score.mean()
 
 
-def catalogue_of(*classes: type[Loss]) -> Catalogue:
-    """Everything installed and some losses."""
-
-    @hookimpl
-    def taskloom_components() -> list[type[Loss]]:
-        return list(classes)
-
-    plugins: Plugins = load_plugins()
-    plugins.add(SimpleNamespace(taskloom_components=taskloom_components), Plugin("test", COMPONENTS, "test", "1"))
-    return Catalogue(plugins)
-
-
 @pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
+def catalogue(catalogue_of: Callable[..., Catalogue]) -> Catalogue:
     return catalogue_of(Wrapped)
 
 
@@ -192,26 +176,11 @@ GRIDS: list[dict[str, Any]] = [
         "table": {"columns": ["sst", "overall"], "digits": 2},
     },
 ]
-VALUES: list[Any] = [
-    *(None, True, 0, 1, 1.0, 2, -1, 0.3, 7.0, 1e300, 2**64, "", "a", "ab\n", "all", "été", "\u001b[1m", "a.b", "3x"),
-    *(
-        "mse",
-        "wrapped",
-        "sum",
-        "pcgrad",
-        "linear",
-        "cosine",
-        "alternating",
-        "sst",
-        "last",
-        [],
-        {},
-        [1],
-        [1, 2],
-        ["sst"],
-    ),
-    *([1, 1.0, True], [["mse"]], {"a": 1}, {"name": "wrapped", "loss": "mse"}, {"depth": 1}, {"name": 3}, {"nme": "a"}),
-]
+VALUES: list[Any] = json.loads("""[
+    null, true, 0, 1, 1.0, 2, -1, 0.3, 7.0, "", "a", "ab\\n", "all", "été", "\\u001b[1m", "a.b", "3x", [], {}, [1],
+    "mse", "wrapped", "sum", "pcgrad", "linear", "cosine", "alternating", "sst", "last", [1, 1.0, true], [["mse"]],
+    ["sst"], [1, 2], {"a": 1}, {"name": "wrapped", "loss": "mse"}, {"depth": 1}, {"name": 3}, {"nme": "a"}
+]""")
 KEYS = ["name", "nmae", "dropout", "epochs", "tasks", "loss", "set", "label", "sst", "*", "0", "seed", "", "scale"]
 
 
@@ -221,39 +190,28 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place, *(found for key, item in inner for found in places(item, (*place, key)))]
 
 
-def mutate(raw: Any, where: int, what: str, value: Any, other: int) -> Any:
+def mutate(raw: Any, where: int, what: str, value: Any, key: str) -> Any:
     """The grid, changed in one place."""
     raw = copy.deepcopy(raw)
     spots = places(raw)[1:]
-    *outer, key = spots[where % len(spots)]
+    *outer, last = spots[where % len(spots)]
     home = raw
     for step in outer:
         home = home[step]
-    if what == "put":
-        home[key] = copy.deepcopy(value)
-    elif what == "drop":
-        del home[key]
-    elif what == "add" and isinstance(home[key], dict):
-        home[key][KEYS[other % len(KEYS)]] = copy.deepcopy(value)
-    elif what == "add" and isinstance(home[key], list):
-        home[key].append(copy.deepcopy(value))
+    if what == "add" and isinstance(home, dict):
+        home[key] = value
     elif what == "rename" and isinstance(home, dict):
-        home[KEYS[other % len(KEYS)] if other % 2 else f"{key}"[:-1]] = home.pop(key)
-    elif what == "retype" and isinstance(home[key], int | float):
-        home[key] = [float(home[key]), bool(home[key]), str(home[key]), -home[key], [home[key]]][other % 5]
+        home[key] = home.pop(last)
+    elif what == "drop":
+        del home[last]
+    else:
+        home[last] = value
     return raw
 
 
-MUTATIONS = st.lists(
-    st.tuples(
-        st.integers(0, 2000),
-        st.sampled_from(["put", "drop", "add", "rename", "retype"]),
-        st.sampled_from(VALUES),
-        st.integers(0, 2000),
-    ),
-    min_size=1,
-    max_size=2,
-)
+CHANGES = st.sampled_from(["put", "drop", "add", "rename"])
+MUTATION = st.tuples(st.integers(0, 2000), CHANGES, st.sampled_from(VALUES), st.sampled_from(KEYS))
+MUTATIONS = st.lists(MUTATION, min_size=1, max_size=2)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -263,13 +221,13 @@ def test_the_schema_accepts_what_validate_accepts_and_validate_never_crashes(
     schema: Any,
     tmp_path_factory: pytest.TempPathFactory,
     start: int,
-    mutations: list[tuple[int, str, Any, int]],
+    mutations: list[tuple[int, str, Any, str]],
 ) -> None:
     raw: Any = GRIDS[start % len(GRIDS)]
     for mutation in mutations:
         assume(raw)
         raw = mutate(raw, *mutation)
-    assume(isinstance(raw, dict) and not any(f"{size}" in json.dumps(raw) for size in (1e300, 2**64)))
+    assume(isinstance(raw, dict))
     file = tmp_path_factory.getbasetemp() / "mutated.json"
     file.write_text(json.dumps(raw))
     try:
@@ -277,90 +235,6 @@ def test_the_schema_accepts_what_validate_accepts_and_validate_never_crashes(
     except RequestError:
         return
     assert [one.message for one in Validator(schema).iter_errors(raw)] == [], raw
-
-
-# -- options of third parties -----------------------------------------------------------------------------------------
-
-
-def loss(name: str, annotation: Any, default: Any = ...) -> type[Loss]:
-    """A loss with one option ``x``."""
-
-    def build(self: Any, *, x: Any = default) -> None:
-        super(made, self).__init__()
-
-    def forward(self: Any, prediction: Any, target: Tensor) -> Tensor:
-        return prediction.score.mean()
-
-    if default is ...:
-        build.__kwdefaults__ = None  # type: ignore[assignment]
-    build.__annotations__["x"] = annotation
-    build.__name__ = "__init__"
-    space = {"name": name, "__init__": build, "forward": forward, "__doc__": f"The loss {name}.", "expects": "classes"}
-    made: Any = type(name, (Loss,), space)
-    return made  # type: ignore[no-any-return]
-
-
-class Stubborn:
-    @classmethod
-    def __get_pydantic_json_schema__(cls, *_: Any) -> Any:
-        raise RuntimeError("no schema of mine")
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(lambda value: value)
-
-
-class Broken:
-    @classmethod
-    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
-        raise RuntimeError("nothing of mine")
-
-
-class Endless(BaseModel):
-    limit: float = float("inf")
-
-
-class Named(NamedTuple):
-    a: int
-    b: str = "x"
-
-
-EXOTIC: dict[str, tuple[Any, Any]] = {
-    "stubborn": (Stubborn, None),
-    "decimal": (Decimal, Decimal("0.5")),
-    "moment": (datetime, datetime(2026, 1, 1)),
-    "bytes": (bytes, b"x"),
-    "tree": (Closed, Closed()),
-    "endless": (Endless | None, None),
-    "anything": (Any, None),
-    "empty": (tuple[()], ()),
-    "counter": (Counter[str], Counter("a")),
-    "named": (Named, Named(1)),
-}
-UNUSABLE: dict[str, tuple[Any, Any]] = {
-    "broken": (Broken, None),
-    "regex": (Annotated[str, Field(pattern="(")], "x"),
-    "infinite": (float, float("inf")),
-    "limit": (Annotated[int, Field(gt=0.5)], 1),
-}
-
-
-def test_no_type_spoils_the_schema_for_others() -> None:
-    good = [loss(f"good_{name}", *given) for name, given in EXOTIC.items()]
-    catalogue = catalogue_of(*good, *(loss(f"bad_{name}", *given) for name, given in UNUSABLE.items()))
-    failed = [str(one) for one in catalogue.failed]
-    assert all(any(f"'bad_{name}'" in line and "option 'x'" in line for line in failed) for name in UNUSABLE), failed
-    assert len(failed) == len(UNUSABLE)
-    schema = json.loads(json.dumps(grid_schema(catalogue), allow_nan=False))
-    Validator.check_schema(schema)
-    for name in EXOTIC:
-        assert schema["$defs"][f"loss.good_{name}"]["description"] == f"The loss good_{name}."
-        resolved, problems = catalogue.resolve("loss", f"good_{name}")
-        assert problems == []
-        assert catalogue.make(Loss, resolved) is not None
-        assert [error.message for error in Validator(schema).iter_errors(grid(resolved))] == [], name
 
 
 # -- what an editor shows ---------------------------------------------------------------------------------------------

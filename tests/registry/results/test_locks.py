@@ -1,16 +1,14 @@
 """Locks between real processes and on real files: who has a cell, who dies, what is left behind."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,14 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from taskloom.core import RegistryError
 from taskloom.registry.results.artifacts import Artifacts, sweep
 from taskloom.registry.results.locks import DRIVER, WORKER, Claims, holder, sole_worker
-
-
-def wait_for(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.01)
-    return value
 
 
 @contextmanager
@@ -115,7 +105,6 @@ class LockLaws(RuleBasedStateMachine):
     @invariant()
     def everybody_sees_who_has_what(self) -> None:
         if hasattr(self, "has"):
-            assert [driver.cells for driver in self.drivers] == [has.keys() for has in self.has]
             held = {cell for has in self.has for cell in has}
             assert {cell for cell in CELLS if holder(self.registry, cell) is not None} == held
 
@@ -131,18 +120,12 @@ def test_what_a_killed_driver_has_is_free_at_once(tmp_path: Path, how: tuple[str
         assert holder(tmp_path, "aa") == other.pid
         assert not claims.claim("aa")
         assert not claims.claim("bb", ["k"])
-        assert claims.cells == set(), "what waits for a stage holds nothing"
+        assert holder(tmp_path, "bb") is None, "what waits for a stage holds nothing"
         other.kill()
-        wait_for(lambda: claims.claim("aa", ["k"]), seconds=20)
+        until = time.monotonic() + 20
+        while not claims.claim("aa", ["k"]):
+            assert time.monotonic() < until, "it is still taken"
         assert holder(tmp_path, "aa") == os.getpid()
-
-
-def test_a_driver_that_is_suspended_keeps_what_it_has(tmp_path: Path) -> None:
-    with process(DRIVEN, tmp_path) as other, Claims(tmp_path) as claims:
-        other.send_signal(signal.SIGSTOP)
-        claims.share()
-        assert not claims.claim("aa")
-        assert holder(tmp_path, "aa") == other.pid
 
 
 def test_who_comes_first_is_alone_until_it_shares(tmp_path: Path) -> None:
@@ -171,17 +154,16 @@ def test_a_lock_is_a_plain_file_inside_the_registry(tmp_path: Path) -> None:
     letter.write_text("dear friend")
     (folder / DRIVER).symlink_to(letter)
     with Claims(tmp_path / "registry") as claims:
-        with pytest.raises(RegistryError, match=rf"{DRIVER} cannot be opened.*plain file"):
+        with pytest.raises(RegistryError, match=rf"{DRIVER} cannot be locked.*plain file"):
             claims.claim("aa")
         assert holder(tmp_path / "registry", "aa") is None
         (folder / DRIVER).unlink()
         (folder / DRIVER).mkdir()
-        with pytest.raises(RegistryError, match=rf"{DRIVER} cannot be opened.*plain file"):
+        with pytest.raises(RegistryError, match=rf"{DRIVER} cannot be locked.*plain file"):
             claims.claim("aa")
         (tmp_path / "registry" / "cells" / "bb").symlink_to(tmp_path)
         with pytest.raises(RegistryError, match="out of the registry"):
             claims.claim("bb")
-        assert claims.cells == set()
     assert letter.read_text() == "dear friend"
     assert not (tmp_path / DRIVER).exists()
 
@@ -221,15 +203,13 @@ def test_a_worker_waits_for_one_that_has_not_died_yet(tmp_path: Path) -> None:
 WRITER = """
 import sys, tempfile, time
 from pathlib import Path
-from taskloom.registry.results.artifacts import partial_prefix, write_atomically
+from taskloom.registry.results.artifacts import partial_prefix
 
-cell, stage, cache = map(Path, sys.argv[1:])
-for folder in (cell, stage, cache):
+for folder in sys.argv[1:]:
     Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder), "ids.npy").write_bytes(b"half")
-with write_atomically(cell / "best.weights.json") as part:
-    part.write_text("half")
-    print("ready", flush=True)
-    time.sleep(600)
+    Path(folder, partial_prefix() + "x").write_bytes(b"half")
+print("ready", flush=True)
+time.sleep(600)
 """
 
 
@@ -246,14 +226,14 @@ def test_what_a_killed_writer_leaves_goes_and_what_is_being_written_stays(tmp_pa
     kept = everything(tmp_path)
     with process(WRITER, *rooms) as writer:
         during = everything(tmp_path)
-        assert len(during) == len(kept) + 4
-        assert sweep(tmp_path) == 0, "somebody is writing"
-        assert everything(tmp_path) == during
+        assert len(during) == len(kept) + 6
+        sweep(tmp_path)
+        assert everything(tmp_path) == during, "somebody is writing"
         writer.kill()
         writer.wait()
-        assert sweep(tmp_path) == 4
+        sweep(tmp_path)
     assert everything(tmp_path) == kept
-    assert sweep(tmp_path / "none") == 0
+    sweep(tmp_path / "none")
 
 
 def test_nothing_outside_the_registry_is_swept(tmp_path: Path) -> None:
@@ -264,5 +244,6 @@ def test_nothing_outside_the_registry_is_swept(tmp_path: Path) -> None:
     (tmp_path / "registry" / "stages").symlink_to(tmp_path / "theirs")
     (tmp_path / "registry" / "cells" / "aa" / "best").symlink_to(tmp_path / "theirs")
     (tmp_path / "registry" / "cells" / "aa" / dead).symlink_to(tmp_path / "theirs")
-    assert sweep(tmp_path / "registry") == 1, "the link itself"
+    sweep(tmp_path / "registry")
     assert theirs.is_dir()
+    assert [path.name for path in (tmp_path / "registry" / "cells" / "aa").iterdir()] == ["best"], "the link itself"

@@ -200,10 +200,6 @@ def test_every_state_is_explained(tmp_path: Path) -> None:
     assert "loss is no number" in found["mean"]["why"]
     for label, state in states.items():
         assert explained(cells[label], "--registry", tmp_path / "r")["state"] == state
-
-
-def test_a_cell_that_somebody_runs_is_running(tmp_path: Path) -> None:
-    grid, cells = recorded(tmp_path, STATES)
     with Claims(tmp_path / "r") as claims:
         assert claims.claim(cells["cagrad"])
         (one,) = explained(grid, "cagrad", "--registry", tmp_path / "r")["cells"]
@@ -258,14 +254,6 @@ def test_a_row_is_compared_with_its_last_result(tmp_path: Path) -> None:
     path.write_text(json.dumps({"base": {**SMALL, "stages": [{"epochs": 3}]}, "axes": axes}))
     (row,) = explained(path, "--registry", tmp_path / "r")["cells"]
     assert (row["state"], row["against"], texts(row)) == ("stale", cells["sum"], ["spec stages.0.epochs: 2 → 3"])
-
-
-def test_a_plugin_that_cannot_be_used_any_more_is_named(install: Install, tmp_path: Path) -> None:
-    install("inner", INNER)
-    task = {**SMALL["tasks"]["sst"], "loss": "inner"}
-    _, cells = recorded(tmp_path, {"sum": "finished"}, base={**SMALL, "tasks": {"sst": task}})
-    install("inner", "import a_package_that_is_gone")
-    assert "taskloom-inner 1.2" in taskloom("explain", cells["sum"], "--registry", tmp_path / "r").stdout
 
 
 def test_a_plan_tells_another_grid_from_a_changed_one(tmp_path: Path) -> None:

@@ -1,22 +1,21 @@
 """What the tests of the drive loop have in common."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
+
+from drivers import planned
 
 from taskloom.core import Engine, Event, Job
 from taskloom.plugins.engines.inline import Inline
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.locks import Claims
+from taskloom.registry.results.locks import Claims, holder
 from taskloom.runs.driver.loop import Loop, Outcome
 
 
 def record(ledger: Ledger, jobs: list[Job]) -> list[Job]:
     """Record the cells of these jobs as a grid."""
-    facts: dict[str, Any] = {"seed": 0, "reported": {}, "facts": {}}
-    cells = [SimpleNamespace(id=job.cell, label=job.label, spec=job.spec, **facts) for job in jobs]
-    ledger.record_grid("grid", {}, cells)
+    ledger.record_grid("grid", {}, [planned(job.cell, job.label, spec=job.spec) for job in jobs])
     return jobs
 
 
@@ -44,6 +43,10 @@ class Run:
             finally:
                 self.engine.close()
         return self.outcome
+
+    def held(self, *cells: str) -> set[str]:
+        """Those of these cells that are taken."""
+        return {cell for cell in cells if holder(self.folder, cell) is not None}
 
     def reported(self, *what: str) -> list[str]:
         return [f"{event.cell} {event.what}" for event in self.events if event.what in what]

@@ -1,6 +1,7 @@
 """The drive loop with work that takes no time: order, shared stages, other drivers, bounds; and ``run``'s flags."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -10,13 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from driven import Run, record
-from faults import faulty_rows, write_grid
+from faults import faulty_rows, workers_of, write_grid
 
 from taskloom.core import Event, Job, RegistryError
 from taskloom.plugins.engines.local import Local
 from taskloom.registry.results import file
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
 from taskloom.runs.driver.signals import Stop
 
@@ -60,30 +60,6 @@ def test_when_the_one_that_computes_a_stage_fails_the_next_takes_over(ledger: Le
     assert outcome.reasons == {"first": "ValueError: a plugin's defect"}
     assert run.reported("started", "failed") == ["first started", "first failed", "second started"]
     assert "in work" in (ledger.folder / "cells" / "first" / "log.txt").read_text(), "the traceback is in the log"
-
-
-def test_a_cell_of_another_driver_is_waited_for_and_taken_over(ledger: Ledger) -> None:
-    jobs = jobs_of(ledger, theirs="fine", mine="fine", broken="fine", left="fine")
-    with Claims(ledger.folder) as others:
-        assert all(others.claim(cell) for cell in ("theirs", "broken", "left"))
-        run = Run(ledger, jobs)
-
-        def react(event: Event) -> None:
-            if event.cell == "mine" and event.what == "finished":  # the other driver goes on meanwhile
-                for cell, what in (("theirs", "finished"), ("broken", "failed")):
-                    ledger.write(Event("started", cell, {}))
-                    facts = {"scores": {"sst": 0.25}, "seconds": 1.0, "reason": "their defect"}
-                    ledger.write(Event(what, cell, facts))
-                for cell in others.cells:
-                    others.release(cell)
-
-        run.react = react
-        outcome = run()
-    assert run.reported("started") == ["mine started", "left started"]
-    assert (outcome.finished, outcome.elsewhere, outcome.failed) == (2, 1, 1)
-    assert outcome.reasons == {"broken": "their defect"}
-    assert next(e for e in run.events if e.cell == "theirs").facts["scores"] == {"sst": 0.25}
-    assert [attempt.how for attempt in ledger.attempts("left")] == ["finished"]
 
 
 @pytest.mark.parametrize("how", ["computes it", "dies"])
@@ -152,7 +128,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_run_and_its_cells(ledger: Ledg
     run.react = react
     with pytest.raises(RegistryError, match="the disk is full"):
         run()
-    assert run.loop.running == {}, "cells were not given time to write a checkpoint"
+    assert workers_of(os.getpid()) == []
 
 
 def invoke(*arguments: object) -> Result:

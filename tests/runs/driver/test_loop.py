@@ -118,18 +118,20 @@ def test_events_of_an_attempt_that_was_given_up_are_ignored(ledger: Ledger) -> N
 
 
 @pytest.mark.parametrize("before", ["planned", "running", "failed"])
-def test_what_fails_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledger, before: str) -> None:
-    """What had failed before is: the other driver is the one that tries it."""
+def test_what_ends_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledger, before: str) -> None:
+    """What had failed before is: the other driver is the one that tries it. Nobody has what it has given back."""
 
     def turn(engine: Scripted) -> None:
         if engine.jobs:
-            if before != "running":
-                ledger.write(Event("started", "theirs", {}))
-            ledger.write(Event("failed", "theirs", {"reason": "their defect"}))
+            for cell in ("theirs", "left", "done"):
+                if cell != "theirs" or before != "running":
+                    ledger.write(Event("started", cell, {}))
+                done = cell == "done"
+                ledger.write(Event("finished", cell, FINISHED) if done else Event("failed", cell, {"reason": "theirs"}))
             others.release("theirs")
             engine.emit("finished", "mine")
 
-    jobs = jobs_of(ledger, theirs="x", mine="x")
+    jobs = jobs_of(ledger, theirs="x", mine="x", left="x", done="x")
     if before != "planned":
         ledger.write(Event("started", "theirs", {}))
     if before == "failed":
@@ -140,24 +142,8 @@ def test_what_fails_in_another_driver_meanwhile_is_not_tried_again(ledger: Ledge
         driver = Run(ledger, jobs, Scripted(turn))
         outcome = driver()
     assert [job.cell for job in driver.engine.submitted] == ["mine"]
-    assert outcome.reasons == {"theirs": "their defect"}
-
-
-def test_what_another_driver_ends_between_the_plan_and_the_claim_is_not_run_again(ledger: Ledger) -> None:
-    """Nobody has the cell when it is its turn: the ledger says that it was ended."""
-
-    def turn(engine: Scripted) -> None:
-        if engine.jobs:
-            for cell in ("done", "broken"):
-                ledger.write(Event("started", cell, {}))
-            ledger.write(Event("finished", "done", FINISHED))
-            ledger.write(Event("failed", "broken", {"reason": "their defect"}))
-            engine.emit("finished", "mine")
-
-    driver = Run(ledger, jobs_of(ledger, mine="x", done="x", broken="x"), Scripted(turn))
-    outcome = driver()
-    assert [job.cell for job in driver.engine.submitted] == ["mine"]
-    assert (outcome.finished, outcome.elsewhere, outcome.reasons) == (1, 1, {"broken": "their defect"})
+    assert (outcome.finished, outcome.elsewhere) == (1, 1)
+    assert outcome.reasons == {"theirs": "theirs", "left": "theirs"}
 
 
 def test_a_full_disk_stops_the_run(ledger: Ledger) -> None:
@@ -174,38 +160,26 @@ def test_a_full_disk_stops_the_run(ledger: Ledger) -> None:
     assert (outcome.halted, outcome.interrupted) == ("the disk is full", 3)
 
 
-def test_a_cell_that_is_to_be_tried_again_stays_ours(ledger: Ledger) -> None:
+def test_a_cell_is_held_until_it_has_ended_for_good(ledger: Ledger) -> None:
     held: list[set[str]] = []
 
     def turn(engine: Scripted) -> None:
-        if len(engine.submitted) == 2:
+        held.append(driver.held("a", "b", "c"))
+        if engine.turns == 1:
             engine.emit("lost", "a", reason="gone")
             engine.emit("log", "b", message="in the same breath")
         else:
             for cell in list(engine.jobs):
-                engine.emit("finished", cell)
+                engine.emit("failed" if cell == "a" else "finished", cell, reason="a defect")
 
-    driver = Run(ledger, jobs_of(ledger, a="x", b="x"), Scripted(turn, slots=2))
-    driver.react = lambda event: held.append(driver.claims.cells) if event.what == "log" else None
+    driver = Run(ledger, jobs_of(ledger, a="x", b="x", c="x"), Scripted(turn, slots=2))
+    driver.react = lambda event: held.append(driver.held("a", "b")) if event.what == "log" else None
     assert driver().finished == 2
-    assert held == [{"a", "b"}], "another driver could take it between two attempts"
-    assert [job.attempt for job in driver.engine.submitted] == [1, 1, 2]
+    assert [job.attempt for job in driver.engine.submitted] == [1, 1, 1, 2]
+    assert held == [{"a", "b"}, {"a", "b"}, {"a", "b", "c"}, {"a"}], "not between two attempts, or for too long"
 
 
-def test_a_cell_that_has_ended_is_given_back_at_once(ledger: Ledger) -> None:
-    held: list[set[str]] = []
-
-    def turn(engine: Scripted) -> None:
-        held.append(driver.claims.cells)
-        for cell in list(engine.jobs):
-            engine.emit("failed" if cell == "a" else "finished", cell, reason="a defect")
-
-    driver = Run(ledger, jobs_of(ledger, a="x", b="x", c="x"), Scripted(turn))
-    driver()
-    assert held == [{"a"}, {"b"}, {"c"}]
-
-
-def test_a_worker_lost_while_the_run_stops_is_not_tried_again(ledger: Ledger) -> None:
+def test_when_the_run_stops_nothing_is_tried_again_or_waited_for(ledger: Ledger) -> None:
     stop = Stop()
 
     def turn(engine: Scripted) -> None:
@@ -213,26 +187,14 @@ def test_a_worker_lost_while_the_run_stops_is_not_tried_again(ledger: Ledger) ->
             engine.emit("lost", "a", reason="gone")
         stop()
 
-    driver = Run(ledger, jobs_of(ledger, a="x", b="x"), Scripted(turn), stop=stop)
-    outcome = driver()
-    assert (outcome.interrupted, len(driver.engine.submitted)) == (2, 1)
+    with Claims(ledger.folder) as others:
+        jobs = jobs_of(ledger, theirs="x", a="x", b="x")
+        assert others.claim("theirs")
+        driver = Run(ledger, jobs, Scripted(turn), stop=stop)
+        outcome = driver()
+    assert (outcome.finished, outcome.interrupted, len(driver.engine.submitted)) == (0, 3, 1)
     (event,) = driver.events
     assert not event.facts.get("again"), "a reader would think that it continues"
-
-
-def test_cells_that_another_driver_has_are_left_over_when_the_run_stops(ledger: Ledger) -> None:
-    stop = Stop()
-
-    def turn(engine: Scripted) -> None:
-        if engine.stopped:
-            engine.emit("interrupted", "mine")
-        stop()
-
-    with Claims(ledger.folder) as others:
-        jobs = jobs_of(ledger, theirs="x", mine="x")
-        assert others.claim("theirs")
-        outcome = Run(ledger, jobs, Scripted(turn), stop=stop)()
-    assert (outcome.finished, outcome.interrupted) == (0, 2)
 
 
 def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> None:
@@ -240,7 +202,7 @@ def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> N
         for cell in list(engine.jobs):
             engine.emit("finished", cell)
         if len(engine.submitted) == 1:
-            ledger.write(Event("finished", "theirs", {**FINISHED, "seconds": 100.0}))
+            ledger.write(Event("finished", "theirs", {**FINISHED, "seconds": 100.0, "scores": {"sst": 0.25}}))
 
     with Claims(ledger.folder) as others:
         jobs = jobs_of(ledger, theirs="large", first="small", short="small", long="large")
@@ -250,6 +212,7 @@ def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> N
         outcome = driver()
     assert (outcome.finished, outcome.elsewhere) == (3, 1)
     assert [job.cell for job in driver.engine.submitted] == ["first", "long", "short"]
+    assert next(event for event in driver.events if event.cell == "theirs").facts["scores"] == {"sst": 0.25}
 
 
 def test_a_cell_that_waits_for_its_turn_is_not_silent(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

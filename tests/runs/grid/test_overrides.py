@@ -1,7 +1,6 @@
 """What the command line lays over a grid, and the smoke run."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.overrides import Overrides, override
-from taskloom.runs.grid.plan import make_plan
 
 Invoke = Callable[..., Result]
 
@@ -70,15 +68,6 @@ def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
     return overridden
 
 
-def test_nothing_is_changed_by_nothing(lay: Callable[..., Expansion], write: Callable[..., Path]) -> None:
-    grid = load_grid(str(write()))
-    laid = lay()
-    assert (laid.grid, laid.notes) == (grid, [])
-    both = (laid.variants, expand(grid).variants)
-    resolved = [[load_catalogue().resolve_run(one.spec) for one in rows] for rows in both]
-    assert resolved[0] == resolved[1]
-
-
 def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Expansion]) -> None:
     laid = lay(settings={"stages.*.optimizer": {"lr": 0.5}, "stages.1.epochs": 7, "tasks.sts.head.layers": 2})
     specs = [variant.spec for variant in laid.variants]
@@ -95,15 +84,6 @@ def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Expansion]) -> N
             lay(settings={path: 1})
 
 
-def test_rows_that_lose_what_the_grid_sets_are_named(lay: Callable[..., Expansion]) -> None:
-    (note,) = lay(settings={"stages.0.combiner": "mean"}).notes
-    assert "surgery" in note
-    assert "untrained" not in note
-    assert lay({"cells": CELLS[:3]}, settings={"stages.0.combiner": "pcgrad"}).notes == [], "the same value is no loss"
-    (note,) = lay(settings={"stages.*.clip": 1.0}).notes
-    assert "in 'two stages':" in note, "which sets its stages as a whole"
-
-
 def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Expansion]) -> None:
     specs = [variant.spec for variant in lay(epochs=1).variants]
     assert [[stage["epochs"] for stage in spec["stages"]] for spec in specs] == [[1], [1], [0], [0, 1]]
@@ -117,12 +97,8 @@ def test_only_runs_the_rows_and_keeps_the_table(taskloom: Invoke, write: Callabl
     assert [cell["label"] for cell in listed] == ["sum", "surgery"]
     done = taskloom("run", path, "--only", "un*", "--epochs", 1, "--format", "json")
     assert done.exit_code == 0, done.stderr
-    assert {row["label"]: row["n"] for row in json.loads(done.stdout)} == {
-        "sum": 0,
-        "surgery": 0,
-        "untrained": 1,
-        "two stages": 0,
-    }
+    counts = {row["label"]: row["n"] for row in json.loads(done.stdout)}
+    assert counts == {cell["label"]: int(cell["label"] == "untrained") for cell in CELLS}
     assert "1 of 1 cells done" in done.stderr
     assert "has changed" not in taskloom("table", path).stderr, "options of a run are no change of its file"
     wrong = taskloom("run", path, "--only", "surgrey")
@@ -137,21 +113,12 @@ def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Cal
     assert taskloom("validate", path, "--only", "broken").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("stages.0.epochs", "PATH=JSON"),
-        ("a={", "not a JSON"),
-        ("a=", "not a JSON"),
-        ("a=NaN", "not a JSON"),
-        ("=1", "PATH=JSON"),
-    ],
-)
-def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path], given: str, words: str) -> None:
-    result = taskloom("plan", write(), "--set", given)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert isinstance(result.exception, SystemExit)
+def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    for given in ("stages.0.epochs", "=1", "a={", "a="):
+        result = taskloom("plan", write(), "--set", given)
+        assert result.exit_code == 2
+        assert ("not a JSON" if given.startswith("a=") else "PATH=JSON") in result.stderr
+        assert isinstance(result.exception, SystemExit)
 
 
 def test_settings_are_json_or_bare_words(taskloom: Invoke, write: Callable[..., Path]) -> None:
@@ -242,15 +209,6 @@ def test_sick_stands_in_for_snli_only_where_snli_is_not(lay: Callable[..., Expan
     assert laid.notes == []
 
 
-def test_where_data_lie_is_no_part_of_identity(tmp_path: Path, write: Callable[..., Path]) -> None:
-    write_sst(tmp_path / "one" / "cs224n")
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    grid, catalogue = load_grid(str(write(**course_grid("sst")))), load_catalogue()
-    plans = [make_plan(grid, catalogue, None, overrides=Overrides(data=tmp_path / name)) for name in ("one", "two")]
-    assert plans[0].cells[0].id == plans[1].cells[0].id
-    assert plans[0].cells[0].spec != plans[1].cells[0].spec
-
-
 def test_what_is_missing_says_which_option_helps(taskloom: Invoke, write: Callable[..., Path], tmp_path: Path) -> None:
     grid = course_grid("sst")
     grid["base"]["encoder"] = {"name": "minbert", "weights": "./no-such-folder"}
@@ -282,9 +240,7 @@ def test_smoke_keeps_everything_but_sizes(lay: Callable[..., Expansion], write: 
         assert (after.spec["encoder"]["pooling"], after.spec["encoder"]["trainable"]) == ("cls", False)
         for task, old in before.spec["tasks"].items():
             new = after.spec["tasks"][task]
-            assert {key: old[key] for key in ("head", "loss", "metric")} == {
-                key: new[key] for key in ("head", "loss", "metric")
-            }
+            assert {**old, "data": 0} == {**new, "data": 0}
             assert new["data"]["size"] <= 64
         for old, new in zip(before.spec["stages"], after.spec["stages"], strict=True):
             assert new["epochs"] == min(1, old["epochs"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PosixPath
 
 import pytest
+from small_runs import flip
 
 from taskloom.core import Ids
 from taskloom.plugins.encoders.minbert import MinBert
@@ -33,12 +34,6 @@ def rows_of(column: feed.Column) -> list[list[int]]:
 
 def expected(texts: Sequence[str]) -> list[list[int]]:
     return [ids.tolist() for ids in Counting().tokenize(texts)]
-
-
-def flip(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[-3] ^= 64
-    path.write_bytes(raw)
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from small_runs import BATCH, ENCODER, NO_DROPOUT, Bench
+from small_runs import ENCODER, NO_DROPOUT, SMART_AND_RANKED, Bench, generated
 from torch import Tensor
 
 from taskloom.core import Head, Loss, Prediction, TrainingError
@@ -14,19 +13,17 @@ from taskloom.core.prediction import Pass, Replay
 from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.training import optimize
-from taskloom.runs.training.microbatch import PartedPass, parts_of
+from taskloom.runs.training.microbatch import PartedPass
 
 SOME_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2}
 PAIR = {"name": "linear", "reads": "pair", "dropout": 0.0}
 COSINE = {"name": "cosine", "dropout": 0.0}
+SHARED = {"name": "shared_layer", "head": {"name": "linear", "dropout": 0.0}}
+PROXIMAL = {"name": "smart", "weight": 0, "proximal": 1, "momentum": 0.5}
 #: Label → kind of generated text, head, loss.
 CASES: dict[str, tuple[str, Any, Any]] = {
     "classes, one text": ("sentiment", {"name": "linear", "dropout": 0.0}, "cross_entropy"),
-    "classes, shared layer": (
-        "sentiment",
-        {"name": "shared_layer", "head": {"name": "linear", "dropout": 0.0}},
-        {"name": "cross_entropy", "label_smoothing": 0.1},
-    ),
+    "classes, shared layer": ("sentiment", SHARED, {"name": "cross_entropy", "label_smoothing": 0.1}),
     "logit, pair": ("paraphrase", PAIR, "binary_cross_entropy"),
     "logit, joint": ("paraphrase", {**PAIR, "reads": "joint"}, "binary_cross_entropy"),
     "logit, both orders": ("paraphrase", {"name": "both_orders", "dropout": 0.0}, "binary_cross_entropy"),
@@ -41,20 +38,12 @@ CASES: dict[str, tuple[str, Any, Any]] = {
     "contrast, one text": ("sentiment", {"name": "embedding", "reads": "single"}, "simcse"),
     "contrast, triples": ("entailment", {"name": "embedding", "reads": "triple"}, "simcse"),
     "a sum": ("paraphrase", PAIR, {"name": "total", "losses": ["binary_cross_entropy", "mnr"], "weights": [1, 0.3]}),
-    "proximal": ("similarity", COSINE, {"name": "smart", "loss": "mse", "weight": 0, "proximal": 1, "momentum": 0.5}),
-    "proximal ranking": (
-        "paraphrase",
-        PAIR,
-        {"name": "smart", "loss": "mnr", "weight": 0, "proximal": 1, "momentum": 0.5},
-    ),
+    "proximal": ("similarity", COSINE, {"loss": "mse", **PROXIMAL}),
+    "proximal ranking": ("paraphrase", PAIR, {"loss": "mnr", **PROXIMAL}),
 }
 SMART: dict[str, tuple[str, Any, Any]] = {
     "smooth ranking": ("paraphrase", PAIR, {"name": "smart", "loss": "mnr", "proximal": 1, "noise": 0.1}),
-    "smooth and ranked": (
-        "paraphrase",
-        PAIR,
-        {"name": "total", "losses": [{"name": "smart", "loss": "binary_cross_entropy"}, "mnr"]},
-    ),
+    "smooth and ranked": ("paraphrase", PAIR, SMART_AND_RANKED),
 }
 
 
@@ -66,8 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def task_of(case: tuple[str, Any, Any]) -> dict[str, Any]:
     kind, head, loss = case
     metric = "pearson" if kind == "similarity" else "accuracy"
-    data = {"name": "generated", "task": kind, "size": 16, "dev_size": 4}
-    return {"data": data, "head": head, "loss": loss, "metric": metric}
+    return generated(kind, dev_size=4, head=head, loss=loss, metric=metric)
 
 
 def exact(folder: Path, tasks: dict[str, Any], combiner: Any = "sum", dropout: Any = NO_DROPOUT) -> Bench:
@@ -78,10 +66,7 @@ def exact(folder: Path, tasks: dict[str, Any], combiner: Any = "sum", dropout: A
 
 
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], within: float) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        close = torch.allclose(tensor, theirs[name], rtol=within, atol=within, equal_nan=True)
-        assert close, f"{name}: {tensor} and {theirs[name]}"
+    torch.testing.assert_close(ours, theirs, rtol=within, atol=within, equal_nan=True)
 
 
 def test_every_loss_and_every_way_of_reading_is_among_the_cases() -> None:
@@ -106,14 +91,12 @@ def test_parts_add_up_to_the_gradient_of_the_batch(folder: Path, label: str) -> 
         assert any(gradient.abs().max() > 1e-9 for gradient in expected.values())
         for micro, bench in parted:
             found, gradients = bench.gradients(bench.step(micro), "t", 0.7)
-            assert_same({"loss": found, **gradients}, {"loss": loss, **expected}, 1e-9)
-            torch.testing.assert_close(bench.step(micro).evaluate("t"), evaluated, rtol=1e-9, atol=1e-9)
-            with torch.no_grad():
-                for parameter in bench.run.model.parameters():
-                    parameter.mul_(1.01)
-            assert_same(bench.run.model.losses.state_dict(), whole.run.model.losses.state_dict(), 1e-9)
+            again = bench.step(micro).evaluate("t")
+            ours = {"loss": found, "evaluated": again, **gradients, **bench.run.model.losses.state_dict()}
+            theirs = {"loss": loss, "evaluated": evaluated, **expected, **whole.run.model.losses.state_dict()}
+            assert_same(ours, theirs, 1e-9)
         with torch.no_grad():
-            for parameter in whole.run.model.parameters():
+            for parameter in [p for bench in (whole, *dict(parted).values()) for p in bench.run.model.parameters()]:
                 parameter.mul_(1.01)
 
 
@@ -163,27 +146,19 @@ class Steady(Smart):
 
 
 def test_smart_smooths_every_example_by_itself(folder: Path) -> None:
-    kind, head, _ = CASES["value, cosine"]
     found = []
-    for micro in (None, 2):
-        bench = exact(folder, {"t": task_of((kind, head, "mse"))})
-        inner = bench.run.model.loss("t")
-        bench.run.model.losses["t"] = Steady(loss=inner, weight=2.0).train()
-        assert bench.run.model.loss("t").separable
+    for weight, micro in ((2.0, None), (2.0, 2), (0.0, None)):
+        bench = exact(folder, {"t": task_of(CASES["value, cosine"])})
+        loss = Steady(loss=bench.run.model.loss("t"), weight=weight).train()
+        bench.run.model.losses["t"] = loss
+        assert loss.separable
         found.append(bench.gradients(bench.step(micro), "t"))
-    assert_same(found[1][1], found[0][1], 1e-9)
-    assert found[0][0] > inner(*_prediction(bench))
+    (smooth, whole), (_, parted), (plain, _) = found
+    assert_same(parted, whole, 1e-9)
+    assert smooth > plain
 
 
-def _prediction(bench: Bench) -> tuple[Prediction, Tensor]:
-    rows, feed = np.arange(BATCH), bench.run.train["t"]
-    return bench.run.model.forward_pass("t", feed.tokens(rows))(None), feed.target(rows)
-
-
-COMBINERS = load_catalogue().names("combiner")
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("combiner", load_catalogue().names("combiner"))
 def test_every_combiner_takes_the_same_step(folder: Path, combiner: str) -> None:
     tasks = {
         name: task_of(CASES[name_of])
@@ -199,39 +174,30 @@ def test_every_combiner_takes_the_same_step(folder: Path, combiner: str) -> None
     assert_same(states[1], states[0], 1e-8)
 
 
-class Alive:
-    """What autograd keeps for the way back: bytes now, and at most."""
-
-    def __init__(self) -> None:
-        self.now = self.most = 0
-
-    def pack(self, tensor: Tensor) -> "Kept":
-        return Kept(self, tensor)
-
-    def unpack(self, kept: "Kept") -> Tensor:
-        return kept.tensor
-
-
 class Kept:
-    def __init__(self, alive: Alive, tensor: Tensor) -> None:
-        self.alive, self.tensor = alive, tensor
+    """A tensor that autograd keeps for the way back; ``now`` and ``most`` are the bytes of all such."""
+
+    now = most = 0
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
         # Weights are there anyway.
         self.bytes = 0 if isinstance(tensor, torch.nn.Parameter) else tensor.numel() * tensor.element_size()
-        alive.now += self.bytes
-        alive.most = max(alive.most, alive.now)
+        Kept.now += self.bytes
+        Kept.most = max(Kept.most, Kept.now)
 
     def __del__(self) -> None:
-        self.alive.now -= self.bytes
+        Kept.now -= self.bytes
 
 
 @pytest.mark.parametrize("label", ["classes, one text", "value, cosine", "ranking", "contrast, triples", "proximal"])
 def test_only_a_part_is_in_memory(folder: Path, label: str) -> None:
     most = {}
     for micro in (None, 1):
-        bench, alive = exact(folder, {"t": task_of(CASES[label])}), Alive()
-        with torch.autograd.graph.saved_tensors_hooks(alive.pack, alive.unpack):
+        bench, Kept.most = exact(folder, {"t": task_of(CASES[label])}), Kept.now
+        with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
             bench.gradients(bench.step(micro), "t")
-        most[micro] = alive.most
+        most[micro] = Kept.most
     assert most[1] < 0.35 * most[None]
 
 
@@ -254,13 +220,3 @@ def test_a_loss_that_differentiates_twice_is_refused_in_our_words(folder: Path) 
     bench.gradients(bench.step(None), "t")
     with pytest.raises(TrainingError, match=r"loss 'twice' differentiates a gradient.*leave micro_batch out"):
         bench.gradients(bench.step(2), "t")
-
-
-def test_parts_are_as_even_as_can_be() -> None:
-    for count in range(1, 20):
-        for size in range(1, 22):
-            parts = parts_of(np.arange(count), size)
-            lengths = [len(part) for part in parts]
-            assert np.concatenate(parts).tolist() == list(range(count))
-            assert max(lengths) <= size
-            assert max(lengths) - min(lengths) <= 1

@@ -5,26 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import ENCODER, NO_DROPOUT, Bench
+from small_runs import ENCODER, NO_DROPOUT, SMART_AND_RANKED, Bench, generated, job_of
 from torch import Tensor
 
-from taskloom.core import Event, Job, Loss, Prediction
+from taskloom.core import Event, Loss, Prediction
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.training.train import train
 
 TASKS: dict[str, Any] = {
-    "sst": {"data": {"name": "generated", "task": "sentiment", "size": 16, "dev_size": 8}},
-    "para": {
-        "data": {"name": "generated", "task": "paraphrase", "size": 16, "dev_size": 8},
-        "head": {"name": "linear", "reads": "pair"},
-        "loss": {"name": "total", "losses": [{"name": "smart", "loss": "binary_cross_entropy"}, "mnr"]},
-    },
-    "sts": {
-        "data": {"name": "generated", "task": "similarity", "size": 16, "dev_size": 8},
-        "head": "cosine",
-        "loss": "mse",
-        "metric": "pearson",
-    },
+    "sst": generated("sentiment"),
+    "para": generated("paraphrase", head={"name": "linear", "reads": "pair"}, loss=SMART_AND_RANKED),
+    "sts": generated("similarity", head="cosine", loss="mse", metric="pearson"),
 }
 
 
@@ -91,8 +82,6 @@ def test_a_run_in_bfloat16_from_end_to_end(tmp_path: Path) -> None:
     events: list[Event] = []
     stage = {"epochs": 1, "optimizer": {"lr": 0.001}, "combiner": "gse"}
     run = {"encoder": ENCODER, "tasks": TASKS, "stages": [stage], "precision": "bfloat16"}
-    spec, problems = load_catalogue().resolve_run(run)
-    assert not problems
-    train(Job("y", "y", 0, spec, str(tmp_path)), events.append)
+    train(job_of(tmp_path, run), events.append)
     assert events[-1].what == "finished"
     assert set(events[-1].facts["scores"]) == {*TASKS, "overall"}

@@ -1,17 +1,17 @@
 """A run that was stopped or killed goes on from its checkpoint and ends, bit for bit, where it would have ended."""
 
 import json
-import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from faults import Hold, driving
+from faults import Driver, Hold
 from safetensors.torch import load_file
+from small_runs import Bench, flip, generated
 
 from taskloom.core import Event, Job
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -19,16 +19,11 @@ from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.training.checkpoint import load_random_state, random_state
+from taskloom.runs.training.checkpoint import newest_checkpoint
 from taskloom.runs.training.train import train
 
-SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 30, "dev_size": 12}}
-STS: dict[str, Any] = {
-    "data": {"name": "generated", "task": "similarity", "size": 24, "dev_size": 12},
-    "head": {"name": "cosine", "layers": 1},
-    "loss": "mse",
-    "metric": "pearson",
-}
+SST = generated("sentiment", 30, 12)
+STS = generated("similarity", 24, 12, head={"name": "cosine", "layers": 1}, loss="mse", metric="pearson")
 MARGIN = {"name": "dynamic_margin", "positive_from": 3, "per_sample": True}
 SMART = {"name": "smart", "loss": "cross_entropy", "proximal": 1, "noise": 0.01}
 BASE: dict[str, Any] = {
@@ -150,23 +145,9 @@ def test_a_run_stopped_again_and_again_ends_where_it_would_have_ended(
     assert len(within) > 3
     same_result(whole, tmp_path)
     assert events.told("epoch", "stage", "finished") == heard.told("epoch", "stage", "finished")
-    # What was written in the middle of an epoch has made way, and nothing is left half written.
-    left = sorted(path.name for path in cell_of(tmp_path).iterdir() if path.is_dir())
-    assert left == ["best", "checkpoint-001-00002", "checkpoint-001-00003"]
-
-
-def stop_late(job: Job, folder: Path, looks: int) -> list[Path]:
-    """Stop a run shortly before its end; its checkpoints, oldest first."""
-    ear = Ear(looks - 4)
-    train(replace(job, folder=str(folder)), ear)
-    assert ear.events[-1].what == "interrupted"
-    return sorted(cell_of(folder).glob("checkpoint-*"))
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    # The last two are kept, and nothing is left half written.
+    best, before, last = sorted(path.name for path in cell_of(tmp_path).iterdir() if path.is_dir())
+    assert (best, before[:20], last) == ("best", "checkpoint-001-00002", "checkpoint-001-00003")
 
 
 def change_step(path: Path) -> None:
@@ -174,54 +155,41 @@ def change_step(path: Path) -> None:
     path.write_text(json.dumps({**state, "step": state["step"] + 1}))
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-DAMAGES = {
-    "a bit of the tensors": ("tensors.safetensors", flip),
-    "a number of the state": ("state.json", change_step),
-    "the end of the tensors": ("tensors.safetensors", cut),
-    "the end of the state": ("state.json", cut),
-    "the state": ("state.json", Path.unlink),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("all_of_them", [False, True])
+@pytest.mark.parametrize(  # how many of the two; tests of the token cache, which consists of the same folders, do more
+    ("name", "harm", "count"),
+    [("tensors.safetensors", flip, 1), ("state.json", change_step, 1), ("state.json", Path.unlink, 2)],
+)
 def test_a_damaged_checkpoint_is_passed_over(
-    undisturbed: dict[str, tuple[Path, Ear]], jobs: dict[str, Job], tmp_path: Path, damage: str, all_of_them: bool
+    undisturbed: dict[str, tuple[Path, Ear]],
+    jobs: dict[str, Job],
+    tmp_path: Path,
+    name: str,
+    harm: Callable[[Path], None],
+    count: int,
 ) -> None:
     whole, heard = undisturbed["surgery"]
-    checkpoints = stop_late(jobs["surgery"], tmp_path, heard.looks)
+    job, late, ear = replace(jobs["surgery"], folder=str(tmp_path)), Ear(heard.looks - 4), Ear()
+    train(job, late)
+    assert late.events[-1].what == "interrupted"
+    checkpoints = sorted(cell_of(tmp_path).glob("checkpoint-*"))
     assert len(checkpoints) == 2
-    name, harm = DAMAGES[damage]
-    broken = checkpoints if all_of_them else checkpoints[-1:]
-    for checkpoint in broken:
+    for checkpoint in checkpoints[-count:]:
         harm(checkpoint / name)
-    ear = Ear()
-    train(replace(jobs["surgery"], folder=str(tmp_path)), ear)
+    train(job, ear)
     told = [facts["message"] for facts in ear.told("log")]
-    assert [message.startswith("checkpoint passed over: checkpoint-001-") for message in told] == [True] * len(broken)
-    assert len(ear.told("started")) == all_of_them
+    assert [message.startswith("checkpoint passed over: checkpoint-001-") for message in told] == [True] * count
+    assert len(ear.told("started")) == (count == 2)
     same_result(whole, tmp_path)
 
 
-@pytest.mark.parametrize("drawn", [0, 1])
-def test_every_generator_goes_on_where_it_stood(drawn: int) -> None:
-    own = torch.Generator()
-    random.seed(0)
-    np.random.seed(0)
-
-    def draw() -> list[float]:  # one normal number: each of these keeps a second one back
-        return [random.gauss(0, 1), np.random.normal(), float(torch.randn(())), float(torch.randn((), generator=own))]
-
-    for _ in range(drawn):
-        draw()
-    kept = random_state({"own": own})
-    expected = [draw() for _ in range(3)]
-    load_random_state({"own": own}, kept)
-    assert [draw() for _ in range(3)] == expected
+def test_torchs_own_generator_goes_on_where_it_stood(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"sst": SST})
+    bench.state.save(bench.run, 0)
+    expected = torch.rand(3)
+    checkpoint, _ = newest_checkpoint(bench.run.folder)
+    assert checkpoint is not None
+    bench.state.load(bench.run, *checkpoint)
+    assert torch.rand(3).equal(expected)
 
 
 def test_a_cell_writes_nothing_while_an_earlier_worker_of_it_lives(jobs: dict[str, Job], tmp_path: Path) -> None:
@@ -240,11 +208,11 @@ def test_a_run_killed_in_its_second_stage_ends_where_it_would_have_ended(faulty:
     whole, registry = tmp_path / "whole", tmp_path / "registry"
     train(Job(cell.id, cell.label, 3, cell.spec, str(whole), cell.stage_keys), Ear())
     hold = Hold(tmp_path / "hold", 4 + 4 + 2)  # four batches of sst an epoch
-    with driving(grid, registry, hold=hold) as driver:
+    with Driver(grid, registry, hold=hold) as driver:
         driver.wait_until_held()
         assert list(registry.glob("cells/*/checkpoint-001-*")), "not yet in its second epoch there"
         driver.kill()
-    with driving(grid, registry) as driver:
+    with Driver(grid, registry) as driver:
         code, _, text = driver.finish()
     assert code == 0, text
     assert "resumed" in text

@@ -7,35 +7,27 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import run_grid
+from small_runs import Bench, generated, job_of, run_grid
 from torch import Tensor
 
-from taskloom.core import Engine, Event, Job, Loss, Prediction, TrainingError
-from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.core import Event, Loss, Prediction, TrainingError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import states_of
 from taskloom.runs.driver.drive import Outcome
 from taskloom.runs.grid.plan import Plan
 from taskloom.runs.training import cell as at_work
 from taskloom.runs.training import evaluate, feed
-from taskloom.runs.training.stage import StageState
-from taskloom.runs.training.train import Run, train, train_epoch
+from taskloom.runs.training.train import train, train_epoch
 
-SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}}
-STS: dict[str, Any] = {
-    "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32},
-    "head": "cosine",
-    "loss": "mse",
-    "metric": "pearson",
-}
+SST = generated("sentiment", 64, 32)
+STS = generated("similarity", 48, 32, head="cosine", loss="mse", metric="pearson")
+PAIR = {"name": "linear", "reads": "pair"}
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
 STAGE = {"epochs": 1, "optimizer": {"lr": 0.001}}
 
 
-def run(
-    registry: Path, base: dict[str, Any], engine: str | Engine = "inline", **rest: Any
-) -> tuple[Plan, Outcome, list[Event]]:
-    return run_grid(registry, {"base": {"encoder": ENCODER, **base}, **rest}, engine=engine)
+def run(registry: Path, base: dict[str, Any], **rest: Any) -> tuple[Plan, Outcome, list[Event]]:
+    return run_grid(registry, {"base": {"encoder": ENCODER, **base}, **rest})
 
 
 def weights(registry: Path, cell: str) -> dict[str, torch.Tensor]:
@@ -67,30 +59,9 @@ def test_adding_a_task_changes_nothing_in_how_the_others_begin(tmp_path: Path) -
     assert all(tensor.equal(two[name]) for name, tensor in one.items())
 
 
-def test_a_shared_first_stage_is_trained_once_and_gives_the_same_result(tmp_path: Path) -> None:
-    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
-    plan, outcome, events = run(tmp_path / "r", base, axes={"stages.1.optimizer.lr": [0.001, 0.002]})
-    assert outcome.finished == 2
-    shared = [event.facts["shared"] for event in of(events, "stage") if event.facts["index"] == 0]
-    assert shared == [False, True]
-    with Ledger.open(tmp_path / "r", create=False) as ledger:
-        states = states_of(ledger, ledger.grids())
-        assert [state.epochs for state in states] == ["2/2", "1/1 + 1 shared"], "finished is finished"
-    again, _, _ = run(tmp_path / "other", base, axes={"stages.1.optimizer.lr": [0.002]})
-    assert again.cells[0].id == plan.cells[1].id
-    ours, theirs = weights(tmp_path / "r", again.cells[0].id), weights(tmp_path / "other", again.cells[0].id)
-    assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
-
-
-def test_a_shared_stage_hands_on_nothing_of_tasks_that_it_did_not_train(tmp_path: Path) -> None:
-    para = {
-        "data": {"name": "generated", "task": "paraphrase", "size": 32, "dev_size": 16},
-        "head": {"name": "linear", "reads": "pair"},
-        "loss": "binary_cross_entropy",
-    }
-    stages = [{**STAGE, "tasks": ["sst"]}, STAGE]
-    pair = {**STS, "head": {"name": "linear", "reads": "pair"}}
-    base = {"tasks": {"sst": SST, "sts": pair}, "stages": stages}
+def test_a_shared_stage_is_trained_once_and_hands_on_nothing_of_tasks_that_it_did_not_train(tmp_path: Path) -> None:
+    para = generated("paraphrase", 32, 16, head=PAIR, loss="binary_cross_entropy")
+    base = {"tasks": {"sst": SST, "sts": {**STS, "head": PAIR}}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
     variants: list[dict[str, Any]] = [
         {"label": "one more task", "set": {"tasks.para": para}},
         {"label": "no layer"},
@@ -100,6 +71,9 @@ def test_a_shared_stage_hands_on_nothing_of_tasks_that_it_did_not_train(tmp_path
     together, outcome, events = run(tmp_path / "r", base, cells=variants)
     assert (outcome.finished, outcome.failed) == (4, 0)
     assert [e.facts["shared"] for e in of(events, "stage") if e.facts["index"] == 0] == [False, True, True, True]
+    with Ledger.open(tmp_path / "r", create=False) as ledger:
+        states = states_of(ledger, ledger.grids())
+        assert [state.epochs for state in states] == ["2/2", *["1/1 + 1 shared"] * 3], "finished is finished"
     for variant, cell in zip(variants[1:], together.cells[1:], strict=True):
         alone, _, _ = run(tmp_path / variant["label"], base, cells=[variant])
         assert alone.cells[0].id == cell.id
@@ -117,9 +91,9 @@ def test_a_damaged_shared_stage_is_trained_again(tmp_path: Path) -> None:
     assert any("is damaged" in event.facts["message"] for event in of(events, "log"))
 
 
-@pytest.mark.parametrize("name", ["train", "type", "keys", "forward"])
-def test_a_task_may_have_any_plain_name(tmp_path: Path, name: str) -> None:
-    _, outcome, _ = run(tmp_path / "r", {"tasks": {name: SST}, "stages": [STAGE]})
+def test_a_task_may_have_any_plain_name(tmp_path: Path) -> None:
+    names = ("train", "type", "keys", "forward")
+    _, outcome, _ = run(tmp_path / "r", {"tasks": dict.fromkeys(names, SST), "stages": [STAGE]})
     assert outcome.finished == 1
 
 
@@ -143,14 +117,11 @@ class Cusp(Loss):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_gradient_that_is_not_finite_names_task_and_parts(tmp_path: Path, frozen: bool) -> None:
-    spec, problems = load_catalogue().resolve_run({"encoder": ENCODER, "tasks": {"sst": SST}})
-    assert not problems
-    whole = Run.build(Job("x", "x", 0, spec, str(tmp_path)), lambda event: None, load_catalogue())
-    whole.model.losses["sst"] = Cusp()
-    whole.model.freeze_encoder(frozen)
-    state = StageState.build(whole, 0, spec["stages"][0], ("sst",))
+    bench = Bench(tmp_path, {"sst": SST})
+    bench.run.model.losses["sst"] = Cusp()
+    bench.run.model.freeze_encoder(frozen)
     with pytest.raises(TrainingError) as caught:
-        train_epoch(whole, state, 0, 1)
+        train_epoch(bench.run, bench.state, 1)
     expected = "the gradient of task 'sst' is not finite (head 'linear', loss 'cusp') (stage 1, epoch 1, step 1)"
     assert str(caught.value) == expected
 
@@ -160,8 +131,7 @@ def test_reading_and_scoring_give_signs_of_life(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(feed, "SOME", 16)
     monkeypatch.setattr(evaluate, "TOKENS", 64)
     events: list[Event] = []
-    spec, _ = load_catalogue().resolve_run({"encoder": ENCODER, "tasks": {"sst": SST}, "stages": [STAGE]})
-    train(Job("x", "x", 0, spec, str(tmp_path)), events.append)
+    train(job_of(tmp_path, {"encoder": ENCODER, "tasks": {"sst": SST}, "stages": [STAGE]}), events.append)
     whats = [event.what for event in events]
     assert whats[0] == "started"
     first = next(place for place, event in enumerate(events) if event.facts.get("step"))
@@ -172,30 +142,18 @@ def test_reading_and_scoring_give_signs_of_life(tmp_path: Path, monkeypatch: pyt
     assert all(event.facts.keys() == keys for event in events if event.what == "progress")
 
 
-def test_selection_keeps_the_epoch_it_names(tmp_path: Path) -> None:
-    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "epochs": 4}]}
-    axes = {"selection": ["overall", "sts", "last"]}
-    _, _, events = run(tmp_path / "r", base, axes=axes)
+@pytest.mark.parametrize("how", ["mean", "normalised"])
+def test_selection_keeps_the_epoch_it_names_with_its_scores_and_predictions(tmp_path: Path, how: str) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "epochs": 4}], "overall": how}
+    _, _, events = run(tmp_path / "r", base, axes={"selection": ["overall", "sts", "last"]})
     for event, key in zip(of(events, "finished"), ("overall", "sts", None), strict=True):
         epochs = [e.facts for e in of(events, "epoch") if e.cell == event.cell]
         wanted = max(epochs, key=lambda facts: facts["scores"][key])["epoch"] if key else 4
-        assert event.facts["best_epoch"] == wanted
-        assert event.facts["scores"] == epochs[wanted - 1]["scores"]
-
-
-@pytest.mark.parametrize("how", ["mean", "normalised"])
-def test_overall_is_the_mean_of_the_tasks(tmp_path: Path, how: str) -> None:
-    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [STAGE], "overall": how}
-    _, _, events = run(tmp_path / "r", base)
-    scores = of(events, "finished")[0].facts["scores"]
-    sts = (scores["sts"] + 1) / 2 if how == "normalised" else scores["sts"]
-    assert scores["overall"] == pytest.approx((scores["sst"] + sts) / 2, abs=1e-12)
-
-
-def test_kept_predictions_give_the_kept_score(tmp_path: Path) -> None:
-    plan, _, events = run(tmp_path / "r", {"tasks": {"sst": SST}, "stages": [STAGE]})
-    lines = (tmp_path / "r" / "cells" / plan.cells[0].id / "predictions-sst-dev.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert len(rows) == 32
-    right = sum(row["predicted"] == row["expected"] for row in rows) / len(rows)
-    assert right == pytest.approx(of(events, "finished")[0].facts["scores"]["sst"])
+        scores = epochs[wanted - 1]["scores"]
+        assert (event.facts["best_epoch"], event.facts["scores"]) == (wanted, scores)
+        sts = (scores["sts"] + 1) / 2 if how == "normalised" else scores["sts"]
+        assert scores["overall"] == pytest.approx((scores["sst"] + sts) / 2, abs=1e-12)
+        lines = (tmp_path / "r" / "cells" / event.cell / "predictions-sst-dev.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert len(rows) == 32
+        assert sum(row["predicted"] == row["expected"] for row in rows) / 32 == pytest.approx(scores["sst"])

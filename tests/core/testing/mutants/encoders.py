@@ -7,7 +7,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from mutants.base import PICKLED, mutant
+from mutants.base import mutant, then
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -73,17 +73,12 @@ class HashesWords(Words):
 
 def built(more: Any) -> Any:
     """A build that does something more."""
-
-    def build(self: Any, *, generator: torch.Generator) -> None:
-        Words.build(self, generator=generator)
-        more(self, generator)
-
-    return build
+    return then(Words.build, lambda self, _, generator: more(self, generator))
 
 
 def pooled(change: Any) -> Any:
     """A pool whose vectors are changed."""
-    return lambda self, states, tokens: change(self, Words.pool(self, states, tokens), tokens)
+    return then(Words.pool, lambda self, vectors, _, tokens: change(self, vectors, tokens))
 
 
 def counting(self: Any, vectors: Tensor, tokens: Tokens) -> Tensor:
@@ -131,24 +126,20 @@ MUTANTS = {
             pool=pooled(lambda self, vectors, _: vectors + self.words[5]),
         ),
     ],
-    "tokenizing is repeatable": [mutant(Words, "has a key of its own", vocabulary_key=lambda self: str(next(_COUNT)))],
     "the vocabulary key follows the ids": [
         mutant(Words, "has one key for all vocabularies", vocabulary_key=lambda self: "words"),
     ],
     "its randomness comes from its generator": [
-        mutant(Words, "draws weights", build=built(lambda self, _: self.layer.reset_parameters())),
         mutant(
             Words,
             "draws in a pass",
             embed=lambda self, tokens: Words.embed(self, tokens) + 0 * torch.rand(1),
         ),
-        mutant(
-            Words,
-            "counts how many were built",
-            build=built(lambda self, _: self.words.data.add_(1e-3 * next(_COUNT))),
-        ),
     ],
-    "a new process gives the same encoder": [HashesWords],
+    "it gives the same again and in a new process": [
+        mutant(Words, "has a key of its own", vocabulary_key=lambda self: str(next(_COUNT))),
+        HashesWords,
+    ],
     "its gradients are those of finite differences": [
         mutant(
             Words,
@@ -177,6 +168,5 @@ MUTANTS = {
             pool=pooled(lambda self, vectors, _: vectors + self.shift),
         ),
         mutant(Words, "counts its steps in a plain number", pool=pooled(counting)),
-        mutant(Words, "saves an object", **PICKLED),
     ],
 }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mutants.base import mutant
+from mutants.base import mutant, then
 
 from taskloom.core import Event
 from taskloom.plugins.engines.inline import Inline
@@ -12,11 +12,7 @@ PLAIN = ("finished", "failed")
 
 def polled(change: Any) -> Any:
     """A poll whose events are changed."""
-
-    def poll(self: Any, seconds: float) -> list[Event]:
-        return change(self, Inline.poll(self, seconds))  # type: ignore[no-any-return]
-
-    return poll
+    return then(Inline.poll, lambda self, events, _: change(self, events))
 
 
 def each(change: Any) -> Any:

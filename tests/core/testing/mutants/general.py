@@ -2,11 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-import torch
-from mutants.base import mutant
+from mutants.base import Cosine, mutant
 from pydantic import AfterValidator, Field
-
-from taskloom.core.testing.subjects import Cosine
 
 
 class Percent(Cosine):
@@ -50,10 +47,6 @@ def growing(self: Any, *, shares: list[float] = []) -> None:  # noqa: B006
     shares.append(1.0)
 
 
-def drawing(self: Any) -> None:
-    self.layer = torch.nn.Linear(2, 2)
-
-
 def choosy(self: Any, *, way: Literal["one", "two"] = "one") -> None:
     self.factor = {"one": 1}[way]
 
@@ -74,6 +67,5 @@ MUTANTS = {
         mutant(Cosine, "has a location that is not an option", location_options=frozenset({"folder"})),
     ],
     "making one leaves its defaults as they are": [mutant(Cosine, SHARE, __init__=growing)],
-    "making one draws no random numbers": [mutant(Cosine, "makes a layer in its constructor", __init__=drawing)],
     "it takes what its options allow or says why not": [mutant(Cosine, SHARE, __init__=choosy)],
 }

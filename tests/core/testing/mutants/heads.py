@@ -3,21 +3,15 @@
 from typing import Any
 
 import torch
-from mutants.base import PICKLED, mutant
+from mutants.base import OneLayer, mutant, then
 from torch import Tensor
 
 from taskloom.core import Prediction
-from taskloom.core.testing.subjects import OneLayer
 
 
-def scored(change: Any, base: type[OneLayer] = OneLayer) -> Any:
+def scored(change: Any) -> Any:
     """A forward pass whose score is changed."""
-
-    def forward(self: Any, vectors: Tensor) -> Prediction:
-        prediction = base.forward(self, vectors)
-        return Prediction(change(self, prediction.score), prediction.vectors)
-
-    return forward
+    return then(OneLayer.forward, lambda self, made, _: Prediction(change(self, made.score), made.vectors))
 
 
 def shown(change: Any) -> Any:
@@ -27,12 +21,7 @@ def shown(change: Any) -> Any:
 
 def built(more: Any) -> Any:
     """A build that does something more."""
-
-    def build(self: Any, **given: Any) -> None:
-        OneLayer.build(self, **given)
-        more(self, given["generator"])
-
-    return build
+    return then(OneLayer.build, lambda self, _, width, outputs, labels, generator, shared: more(self, generator))
 
 
 class Centred(OneLayer):
@@ -117,6 +106,5 @@ MUTANTS = {
         ),
         mutant(OneLayer, "counts its steps in a plain number", forward=shown(counting)),
         mutant(Centred, "keeps the graph with the mean", seen=lambda self, vectors: vectors),
-        mutant(OneLayer, "saves an object", **PICKLED),
     ],
 }

@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from mutants.base import PICKLED, mutant
+from mutants.base import SquaredError, mutant
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from taskloom.core import Loss, Prediction, TrainingError
-from taskloom.core.testing.subjects import SquaredError
 
 _COUNT = count()
 
@@ -190,6 +189,8 @@ class Wrapped(Loss):
         return self.factor * self.loss(prediction, target)  # type: ignore[no-any-return]
 
 
+#: What makes a module save an object, which would have to be unpickled.
+PICKLED: dict[str, Any] = {"get_extra_state": lambda self: {1, 2}, "set_extra_state": lambda self, state: None}
 FORGETFUL = mutant(
     Stateful,
     "adds scores up in a plain number",
@@ -199,7 +200,7 @@ FORGETFUL = mutant(
 SOUND: list[tuple[type, dict[str, Any]]] = [
     *((one, {}) for one in (SquaredError, AtAnEdge, Noisy, Contrast, BatchHard, UpcastInPart, SimSiam)),
     (CountsBatches, {}),
-    (Wrapped, {}),
+    (Wrapped, {"loss": SquaredError()}),
     (Wrapped, {"loss": UpcastInPart()}),
 ]
 MUTANTS = {

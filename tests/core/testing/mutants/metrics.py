@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from mutants.base import mutant
+from mutants.base import Cosine, mutant, then
 
 from taskloom.core import Metric, TaskloomError
-from taskloom.core.testing.subjects import Cosine
 
 
 class Nearness(Metric):
@@ -36,7 +35,7 @@ class OnlyBinary(Metric):
 
 def scored(change: Any, base: type[Metric] = Nearness) -> Any:
     """A score that is changed."""
-    return lambda self, predicted, expected: change(self, base.__call__(self, predicted, expected), predicted, expected)
+    return then(base.__call__, change)
 
 
 def overflowing(self: Any, score: float, predicted: Any, expected: Any) -> float:
@@ -85,6 +84,7 @@ MUTANTS = {
     "scoring twice gives one score": [
         mutant(Nearness, "remembers", __call__=scored(remembering)),
         mutant(OnlyBinary, "turns arrays round", __call__=scored(reversing, OnlyBinary)),
+        mutant(Cosine, "makes a layer", __init__=lambda self: setattr(self, "layer", torch.nn.Linear(2, 2))),
         mutant(Nearness, "draws", __call__=scored(lambda self, score, p, e: score + 0 * np.random.rand())),
     ],
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mutants.base import mutant
+from mutants.base import mutant, then
 
 from taskloom.core import Pool, Sampler, TaskBatch
 
@@ -63,17 +63,12 @@ class AsTheSetHasThem(Shuffled):
 
 def prepared(more: Any) -> Any:
     """A prepare that does something more."""
-
-    def prepare(self: Any, pools: Any, *, generator: torch.Generator, epochs: int = 1) -> None:
-        Shuffled.prepare(self, pools, generator=generator, epochs=epochs)
-        more(self, pools)
-
-    return prepare
+    return then(Shuffled.prepare, lambda self, _, pools, *given: more(self, pools))
 
 
 def rows(change: Any) -> Any:
     """Rows that are changed."""
-    return lambda self, task, places: change(self, Shuffled.rows(self, task, places), self.sizes[task])
+    return then(Shuffled.rows, lambda self, rows, task, _: change(self, rows, self.sizes[task]))
 
 
 def late(self: Any) -> Iterator[Any]:
@@ -115,18 +110,20 @@ MUTANTS = {
         ),
         mutant(Shuffled, "promises what nobody knows", uses="most"),
     ],
-    "its randomness comes from its generator": [
+    "it gives the same again and in a new process": [
         mutant(Shuffled, "draws", prepare=prepared(lambda self, pools: torch.rand(1))),
         mutant(
             Shuffled, "has a seed of its own", prepare=prepared(lambda self, _: setattr(self, "seed", next(_COUNT)))
         ),
+        AsTheSetHasThem,
+    ],
+    "it leaves the pools as they are": [
         mutant(
             Shuffled,
             "sorts the lengths in place",
             prepare=prepared(lambda self, pools: [pool.lengths.sort() for pool in pools.values()]),
         ),
     ],
-    "a new process gives the same order": [AsTheSetHasThem],
     "its state survives saving": [
         mutant(Shuffled, "counts a group when the next one is asked for", epoch=late),
         mutant(

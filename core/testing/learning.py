@@ -1,0 +1,103 @@
+"""Laws of everything that takes part in training: losses, heads, encoders and combiners."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from taskloom.core.testing.law import given, law, require, untouched_randomness
+from taskloom.core.testing.require import require_finite, require_same, through_checkpoint
+from taskloom.core.testing.subjects import Subject
+
+
+class Trial(ABC):
+    """A component in a small training of its own, in which each step draws the same numbers whoever takes it."""
+
+    @property
+    @abstractmethod
+    def modules(self) -> Sequence[nn.Module]:
+        """Those whose state goes into a checkpoint."""
+
+    @abstractmethod
+    def run(self, step: int, *, training: bool) -> Tensor:
+        """What it gives in this step."""
+
+    @abstractmethod
+    def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What it gives in bfloat16, in float32, and the input in bfloat16 that has a gradient, if any."""
+
+    def train(self, step: int) -> Tensor:
+        """What it gives in this step, after which gradients flow back."""
+        output = self.run(step, training=True)
+        if output.requires_grad:
+            torch.autograd.backward(output.square().mean())
+        return output.detach()
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        """What it reports after an epoch of training."""
+        return {}
+
+    def restore(self, other: "Trial") -> None:
+        """Go on from another's checkpoint."""
+        for mine, theirs in zip(self.modules, other.modules, strict=True):
+            mine.load_state_dict(through_checkpoint(theirs))
+
+
+#: Makes a trial; where layers are built, from the seed given.
+NewTrial = Callable[[int], Trial]
+
+
+def laws_of_learning(kind: str, trials: Callable[[Subject], Iterable[tuple[str, NewTrial]]]) -> None:
+    """Hold a kind to the laws below."""
+    law(kind, cases=trials, at_edges=True)(its_randomness_comes_from_its_generator)
+    law(kind, cases=trials)(it_works_in_half_precision)
+    law(kind, cases=trials)(its_state_survives_saving)
+
+
+def its_randomness_comes_from_its_generator(_: Subject, new: NewTrial) -> None:
+    """The same seed gives the same training, and no global random state is touched."""
+    with untouched_randomness():
+        first, second = new(0), new(0)
+        found, expected = second.train(1), first.train(1)
+        first.end_epoch(1)
+        second.end_epoch(1)
+    require_same(found, expected, "the same seed gives something else in training")
+
+
+def it_works_in_half_precision(_: Subject, new: NewTrial) -> None:
+    """About the same in bfloat16 as in float32, as autocast hands it over in training; with finite gradients."""
+    with given("in bfloat16"):
+        found, expected, start = new(0).in_half()
+        require_same(found.float(), expected, "it differs from float32", within=0.1)
+        if start is not None and found.requires_grad:
+            gradient = torch.autograd.grad(found.float().sum(), start, materialize_grads=True)[0]
+            require_finite(gradient, "its gradient")
+
+
+def its_state_survives_saving(_: Subject, new: NewTrial) -> None:
+    """State goes through the bytes of a checkpoint, after an epoch or within one, into a new one that goes on.
+
+    Nothing else may be carried from step to step, the graph of an earlier one least of all.
+    """
+    for words, more in (("2 epochs", 0), ("2 epochs and a step", 1)):
+        with given(f"state taken after {words}"):
+            first, second = new(0), new(1)
+            for epoch in (1, 2):
+                first.train(epoch)
+                first.end_epoch(epoch)
+            for step in range(more):
+                first.train(3 + step)
+            second.restore(first)
+            for training in (False, True):
+                found, expected = (trial.run(3, training=training).detach() for trial in (second, first))
+                mode = "training" if training else "evaluation"
+                require_same(found, expected, f"in a pass in {mode} a restored one gives something else")
+            for epoch in (3, 4, 5):
+                found, expected = second.train(epoch), first.train(epoch)
+                require_same(found, expected, f"in epoch {epoch} a restored one gives something else")
+                figures = first.end_epoch(epoch)
+                require(second.end_epoch(epoch) == figures, f"in epoch {epoch} a restored one gives other metrics")
+                sound = all(isinstance(value, int | float) and math.isfinite(value) for value in figures.values())
+                require(sound, f"metrics() should map names to finite numbers. Found {figures}.")
