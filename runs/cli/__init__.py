@@ -23,6 +23,7 @@ try:
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
     from taskloom.runs.cli.common import ARGUMENTS, how_to_continue, take_stdout
+    from taskloom.runs.cli.errors import compare, errors
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.new_plugin import new_plugin
@@ -104,7 +105,8 @@ def cli() -> None:
     """
 
 
-for _command in (run, plan, table, cells, explain, predict, grids, plugins, validate, schema, new_plugin):
+_COMMANDS = (run, plan, table, compare, errors, cells, explain, predict, grids, plugins, validate, schema, new_plugin)
+for _command in _COMMANDS:
     cli.add_command(_command)
 
 
