@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from taskloom.core.component import Component
 from taskloom.registry.installed.manager import COMPONENTS, Plugins, installed
 from taskloom.registry.installed.options import model_of
@@ -25,7 +23,7 @@ def make_light(interface: type[C], spec: Mapping[str, Any]) -> C:
     if cls is not None and issubclass(cls, interface):
         try:
             return cls(**model_of(cls).read(spec).arguments())
-        except (ValidationError, ValueError):
+        except ValueError:  # of pydantic or of the constructor
             pass  # the catalogue puts it into words
     from taskloom.registry.installed.catalogue import load_catalogue
 

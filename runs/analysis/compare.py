@@ -14,9 +14,9 @@ from scipy.special import bdtr, betaincinv
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, Verdict, holm, judge
-from taskloom.runs.analysis.errors import OTHER_UNITS, Example, bins_of, example_at
+from taskloom.runs.analysis.errors import RESCALED, Example, bins_of, example_at
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, best_line, texts_of
-from taskloom.runs.analysis.results import Moves, Results, gathered
+from taskloom.runs.analysis.results import Results
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class _Pair:
         return self.mcnemar if self.a.facts.metric == "accuracy" and independent else None
 
     @cached_property
-    def in_other_units(self) -> bool:
-        return self.a.in_other_units or self.b.in_other_units
+    def on_another_scale(self) -> bool:
+        return self.a.on_another_scale or self.b.on_another_scale
 
     @cached_property
     def measures(self) -> dict[tuple[int, int], Values]:
@@ -152,7 +152,7 @@ class _Pair:
         expected = self.a.expected
         if self.a.facts.classes:
             return np.asarray(predicted == expected, np.float64)
-        values = best_line(predicted, expected) if self.in_other_units else predicted
+        values = best_line(predicted, expected) if self.on_another_scale else predicted
         error: Values = np.abs(values - expected)
         return error
 
@@ -167,25 +167,29 @@ class _Pair:
         return tuple(found)
 
     def _scores(self, inside: NDArray[np.bool_]) -> Scores:
-        """The means of the measures over some examples, with the noise that those examples cause."""
-        values = np.full((len(self.results.rows), len(self.results.seeds)), np.nan)
+        """The means of the measures over some examples, and for A and B the noise that those examples cause."""
+        rows, seeds = len(self.results.rows), len(self.results.seeds)
         _, clusters = np.unique(self.a.examples.cluster[inside], return_inverse=True)
-        moves = {}
-        for place, measure in self.measures.items():
+        values = np.full((rows, seeds), np.nan)
+        moves = np.zeros((rows * seeds, int(clusters.max()) + 1))
+        for (row, seed), measure in self.measures.items():
             part = measure[inside]
-            values[place] = part.mean()
-            summed = np.bincount(clusters, (part - part.mean()) / len(part)).astype(np.float64)
-            moves[place] = Moves((("part", ""),), summed)
-        return gathered(values, moves)
+            values[row, seed] = part.mean()
+            if self.weights[row]:
+                moves[row * seeds + seed] = np.bincount(clusters, (part - part.mean()) / len(part))
+        of_both = np.flatnonzero(np.repeat(self.weights, seeds))
+        shared = np.zeros((rows * seeds, rows * seeds))
+        shared[np.ix_(of_both, of_both)] = moves[of_both] @ moves[of_both].T
+        return Scores(values, shared.reshape(rows, seeds, rows, seeds), np.zeros(rows, np.int64), moves.shape[1:])
 
 
 def compare(
     a: Subject, b: Subject, registry: Path, *, only: Sequence[str] = (), limit: int = 10, folder: Path | None = None
 ) -> Comparison:
     """Compare two subjects on their common tasks, which are one family of tests."""
-    if {place.cell.id for place in a.cells} == {place.cell.id for place in b.cells}:
-        raise RegistryError(f"{a.name} and {b.name} are the same; give two different ones")
     cells = _paired(a, b)
+    if all(one.cell.id == other.cell.id for one, other in cells):
+        raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
     results, label_a, label_b = _results(a, b, cells, registry)
     weights = results.row(label_b) - results.row(label_a)
     tasks, notes = _common_tasks(a, b, registry, only)
@@ -269,14 +273,16 @@ def _judge(pairs: Sequence[_Pair]) -> list[Judged]:
 def _compare(pair: _Pair, judged: Judged, texts: Texts, scores: tuple[float, float], limit: int) -> TaskComparison:
     a, b = pair.a, pair.b
     notes = [texts.note] if texts.note else []
-    if pair.in_other_units:
+    if pair.on_another_scale:
         a, b = a.fitted(), b.fitted()
-        notes.append(f"{a.task}: {OTHER_UNITS}")
-    elif a.facts.correlation and pair.contrast.delta * (pair.sides[1].mean() - pair.sides[0].mean()) > 0:
-        notes.append(
-            f"{a.task}: {a.facts.metric} and errors disagree about which is better, because a correlation is the same "
-            "however predictions are shifted and scaled"
-        )
+        notes.append(f"{a.task}: {RESCALED}")
+    elif judged.verdict != "open" and a.facts.correlation:
+        a_error, b_error = (float(side.mean()) for side in pair.sides)
+        if (b_error < a_error) != (judged.verdict == "better"):
+            notes.append(
+                f"{a.task}: {a.facts.metric} and errors disagree about which is better, because a correlation is the "
+                "same however predictions are shifted and scaled"
+            )
     classes, lengths = a.facts.classes, texts.lengths
     labels = [(k, k, a.expected == k) for k in np.unique(a.expected)] if classes else list(bins_of(a.expected))
     return TaskComparison(

@@ -12,7 +12,7 @@ from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, text
 
 #: Intervals of equal width that the labels of values are divided into.
 BINS = 5
-OTHER_UNITS = "predictions are not in the units of the labels: errors are of the straight line that fits them best"
+RESCALED = "predictions are on another scale than labels, so errors are of the straight line of them that fits best"
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def _errors(subject: Subject, registry: Path, task: str, limit: int, folder: Pat
     predictions = Predictions.load(registry, task, [place.cell for place in subject.cells])
     texts = texts_of(task, subject.spec["tasks"][task]["data"], predictions.examples, folder)
     notes = [texts.note] if texts.note else []
-    if predictions.in_other_units:
+    if predictions.on_another_scale:
         predictions = predictions.fitted()
-        notes.append(f"{task}: {OTHER_UNITS}")
+        notes.append(f"{task}: {RESCALED}")
     classes = predictions.facts.classes
     return TaskErrors(
         task,

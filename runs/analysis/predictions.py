@@ -129,7 +129,7 @@ class Predictions:
         return found
 
     @property
-    def in_other_units(self) -> bool:
+    def on_another_scale(self) -> bool:
         """Whether values are worse than a constant though they go with the labels: they are on another scale."""
         if self.facts.classes or not self.facts.correlation or np.ptp(self.expected) == 0:
             return False
@@ -201,7 +201,7 @@ def texts_of(task: str, spec: Mapping[str, Any], examples: ExampleSet, folder: P
             names = labels.names if labels is not None else ()
             found = read_split(spec, "dev", folder)
     except TaskloomError as error:
-        advice = "--data FOLDER says where they are now" if "dir" in spec else "put them back to see texts"
+        advice = "--data FOLDER says where they are now" if "dir" in spec else "put the files back to see texts"
         note = f"{task}: ids are shown instead of texts, because the data cannot be read ({error}); {advice}"
         return Texts((None,) * len(examples.ids), names, note)
     rows = list(zip(*found.columns, strict=True))

@@ -10,7 +10,7 @@ from taskloom.core.errors import RegistryError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.cli.common import recorded_grid, say, say_json
-from taskloom.runs.cli.options import UserPath, combined, json_option, registry_option
+from taskloom.runs.cli.options import combined, json_option, moved_data_option, registry_option
 from taskloom.runs.driver.wording import format_state
 
 if TYPE_CHECKING:
@@ -29,12 +29,7 @@ _options = combined(
         metavar="N",
         help="Examples in a list.",
     ),
-    click.option(
-        "--data",
-        type=UserPath(),
-        metavar="FOLDER",
-        help="Where the data are now: in FOLDER, or in a folder of the data set's name in it.",
-    ),
+    moved_data_option,
     registry_option,
     json_option,
 )

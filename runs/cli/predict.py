@@ -10,7 +10,7 @@ from taskloom.core.errors import RegistryError, count, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
-from taskloom.runs.cli.options import UserPath, registry_option, strict_option
+from taskloom.runs.cli.options import UserPath, moved_data_option, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
 
@@ -33,12 +33,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Where the files go; those of the same name are replaced.",
 )
-@click.option(
-    "--data",
-    type=UserPath(),
-    metavar="FOLDER",
-    help="Where the data are now: in FOLDER, or in a folder of the data set's name in it.",
-)
+@moved_data_option
 @click.option(
     "--format",
     "form",

@@ -22,6 +22,9 @@ _VARIANCES = {
 }
 
 
+CONFIDENCE = "In parentheses is the probability that a model gave to its prediction, the mean over seeds."
+
+
 # Comparisons
 
 
@@ -54,6 +57,8 @@ def _test_notes(made: Comparison) -> Iterator[str]:
         "Differences are B less A. The p values of a table are corrected for its rows (Holm); its intervals hold "
         "together at 95 % and agree with them."
     )
+    if any(_has_confidence([*task.better[1], *task.worse[1]]) for task in made.tasks):
+        yield CONFIDENCE
     exact = [task.task for task in made.tasks if task.test == "mcnemar"]
     if exact:
         yield f"Tested by McNemar's exact test: {', '.join(exact)}."
@@ -132,7 +137,9 @@ def _range(low: float, high: float, head: str, names: Sequence[str]) -> str:
 def show_errors(subject: Subject, tasks: Sequence[TaskErrors]) -> str:
     """The worst errors of each task, and where they are."""
     seeds = [place.seed for place in subject.cells]
-    return "\n\n".join([_subject(subject, seeds), *(_show_errors(task) for task in tasks)])
+    head = [_subject(subject, seeds)]
+    head += [CONFIDENCE] if any(_has_confidence(task.worst) for task in tasks) else []
+    return "\n\n".join(["\n".join(head), *(_show_errors(task) for task in tasks)])
 
 
 def _show_errors(task: TaskErrors) -> str:
@@ -181,7 +188,15 @@ def _subject(subject: Subject, seeds: Sequence[int]) -> str:
     every = [place.seed for place in subject.cells]
     which = ", ".join(map(str, seeds))
     rest = f" of {', '.join(map(str, every))}" if list(seeds) != sorted(every) else ""
-    return one_line(f"{subject.name}, seed{'s'[: len(seeds) > 1]} {which}{rest}" if subject.grid else subject.name)
+    if subject.grid is None:
+        return one_line(subject.name)
+    planned = sum(place.label == subject.cells[0].label for place in subject.grid.cells)
+    missing = f" ({planned - len(every)} of {planned} seeds not finished)" if planned > len(every) else ""
+    return one_line(f"{subject.name}, seed{'s'[: len(seeds) > 1]} {which}{rest}{missing}")
+
+
+def _has_confidence(examples: Sequence[Example]) -> bool:
+    return any(guess.confidence is not None for example in examples for guess in example.guesses)
 
 
 def _block(example: Example, facts: str) -> str:
