@@ -14,7 +14,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import ExampleSet, TaskFacts
+from taskloom.registry.results.scores import ExampleSet, TaskFacts, find_scores, save_scores
 from taskloom.runs.analysis.compare import McNemar, compare, quartiles_of
 from taskloom.runs.analysis.errors import bins_of, errors_of
 from taskloom.runs.analysis.predictions import Predictions, Subject, texts_of
@@ -108,6 +108,14 @@ def test_two_models_on_classes_are_tested_by_mcnemars_test(made: Path) -> None:
     alone = compare(row(made, "a", 0), row(made, "far", 1), made, only=["sst"]).tasks[0]
     assert alone.judged.p == pytest.approx(test.p)
     assert alone.judged.interval == test.interval()
+
+
+def test_examples_that_share_a_text_are_not_taken_as_apart(tmp_path: Path) -> None:
+    data = {"sst": write_table(tmp_path / "sst.csv", [f"text {place // 2}" for place in range(60)])}
+    folder = record(tmp_path / "r", [Row("a"), Row("b", 1.4)], seeds=(0,), data_sets=data)
+    task = compare(row(folder, "a"), row(folder, "b"), folder, only=["sst"]).tasks[0]
+    assert (task.test, task.judged.contrast.freedom) == ("contrast", 29)
+    assert task.mcnemar is not None
 
 
 def test_what_is_exchanged_changes_only_its_sign(made: Path) -> None:
@@ -267,6 +275,23 @@ def test_values_on_another_scale_are_judged_by_their_best_line() -> None:
     assert not replace(of, predicted=expected[None] + 0.5).on_another_scale
     assert not replace(of, predicted=-cosine).on_another_scale, "it has learned the opposite"
     assert not of.fitted().on_another_scale
+
+
+def test_one_logit_is_a_probability_only_if_the_loss_made_it_one(tmp_path: Path) -> None:
+    folder = record(tmp_path / "r", [Row("a")], seeds=(0,), examples=4)
+    cell = row(folder, "a").cells[0].cell
+    stored = find_scores(folder, cell.id)
+    assert stored is not None
+    score, decided = np.array([-2.0, 0.0, 1.0, 3.0]), np.array([0.0, 0.0, 1.0, 1.0])
+    columns = {"para": {"score": score[:, None], "predicted": decided, "influence": decided}}
+    save_scores(folder / "cells" / cell.id, "dev", {"para": stored.tasks["para"]}, columns)
+    assert Predictions.load(folder, "para", [cell]).confidence is None
+    inner = {"name": "binary_cross_entropy"}
+    for loss in (inner, {"name": "smart", "loss": inner}):
+        cell.spec["tasks"]["para"]["loss"] = loss
+        found = Predictions.load(folder, "para", [cell]).confidence
+        assert found is not None
+        assert found[0] == pytest.approx(1 / (1 + np.exp(-np.abs(score))))
 
 
 def test_one_score_for_two_classes_is_ordered_by_the_side_of_its_border() -> None:
