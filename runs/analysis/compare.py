@@ -121,10 +121,17 @@ class _Pair:
         return McNemar(int(only_a), int(only_b), len(self.a.expected))
 
     @property
+    def not_exact(self) -> str:
+        """Why McNemar's test does not answer the question; empty if it does."""
+        examples, apart = len(self.a.expected), len(np.unique(self.a.examples.cluster))
+        if self.a.facts.metric != "accuracy":
+            return f"the metric is {self.a.facts.metric}, and not accuracy"
+        return f"examples share texts ({apart} of {examples} are independent)" if apart < examples else ""
+
+    @property
     def exact(self) -> McNemar | None:
-        """McNemar's test where it answers the question: the metric is accuracy, and no examples share a text."""
-        independent = len(np.unique(self.a.examples.cluster)) == len(self.a.expected)
-        return self.mcnemar if self.a.facts.metric == "accuracy" and independent else None
+        """McNemar's test where it answers the question."""
+        return None if self.not_exact else self.mcnemar
 
     @cached_property
     def on_another_scale(self) -> bool:
@@ -283,6 +290,8 @@ def _compare(pair: _Pair, judged: Judged, texts: Texts, scores: tuple[float, flo
                 f"{a.task}: {a.facts.metric} and errors disagree about which is better, because a correlation is the "
                 "same however predictions are shifted and scaled"
             )
+    if pair.mcnemar and pair.not_exact:
+        notes.append(f"{a.task}: the table does not use McNemar's test, because {pair.not_exact}")
     classes, lengths = a.facts.classes, texts.lengths
     labels = [(k, k, a.expected == k) for k in np.unique(a.expected)] if classes else list(bins_of(a.expected))
     return TaskComparison(

@@ -33,7 +33,8 @@ class Guess:
 class Example:
     """An example with its texts (None if they cannot be read), its label and what was predicted for it.
 
-    ``seeds`` counts the models that got it wrong, or that differ. ``size`` is how wrong it is, the mean over models.
+    ``seeds`` counts the models that got it wrong, or that differ. ``size`` is what such examples are ordered by, the
+    mean over models: how sure or how wrong they were, or how much less wrong others are.
     """
 
     id: str
@@ -120,7 +121,7 @@ def _errors(subject: Subject, registry: Path, task: str, limit: int, folder: Pat
 
 def _worst(predictions: Predictions, texts: Texts, limit: int) -> Iterator[Example]:
     """Of classes first what most models got wrong, then what they were surest of; of values the largest errors."""
-    size = predictions.wrongness.mean(0)
+    size = (predictions.wrongness if predictions.confidence is None else predictions.confidence).mean(0)
     seeds = (~predictions.right).sum(0)
     if predictions.facts.classes:
         order, wrong = np.lexsort((-size, -seeds)), seeds > len(predictions.predicted) / 2

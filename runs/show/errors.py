@@ -85,11 +85,8 @@ def _show_task(task: TaskComparison, seeds: int) -> str:
         titles, unit = ("error shrank from A to B", "error grew from A to B"), "mean absolute error"
     parts = [f"== {task.task}"]
     if task.mcnemar is not None:
-        test = task.mcnemar
-        parts.append(
-            f"Right in A only {test.only_a}, in B only {test.only_b}; McNemar's exact test: p {_p(test.p, '= ')}"
-            + (", not corrected." if task.test == "mcnemar" else ", not corrected, of accuracy and all examples apart.")
-        )
+        only_a, only_b, p = task.mcnemar.only_a, task.mcnemar.only_b, _p(task.mcnemar.p, "= ")
+        parts.append(f"Right in A only {only_a}, in B only {only_b}; McNemar's exact test: p {p}, not corrected.")
     for title, (number, examples) in zip(titles, (task.better, task.worse), strict=True):
         shown = f" (the first {len(examples)})" if number > len(examples) > 0 else ""
         lines = [f"{count(number, 'example')}: {title}{shown}"]

@@ -116,6 +116,7 @@ def test_examples_that_share_a_text_are_not_taken_as_apart(tmp_path: Path) -> No
     task = compare(row(folder, "a"), row(folder, "b"), folder, only=["sst"]).tasks[0]
     assert (task.test, task.judged.contrast.freedom) == ("contrast", 29)
     assert task.mcnemar is not None
+    assert "30 of 60" in task.notes[0]
 
 
 def test_what_is_exchanged_changes_only_its_sign(made: Path) -> None:
@@ -246,7 +247,7 @@ def test_the_worst_errors_are_wrong_in_most_seeds_and_the_surest(made: Path) -> 
     of = predicted(made, "a", "sst")
     task = errors_of(row(made, "a"), made, limit=1000)[0]
     assert len(task.worst) == ((~of.right).sum(0) >= 2).sum()
-    order = [(each.seeds, each.size) for each in task.worst]
+    order = [(each.seeds, each.guesses[0].confidence) for each in task.worst]
     assert order == sorted(order, reverse=True)
     assert of.confidence is not None
     assert of.confidence == pytest.approx(of.probabilities.max(-1))
