@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from taskloom.core.combiner import GradientCombiner as GradientCombiner
     from taskloom.core.combiner import Step as Step
     from taskloom.core.component import Component as Component
+    from taskloom.core.component import derive_seed as derive_seed
     from taskloom.core.data import DataSet as DataSet
     from taskloom.core.data import Examples as Examples
     from taskloom.core.data import Labels as Labels
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from taskloom.core.random import Dropout as Dropout
     from taskloom.core.random import bind_generator as bind_generator
     from taskloom.core.random import derive_generator as derive_generator
-    from taskloom.core.random import derive_seed as derive_seed
     from taskloom.core.random import init_linear as init_linear
     from taskloom.core.random import new_linear as new_linear
     from taskloom.core.sampler import Group as Group

@@ -1,6 +1,7 @@
 """Data sets: texts with labels, and what the labels mean; metrics: how well predictions match them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -19,6 +20,8 @@ Split = Literal["train", "dev", "test"]
 class Labels:
     """What a label is: a class number below ``classes``, or a value from ``low`` to ``high``.
 
+    ``names`` are those of the classes in the order of their numbers, where they have any; they change no result.
+
     >>> Labels.of_classes(5), Labels.of_range(0, 5).classes
     (Labels(classes=5, low=0.0, high=4.0), 0)
     """
@@ -26,11 +29,12 @@ class Labels:
     classes: int
     low: float
     high: float
+    names: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
-    def of_classes(cls, count: int) -> "Labels":
+    def of_classes(cls, count: int, names: Sequence[str] = ()) -> "Labels":
         """Class numbers from 0 to ``count`` − 1."""
-        return cls(classes=count, low=0.0, high=count - 1.0)
+        return cls(classes=count, low=0.0, high=count - 1.0, names=tuple(names))
 
     @classmethod
     def of_range(cls, low: float, high: float) -> "Labels":

@@ -1,26 +1,17 @@
-"""Randomness that is passed in: seeds derived from names, and dropout with a generator of its own."""
+"""Randomness that is passed in: generators derived from names, and dropout with a generator of its own."""
 
-import hashlib
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from taskloom.core.component import derive_seed
+
 _STEPS = 65536  # values of the 16 bits that decide over one element
 
 
-def derive_seed(seed: int, *names: str | int) -> int:
-    """A seed for one purpose, independent of all others and of the order in which they are asked for.
-
-    >>> derive_seed(1, "head", "sst") == derive_seed(1, "head", "sst") != derive_seed(1, "head", "sts")
-    True
-    """
-    text = "\x1f".join(str(part) for part in (seed, *names))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def derive_generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator for one purpose; see :func:`derive_seed`."""
+    """A generator for one purpose; see :func:`taskloom.core.component.derive_seed`."""
     return torch.Generator(device=device).manual_seed(derive_seed(seed, *names))
 
 

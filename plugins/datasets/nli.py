@@ -10,7 +10,7 @@ from taskloom.plugins.datasets.reading import Layout, UnreadableError, read_exam
 
 #: The classes of natural language inference, in the order of their numbers.
 RELATIONS = ("entailment", "neutral", "contradiction")
-CLASSES = Labels.of_classes(len(RELATIONS))
+CLASSES = Labels.of_classes(len(RELATIONS), RELATIONS)
 #: The gold label of an SNLI pair on which the annotators did not agree.
 UNDECIDED = "-"
 #: The names of the splits in SICK.

@@ -125,4 +125,4 @@ def _labels(label: str | None, classes: int | list[str] | None, range: tuple[flo
         return Labels.of_range(*range)
     if classes is None:
         return None
-    return Labels.of_classes(classes if isinstance(classes, int) else len(classes))
+    return Labels.of_classes(classes) if isinstance(classes, int) else Labels.of_classes(len(classes), classes)

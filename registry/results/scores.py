@@ -89,14 +89,20 @@ def clusters_of(columns: tuple[tuple[str, ...], ...]) -> NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
+def key_of(examples: Examples) -> str:
+    """What labelled examples are known by: a hash of their texts, ids and labels."""
+    assert examples.labels is not None
+    digest = hashlib.sha256(json.dumps([examples.columns, examples.ids]).encode())
+    digest.update(examples.labels.tobytes())
+    return digest.hexdigest()[:32]
+
+
 def save_examples(registry: Artifacts, examples: Examples) -> str:
     """Keep the labelled examples of a split, once for all cells; returns their key."""
     from safetensors.numpy import save
 
     assert examples.labels is not None
-    digest = hashlib.sha256(json.dumps([examples.columns, examples.ids]).encode())
-    digest.update(examples.labels.tobytes())
-    key = digest.hexdigest()[:32]
+    key = key_of(examples)
     path = registry.examples() / f"{key}.safetensors"
     if not path.exists():
         ids = np.frombuffer(json.dumps(examples.ids).encode(), np.uint8)

@@ -23,6 +23,7 @@ try:
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
     from taskloom.runs.cli.common import how_to_continue, take_stdout
+    from taskloom.runs.cli.errors import compare, errors
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.findings import claims, effects, seeds
     from taskloom.runs.cli.grids import grids
@@ -96,22 +97,8 @@ def cli() -> None:
     """
 
 
-for _command in (
-    run,
-    plan,
-    table,
-    claims,
-    effects,
-    seeds,
-    cells,
-    explain,
-    predict,
-    grids,
-    plugins,
-    validate,
-    schema,
-    new_plugin,
-):
+_READING = (table, claims, effects, seeds, compare, errors, cells, explain, grids, plugins)
+for _command in (run, plan, *_READING, predict, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

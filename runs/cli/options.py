@@ -33,6 +33,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 format_option = click.option(
     "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
 )
+moved_data_option = path_option(
+    "--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it."
+)
 strict_option = click.option(  # `checked_catalogue` does the checking
     "--strict-plugins",
     is_flag=True,

@@ -11,7 +11,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.cell_states import SHORT, finite
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
-from taskloom.runs.cli.options import path_option, registry_option, strict_option
+from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
 @path_option("--out", "Where the files go; those of the same name are replaced.", default="predictions")
-@path_option("--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it.")
+@moved_data_option
 @click.option(
     "--format",
     "form",

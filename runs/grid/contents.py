@@ -1,18 +1,22 @@
 """What the names in a specification stand for: data files and weights, each read, checked and hashed once."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import to_json
 
-from taskloom.core import DataError, DataSet, Encoder, Examples, Problem, Split, TaskloomError
+from taskloom.core import DataError, DataSet, Examples, Problem, Split, TaskloomError
+from taskloom.registry.installed.light import make_light
 from taskloom.registry.installed.manager import guard
 from taskloom.registry.installed.resolution import homes_of
 from taskloom.registry.installed.words import join, kind_word, show
 from taskloom.runs.grid.overrides import Overrides
 
 if TYPE_CHECKING:
+    from taskloom.core import Encoder
     from taskloom.registry.installed.catalogue import Catalogue
 
 
@@ -58,6 +62,8 @@ class Contents:
 
     def _read(self, kind: str, component: dict[str, Any]) -> str:
         if kind == "encoder":
+            from taskloom.core import Encoder  # and with it torch
+
             encoder = self._catalogue.make(Encoder, component)
             encoder.check()
             return _fingerprint(encoder)
@@ -73,7 +79,7 @@ class Contents:
         return content
 
 
-def _fingerprint(part: DataSet | Encoder) -> str:
+def _fingerprint(part: "DataSet | Encoder") -> str:
     content = part.fingerprint()
     if not isinstance(content, str) or (part.kind == "data" and not content):  # an encoder may have no weights to name
         where = f"{kind_word(part.kind)} {part.name!r}"
@@ -89,6 +95,28 @@ class _Texts(BaseModel):
     model_config = ConfigDict(from_attributes=True)
     columns: tuple[tuple[_Text, ...], ...]
     ids: tuple[_Text, ...]
+
+
+def read_split(spec: Mapping[str, Any], split: Split, folder: Path | None = None) -> Examples:
+    """A split of a recorded data set: where the run had it, or in ``folder`` or a folder of the data set's name in it.
+
+    Our own data sets are read without torch.
+    """
+    candidates = [dict(spec)]
+    if folder is not None and "dir" in spec:
+        inner = sorted(path for path in folder.glob(f"{spec['name']}*") if path.is_dir())
+        # The folder of its name first: if no file is found, the message should be about the place that was meant.
+        candidates = [{**spec, "dir": str(place)} for place in (*inner, folder)]
+    problems = []
+    for candidate in candidates:
+        try:
+            data = make_light(DataSet, candidate)
+            examples = data.load(split)
+            check_examples(data, split, examples)
+            return examples
+        except DataError as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def check_examples(data: DataSet, split: str, examples: Examples) -> None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import DataError, DataSet, Encoder, Examples, Split, TaskloomError, WeightsError, unknown
+from taskloom.core import DataError, Encoder, Examples, Split, TaskloomError, WeightsError, unknown
 from taskloom.core.errors import RegistryError
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name, write_text
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.grid.contents import check_examples
+from taskloom.runs.grid.contents import read_split
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
@@ -74,7 +74,7 @@ def predict_cell(
     found: dict[str, Examples] = {}
     for name in chosen:
         try:
-            found[name] = read_split(catalogue, spec["tasks"][name]["data"], split, data)
+            found[name] = read_split(spec["tasks"][name]["data"], split, data)
         except DataError as error:
             outcome.missing[name] = str(error)
     if not found:
@@ -134,25 +134,6 @@ def restore(cell: CellRecord, catalogue: Catalogue, registry: Path, tasks: dict[
         )
     saved.load_module_state(model, kept, "")
     return model
-
-
-def read_split(catalogue: Catalogue, spec: Mapping[str, Any], split: Split, folder: Path | None) -> Examples:
-    """A split of a data set: where the run had it, or in ``folder`` or a folder of the data set's name in it."""
-    candidates = [dict(spec)]
-    if folder is not None and "dir" in catalogue.get("data", spec["name"]).options:
-        inner = sorted(path for path in folder.glob(f"{spec['name']}*") if path.is_dir())
-        # The folder of its name first: if no file is found, the message should be about the place that was meant.
-        candidates = [{**spec, "dir": str(place)} for place in (*inner, folder)]
-    problems = []
-    for candidate in candidates:
-        try:
-            data = catalogue.make(DataSet, candidate)
-            examples = data.load(split)
-            check_examples(data, split, examples)
-            return examples
-        except DataError as error:
-            problems.append(error)
-    raise problems[0]
 
 
 def _choose(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:

@@ -6,11 +6,13 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from recorded import Row, record
 
 from taskloom.core import Event
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -46,6 +48,12 @@ COMMANDS = {
         ["table", "tniy"],
         ["table", "margin-for-error", "--reported"],
     ],
+    "compare": [
+        ["compare", "sum", "pcgrad", "--limit", "1"],
+        ["compare", "SINGLE", "SINGLE2", "--task", "sst", "--limit", "1"],
+        ["compare", "sum", "pcgard"],
+    ],
+    "errors": [["errors", "sum", "--limit", "1"], ["errors", "tniy"]],
     "cells": [["cells", "tiny"], ["cells", "tiny", "--state", "failed"], ["cells", "FAILED"], ["cells", "zz"]],
     "explain": [["explain", "tiny.json"], ["explain", "changed.json"], ["explain", "FINISHED"], ["explain", "zz"]],
     "predict": [
@@ -95,6 +103,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def record_predictions(folder: Path) -> dict[str, str]:
+    """A registry with predictions in place of the other one; returns what its cells are called in ``COMMANDS``."""
+    shutil.rmtree(folder / "taskloom-runs")
+    gone = folder / "gone.csv"
+    gone.write_text("text,y\n" + "".join(f"text {number},{number / 12:.1f}\n" for number in range(60)))
+    data: dict[str, dict[str, Any]] = {
+        "sst": {"name": "generated", "task": "sentiment", "dev_size": 60},
+        "para": {"name": "generated", "task": "paraphrase", "dev_size": 60},
+        "sts": {"name": "table", "train": "gone.csv", "dev": "gone.csv", "text": "text", "label": "y", "range": [0, 5]},
+    }
+    registry = record(folder / "taskloom-runs", [Row("sum"), Row("pcgrad", 1.4)], name="mine", data_sets=data)
+    gone.unlink()
+    with Ledger.open(registry, create=False) as ledger:
+        cells = [place.cell.id for place in ledger.grid("mine").cells]
+    return {"SINGLE": cells[0][:9], "SINGLE2": cells[4][:9]}
+
+
 def normalised(text: str, folder: Path) -> str:
     """Without what is variable; columns are as wide as two spaces, since that depends on it."""
     for pattern, name in {re.escape(str(folder)): "FOLDER", **VARIABLE}.items():
@@ -107,6 +132,8 @@ def normalised(text: str, folder: Path) -> str:
 def test_wording(command: str, folder: Path) -> None:
     ids = json.loads((folder / "ids.json").read_text())
     parts = []
+    if command in ("compare", "errors"):  # which need predictions
+        ids |= record_predictions(folder)
     if command == "predict":  # which needs weights
         CliRunner().invoke(cli, ["run", "tiny.json", "--engine", "inline", "--registry", "taskloom-runs"])
     for arguments in [[command, "--help"], *COMMANDS[command]]:

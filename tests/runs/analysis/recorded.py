@@ -15,6 +15,7 @@ from taskloom.plugins.metrics.pearson import Pearson
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
+from taskloom.runs.grid.contents import read_split
 from taskloom.runs.grid.paths import assign
 from taskloom.runs.grid.plan import PlannedCell
 
@@ -60,21 +61,31 @@ def record(
     name: str = "made",
     failed: Mapping[tuple[str, int], str] = {},
     unfinished: Sequence[tuple[str, int]] = (),
+    data_sets: Mapping[str, Mapping[str, Any]] = {},
     **spec: Any,
 ) -> Path:
-    """Record a grid of these rows; ``failed`` cells have a reason, ``unfinished`` ones never started."""
+    """Record a grid of these rows; ``failed`` cells have a reason, ``unfinished`` ones never started.
+
+    ``data_sets`` are specifications of real ones that tasks have instead of made-up examples.
+    """
     cells = {"cells": [{"label": row.label, "set": dict(row.set)} for row in rows]}
     planned = []
     for row in rows:
         for seed in seeds:
             run = copy.deepcopy({**SPEC, "seed": seed})
+            for task, each in data_sets.items():
+                run["tasks"][task]["data"] = dict(each)
             for path, value in row.set.items():
                 assign(run, path, value)
             id = hashlib.sha256(f"{name} {row.label} {seed}".encode()).hexdigest()[:32]
             planned.append(PlannedCell(id, row.label, seed, "new", spec=run, versions={}, stage_keys=()))
-    artifacts, data = Artifacts(folder), {task: examples_of(task, examples) for task in METRICS}
+    artifacts = Artifacts(folder)
+    data = {
+        task: read_split(data_sets[task], "dev") if task in data_sets else examples_of(task, examples)
+        for task in METRICS
+    }
     keys = {task: save_examples(artifacts, each) for task, each in data.items()}
-    hard = {task: np.random.default_rng(9).normal(0, 1, examples) for task in METRICS}
+    hard = {task: np.random.default_rng(9).normal(0, 1, len(each)) for task, each in data.items()}
     with Ledger.open(folder, create=True) as ledger:
         ledger.record_grid(name, {"seeds": list(seeds), **({} if "axes" in spec else cells), **spec}, planned)
         for cell in planned:
