@@ -149,12 +149,6 @@ class Ledger:
 
     # Reading
 
-    def queued_seeds(self, grid: str) -> int:
-        """How many seeds the next run of a grid adds."""
-        with self.snapshot() as db:
-            found = db.execute("SELECT queued FROM grids WHERE name = ?", [grid]).fetchone()
-            return 0 if found is None else int(found[0])
-
     def claims(self, grid: str) -> dict[str, str]:
         """When each claim of a grid was first seen, by its JSON with sorted keys."""
         with self.snapshot() as db:

@@ -72,13 +72,17 @@ class GridCell:
 
 @dataclass(frozen=True)
 class GridRecord:
-    """A grid as it was last planned, joined with what is known of its cells, in grid order."""
+    """A grid as it was last planned, joined with what is known of its cells, in grid order.
+
+    ``queued`` is the number of seeds that its next run adds.
+    """
 
     name: str
     spec: dict[str, Any]
     created: str
     updated: str
     cells: tuple[GridCell, ...]
+    queued: int = 0
 
 
 @dataclass(frozen=True)
