@@ -29,6 +29,7 @@ try:
     from taskloom.runs.cli.new_plugin import new_plugin
     from taskloom.runs.cli.plugins import plugins
     from taskloom.runs.cli.predict import predict
+    from taskloom.runs.cli.report import plot, report
     from taskloom.runs.cli.run import run
     from taskloom.runs.cli.table import table
     from taskloom.runs.show.visible import visible
@@ -109,6 +110,8 @@ for _command in (
     seeds,
     cells,
     explain,
+    report,
+    plot,
     predict,
     grids,
     plugins,
