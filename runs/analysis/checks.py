@@ -40,21 +40,18 @@ def checks_of(results: Results, epochs: Epochs) -> list[str]:
 
 def constants_of(results: Results) -> list[Constant]:
     """What a constant prediction scores in each task, where some row is near it or below."""
-    found = {}
-    for cell in results.finished.values():
-        stored = results.stored(cell.id)
-        for task, facts in stored.tasks.items() if stored else ():
-            if task in found:
-                continue
-            scores = results.scores(task)
-            expected = results.examples(facts.examples).expected
-            constant = _constant(task, facts.metric, expected)
-            if constant is None:
-                continue
-            means = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in scores.values])
-            errors = np.sqrt(np.einsum("rsrs->rs", scores.shared).max(1))
-            if (means <= constant.score + NEAR * errors).any():
-                found[task] = constant
+    stored = filter(None, (results.stored(cell.id) for cell in results.finished.values()))
+    tasks = {(task, facts.metric, facts.examples): None for each in stored for task, facts in each.tasks.items()}
+    found: dict[str, Constant] = {}
+    for task, metric, examples in tasks:
+        scores = results.scores(task)
+        constant = _constant(task, metric, results.examples(examples).expected)
+        if constant is None or task in found:
+            continue
+        means = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in scores.values])
+        errors = np.sqrt(np.einsum("rsrs->rs", scores.shared).max(1))
+        if (means <= constant.score + NEAR * errors).any():
+            found[task] = constant
     return list(found.values())
 
 

@@ -16,8 +16,9 @@ Everything is deterministic: no resampling, the same figures to the last bit eve
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -75,16 +76,59 @@ class Scores:
         if examples < 0 or (self.sets[rows] != examples).any():
             return Contrast(delta, seeds, why=UNLIKE if (self.sets[rows] >= 0).all() else UNKNOWN)
         covariances = np.einsum("i,isjt,j->st", w, self.shared[np.ix_(rows, used, rows, used)], w)  # [S, S]
-        if seeds == 1:
-            freedom = max(self.examples[examples] - 1, 1)
-            return Contrast(delta, 1, "examples", common=float(covariances[0, 0]), freedom=freedom)
-        common = max(float((covariances.sum() - np.trace(covariances)) / (seeds * (seeds - 1))), 0.0)
-        own = float(differences.var(ddof=1))
+        pairs = covariances.sum() - np.trace(covariances) if seeds > 1 else covariances[0, 0]
+        common = max(float(pairs / max(seeds * (seeds - 1), 1)), 0.0)
+        own = float(differences.var(ddof=1)) if seeds > 1 else 0.0
         sigma, freedom = self.noise(used, examples)
-        pooled = float(w @ w) * sigma
+        return self._estimated(delta, seeds, examples, own, common, float(w @ w) * sigma, freedom)
+
+    def differences(self, other: int) -> "list[Contrast | None]":
+        """Every row less the row ``other``, as :meth:`contrast` gives it, but all at once; None for that row itself.
+
+        A difference needs only sums of covariances over pairs of seeds, which all rows with the same seeds share.
+        """
+        rows = len(self.values)
+        common = np.isfinite(self.values) & np.isfinite(self.values[other])  # [R, S]
+        alike = (self.sets == self.sets[other]) & (self.sets >= 0) & common.any(1)
+        found: dict[int, Contrast | None] = {other: None}
+        for used in np.unique(common[alike], axis=0):
+            members = [int(row) for row in np.flatnonzero(alike & (common == used).all(1)) if row != other]
+            found |= zip(members, self._differences(members, other, used), strict=True)
+        for row in range(rows):
+            if row not in found:  # says why there is none
+                found[row] = self.contrast(_unit(row, rows) - _unit(other, rows))
+        return [found[row] for row in range(rows)]
+
+    def _differences(self, rows: Sequence[int], other: int, used: NDArray[np.bool_]) -> "Iterator[Contrast]":
+        """Rows less another, all of them scored on one set of examples with these seeds."""
+        seeds, examples = int(used.sum()), int(self.sets[other])
+        key = used.tobytes(), examples
+        if key not in self._sums:
+            shared = self.shared[:, used][:, :, :, used]
+            sums = shared.sum((1, 3))  # [R, R]
+            if seeds > 1:  # over s ≠ s′
+                sums = (sums - np.einsum("isjs->ij", shared)) / (seeds * (seeds - 1))
+            self._sums[key] = sums, *self.noise(used, examples)
+        sums, sigma, freedom = self._sums[key]
+        commons = sums[rows, rows] + sums[other, other] - sums[rows, other] - sums[other, rows]
+        differences = self.values[rows][:, used] - self.values[other, used]  # [rows, S]
+        own = differences.var(1, ddof=1) if seeds > 1 else np.zeros(len(rows))
+        for delta, variance, common in zip(differences.mean(1).tolist(), own.tolist(), commons.tolist(), strict=True):
+            yield self._estimated(delta, seeds, examples, variance, max(common, 0.0), 2 * sigma, freedom)
+
+    def _estimated(
+        self, delta: float, seeds: int, examples: int, own: float, common: float, pooled: float, freedom: int
+    ) -> "Contrast":
+        """A contrast, by the larger of the pooled seed variance and its own."""
+        if seeds == 1:
+            return Contrast(delta, 1, "examples", common=common, freedom=max(self.examples[examples] - 1, 1))
         if own > pooled * (1 + 1e-9) or not freedom:
             return Contrast(delta, seeds, "own", own, common, seeds - 1)
         return Contrast(delta, seeds, "pooled", pooled, common, freedom)
+
+    @cached_property
+    def _sums(self) -> dict[tuple[bytes, int], tuple[Values, float, int]]:
+        return {}
 
     def noise(self, used: NDArray[np.bool_], examples: int = 0) -> tuple[float, int]:
         """σ² and its degrees of freedom: the residual mean square of row + seed, over rows that have these seeds."""
@@ -96,6 +140,12 @@ class Scores:
         rest = whole - whole.mean(1, keepdims=True) - whole.mean(0, keepdims=True) + whole.mean()
         freedom = (rows - 1) * (seeds - 1)
         return float((rest**2).sum() / freedom), freedom
+
+
+def _unit(place: int, size: int) -> Values:
+    found = np.zeros(size)
+    found[place] = 1.0
+    return found
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ try:
     from taskloom.runs.cli.new_plugin import new_plugin
     from taskloom.runs.cli.plugins import plugins
     from taskloom.runs.cli.predict import predict
+    from taskloom.runs.cli.report import plot, report
     from taskloom.runs.cli.run import run
     from taskloom.runs.cli.table import table
     from taskloom.runs.show.visible import visible
@@ -97,8 +98,8 @@ def cli() -> None:
     """
 
 
-_READING = (table, claims, effects, seeds, compare, errors, cells, explain, grids, plugins)
-for _command in (run, plan, *_READING, predict, validate, schema, new_plugin):
+_RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
+for _command in (run, plan, *_RESULTS, predict, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

@@ -100,7 +100,7 @@ def _effects(effects: Sequence[Effect]) -> str:
                 effect.factor.name,
                 f"{effect.before} → {effect.after}",
                 *where,
-                _pairs(effect),
+                format_pairs(effect),
                 "—" if judged is None else format_difference(judged),
                 "" if judged is None else format_p(judged.p),
                 "" if judged is None else judged.verdict,
@@ -110,7 +110,7 @@ def _effects(effects: Sequence[Effect]) -> str:
     return listing(rows, headers)
 
 
-def _pairs(effect: Effect) -> str:
+def format_pairs(effect: Effect) -> str:
     """``2 of 3 pairs; missing: …``."""
     blocks = "block" if effect.other and "→" in effect.at else "pair"
     if effect.used == effect.pairs:

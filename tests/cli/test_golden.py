@@ -61,6 +61,8 @@ COMMANDS = {
         ["predict", "FAILED"],
         ["predict", "tiny", "--row", "smu"],
     ],
+    "report": [["report", "tiny"], ["report", "tniy"], ["report", "tiny", "-o", "none/report.html"]],
+    "plot": [["plot", "tiny", "--kind", "conflicts", "-o", "x.pdf"], ["plot", "tiny", "-o", "x.doc"]],
     "grids": [["grids"]],
     "plugins": [["plugins", "pcgrad"], ["plugins", "--kind", "metric"], ["plugins", "pcgard"]],
     "validate": [["validate", "tiny.json"], ["validate", "wrong.json"], ["validate", "tniy.json"]],
@@ -71,7 +73,7 @@ COMMANDS = {
 VARIABLE = {
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?": "TIME",
     r"\b[0-9a-f]{12,64}\b": "ID",
-    r"\b\d+(\.\d+)? (s|ms|min|MiB|GiB)\b": r"N \2",
+    r"\b\d+(\.\d+)? (s|ms|min|kB|MiB|GiB)\b": r"N \2",
     r"\b(taskloom|torch|python|numpy|scipy) \d+(\.\d+)+\S*": r"\1 VERSION",
     r"\b\d+\.\d+\.\d+\b": "VERSION",
     r"(VERSION +taskloom +)\d+": r"\1N",  # the milliseconds of an import

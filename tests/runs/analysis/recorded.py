@@ -36,12 +36,13 @@ SPEC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A row: how good its models are (1 is usual), how much that varies over seeds, and what it sets."""
+    """A row: how good its models are (1 is usual), how that varies over seeds, what it sets, what was published."""
 
     label: str
     skill: float = 1.0
     noise: float = 0.05
     set: Mapping[str, Any] = field(default_factory=dict)
+    reported: Mapping[str, float] = field(default_factory=dict)
 
 
 def examples_of(task: str, count: int) -> Examples:
@@ -62,11 +63,13 @@ def record(
     failed: Mapping[tuple[str, int], str] = {},
     unfinished: Sequence[tuple[str, int]] = (),
     data_sets: Mapping[str, Mapping[str, Any]] = {},
+    epochs: Mapping[str, Any] = {},
     **spec: Any,
 ) -> Path:
     """Record a grid of these rows; ``failed`` cells have a reason, ``unfinished`` ones never started.
 
     ``data_sets`` are specifications of real ones that tasks have instead of made-up examples.
+    ``epochs`` is what every epoch says beside losses and scores.
     """
     cells = {"cells": [{"label": row.label, "set": dict(row.set)} for row in rows]}
     planned = []
@@ -78,7 +81,7 @@ def record(
             for path, value in row.set.items():
                 assign(run, path, value)
             id = hashlib.sha256(f"{name} {row.label} {seed}".encode()).hexdigest()[:32]
-            planned.append(PlannedCell(id, row.label, seed, "new", spec=run, versions={}, stage_keys=()))
+            planned.append(PlannedCell(id, row.label, seed, "new", run, {}, (), reported=dict(row.reported)))
     artifacts = Artifacts(folder)
     data = {
         task: read_split(data_sets[task], "dev") if task in data_sets else examples_of(task, examples)
@@ -101,7 +104,7 @@ def record(
                 facts = {"stage": 0, "epoch": epoch, "step": 10 * epoch, "seconds": 2.0 * epoch}
                 shown = {task: score * (0.7 + 0.1 * epoch) for task, score in scores.items()}
                 losses = {task: 2 - score for task, score in shown.items() if task != "overall"}
-                ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown}))
+                ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown, **epochs}))
             end = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
             ledger.write(Event("finished", cell.id, end))
     return folder

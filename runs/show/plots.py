@@ -1,0 +1,230 @@
+"""Figures for papers, by matplotlib: as wide as a column, type of 8 points, colours that everybody can tell apart."""
+
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from taskloom.core.errors import TaskloomError
+from taskloom.runs.analysis.contrasts import Judged
+from taskloom.runs.analysis.overview import Chart, Overview
+from taskloom.runs.show.report.figures import NAMES
+from taskloom.runs.show.report.svg import span_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: The width of a column, in inches.
+COLUMN = 3.3
+#: The colours of Okabe and Ito, and lines that differ without them.
+COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+VERDICTS = {"better": "#009e73", "worse": "#d55e00", "equal": "#0072b2", "open": "#666666"}
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.1,
+    "pdf.fonttype": 42,  # letters stay letters, as journals ask
+    "svg.fonttype": "none",
+    "svg.hashsalt": "taskloom",  # the same file for the same numbers
+    "figure.constrained_layout.use": True,
+    "text.parse_math": False,  # a label may have a $ in it
+}
+#: Formats, and the fact that would differ from one moment to the next.
+FORMATS = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+
+
+def draw(overview: Overview, kind: str, suffix: str) -> bytes:
+    """A figure of a kind as a file of the format that ``suffix`` names."""
+    if suffix not in FORMATS:
+        raise TaskloomError(f"the name of the figure should end in {', '.join(FORMATS)}. Found {suffix!r}.")
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise TaskloomError("plots need matplotlib: pip install 'taskloom[plots]'") from None
+    file = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure = Figure()
+        KINDS[kind](figure, overview)
+        figure.savefig(file, format=suffix[1:], metadata=FORMATS[suffix], dpi=300)
+    return file.getvalue()
+
+
+def _forest(figure: "Figure", overview: Overview) -> None:
+    found = overview.differences[overview.primary]
+    lines = [(label, judged) for label, judged in found.items() if judged.contrast.seeds]
+    if not lines:
+        raise TaskloomError(f"{overview.table.name} has no second row with a result, so there is nothing to compare")
+    axes = _intervals(figure, lines, overview.margin)
+    axes.set_xlabel(f"difference to {overview.baseline} in {overview.primary}")
+
+
+def _effects(figure: "Figure", overview: Overview) -> None:
+    effects = [each for each in overview.effects.main if each.judged is not None]
+    if not effects:
+        raise TaskloomError(f"no two rows of {overview.table.name} differ in one thing alone, so no effect can be told")
+    lines = [(f"{each.before} → {each.after}\n{each.factor.name}", each.judged) for each in effects if each.judged]
+    axes = _intervals(figure, lines, overview.margin)
+    axes.set_xlabel(f"effect on {overview.effects.column}")
+
+
+def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: float | None) -> "Axes":
+    tall = 0.36 if any("\n" in label for label, _ in lines) else 0.22
+    figure.set_size_inches(COLUMN, 0.6 + tall * len(lines))
+    axes = figure.add_subplot()
+    if margin:
+        axes.axvspan(-margin, margin, color="#eeeeee", linewidth=0)
+    axes.axvline(0, color="#888888", linewidth=0.6)
+    shown = []
+    for place, (_, judged) in enumerate(lines):
+        low, high = judged.interval or (judged.contrast.delta,) * 2
+        shown.append((low, judged.contrast.delta, high))
+        colour = VERDICTS[judged.verdict]
+        axes.plot([low, high], [place, place], color=colour)
+        filled = "white" if judged.verdict == "open" else colour
+        axes.plot(judged.contrast.delta, place, "o", markersize=4, color=colour, markerfacecolor=filled)
+        word = judged.verdict if judged.interval else "no interval"
+        axes.annotate(word, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=colour, fontsize=7)
+    low, high = span_of(shown)
+    pad = 0.04 * (high - low)
+    axes.set_xlim(low - pad, high + pad)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_yticks(range(len(lines)), [_clipped(label) for label, _ in lines])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return axes
+
+
+def _curves(figure: "Figure", overview: Overview) -> None:
+    charts = [chart for chart in overview.learning if chart.what == "score"]
+    _panels(figure, overview, charts, "no epochs are recorded")
+
+
+def _conflicts(figure: "Figure", overview: Overview) -> None:
+    charts = [chart for chart in overview.conflicts if chart.what == "conflicts"]
+    _panels(
+        figure, overview, charts, "no cell has recorded conflicts; combiners that keep tasks apart do, such as pcgrad"
+    )
+
+
+def _panels(figure: "Figure", overview: Overview, charts: Sequence[Chart], otherwise: str) -> None:
+    """A panel for each chart, with one legend; rows beyond the colours are grey."""
+    if not charts:
+        raise TaskloomError(f"{overview.table.name}: {otherwise}")
+    from matplotlib.ticker import MaxNLocator
+
+    drawn = [label for label in overview.ranked if any(label in chart.lines for chart in charts)]
+    styles = dict(zip(drawn, zip(COLOURS, DASHES, strict=True), strict=False))
+    names = [*styles, *(["other rows"] if len(drawn) > len(styles) else [])]
+    handles: dict[str, Any] = {}
+    for axes, chart in zip(_grid(figure, len(charts), 1.25, 0.16 * len(names) / 2 + 0.4), charts, strict=True):
+        for label in reversed(drawn):
+            colour, dash = styles.get(label, ("#bbbbbb", "-"))
+            for lines, width in ((chart.train, 0.6), (chart.lines, 1.3)):
+                if label in lines:
+                    xs, ys = zip(*lines[label], strict=True)
+                    marker = "o" if len(xs) == 1 else None
+                    (line,) = axes.plot(
+                        xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=3
+                    )
+                    handles[label if label in styles else "other rows"] = line
+        for end in chart.stages:
+            axes.axvline(end, color="#cccccc", linewidth=0.6, linestyle=":")
+        axes.set_title(chart.about.replace("+", " and "))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    figure.supylabel(NAMES.get(charts[0].what, charts[0].what), fontsize=8)
+    thin = " (thin lines: train)" if any(chart.train for chart in charts) else ""
+    figure.supxlabel(f"epoch{thin}", fontsize=8)
+    shown = [name for name in names if name in handles]
+    figure.legend(
+        [handles[name] for name in shown],
+        [_clipped(name, 24) for name in shown],
+        loc="outside upper center",
+        ncols=2,
+        frameon=False,
+    )
+
+
+def _grid(figure: "Figure", panels: int, height: float, more: float, *, share: bool = False) -> "list[Axes]":
+    """Panels, two beside each other, and ``more`` inches for what is around them."""
+    across = min(panels, 2)
+    down = -(-panels // across)
+    figure.set_size_inches(COLUMN, height * down + more)
+    found = list(figure.subplots(down, across, sharey=share, squeeze=False).flat)
+    for axes in found[panels:]:
+        axes.set_visible(False)
+    return found[:panels]
+
+
+def _bars(figure: "Figure", overview: Overview) -> None:
+    rows = [row for row in overview.table.rows if row.n]
+    columns = overview.columns
+    for axes, column in zip(_grid(figure, len(columns), 0.4 + 0.16 * len(rows), 0.3, share=True), columns, strict=True):
+        for place, row in enumerate(rows):
+            values = row.figures[column].values
+            axes.barh(place, row.figures[column].mean or 0.0, height=0.6, color="#56b4e9")
+            axes.plot(values, [place] * len(values), ".", color="black", markersize=2.5)
+            if column in row.reported:
+                same = row.split == overview.results.split_of(row.label)
+                axes.plot(
+                    row.reported[column],
+                    place,
+                    "D",
+                    markersize=4,
+                    color="#d55e00",
+                    markerfacecolor=None if same else "none",
+                )
+        axes.set_title(column)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.set_yticks(range(len(rows)), [_clipped(row.label, 20) for row in rows])
+    if overview.table.reported:
+        figure.supxlabel("diamonds: published (hollow: on another split)", fontsize=7)
+
+
+def _confusion(figure: "Figure", overview: Overview) -> None:
+    found = list(overview.confusions(overview.baseline))
+    if not found:
+        raise TaskloomError(
+            f"the predictions of {overview.baseline!r} are not in the registry, so there is no confusion"
+        )
+    for axes, confusion in zip(_grid(figure, len(found), 1.6, 0.2), found, strict=True):
+        totals = confusion.counts.sum(1, keepdims=True)
+        shares = confusion.counts / totals.clip(1)
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        for (row, column), share in _entries(shares):
+            colour = "white" if share > 0.6 else "black"
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=6, color=colour)
+        places = range(len(confusion.names))
+        axes.set_xticks(places, confusion.names, rotation=90 if max(map(len, confusion.names)) > 2 else 0)
+        axes.set_yticks(places, confusion.names)
+        axes.set_title(confusion.task)
+    figure.supxlabel(f"predicted by {_clipped(overview.baseline)} (%)", fontsize=8)
+    figure.supylabel("right", fontsize=8)
+
+
+def _entries(shares: Any) -> list[tuple[tuple[int, int], float]]:
+    return [((row, column), float(share)) for row, line in enumerate(shares) for column, share in enumerate(line)]
+
+
+def _clipped(label: str, most: int = 28) -> str:
+    """Each line of a label, cut where it is too long."""
+    return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in label.split("\n"))
+
+
+KINDS: dict[str, Callable[["Figure", Overview], None]] = {
+    "forest": _forest,
+    "curves": _curves,
+    "bars": _bars,
+    "effects": _effects,
+    "conflicts": _conflicts,
+    "confusion": _confusion,
+}

@@ -1,0 +1,130 @@
+"""A grid's results as one HTML file: figures, tables, and a script of its own; nothing is fetched from anywhere.
+
+The page is whole without its script, which sorts and filters the table, changes the baseline and shows what is under
+the pointer. Every difference that another baseline needs is computed here (``packed.py``).
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from taskloom.core.errors import count
+from taskloom.runs.analysis.overview import Overview
+from taskloom.runs.show.report.figures import bars_section, diagnostics_section, learning_section
+from taskloom.runs.show.report.forest import claims_section, effects_section, forest_section
+from taskloom.runs.show.report.markup import Markup, element
+from taskloom.runs.show.report.packed import counted, pack
+from taskloom.runs.show.report.tables import (
+    cells_section,
+    environment_section,
+    errors_section,
+    failures_section,
+    scores_section,
+)
+from taskloom.runs.show.report.view import Section, View
+from taskloom.runs.show.visible import visible
+
+ASSETS = Path(__file__).parent / "assets"
+#: The parts of a page in their order.
+SECTIONS = (
+    forest_section,
+    scores_section,
+    claims_section,
+    effects_section,
+    learning_section,
+    diagnostics_section,
+    bars_section,
+    errors_section,
+    failures_section,
+    environment_section,
+    cells_section,
+)
+#: Bytes of a page, about. A grid of hundreds of rows offers as many baselines as fit, the best rows first.
+MOST = 2_800_000
+
+
+def render_report(overview: Overview) -> str:
+    """The page."""
+    view = View(overview)
+    sections = [section for make in SECTIONS if (section := make(view)) is not None]
+    style, script = ((ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    links = [element("li", element("a", title, href=f"#{key}")) for key, title, _ in sections]
+    head = [
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("link", rel="icon", href="data:,"),
+        element("title", f"{view.results.grid.name} – taskloom report"),
+        element("style", Markup(style)),
+    ]
+    main = element("main", *map(_section, sections))
+    body = [
+        element("header", *_summary(view), element("nav", element("ul", *links), aria_label="Sections")),
+        main,
+        element("footer", element("p", f"Made by taskloom {version('taskloom')}.")),
+        element("script", _data(view, MOST - len(main.encode())), type="application/json", id="data"),
+        element("script", Markup(script)),
+    ]
+    return f"<!doctype html>\n{element('html', element('head', *head), element('body', *body), lang='en')}\n"
+
+
+def _policy(style: str, script: str) -> str:
+    """What a browser may do with the page: our style and our script, and nothing else."""
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script)]
+    own = f"style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'"
+    return f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _section(section: Section) -> Markup:
+    key, title, content = section
+    return element("section", element("h2", title, id=f"{key}-h"), *content, id=key, aria_labelledby=f"{key}-h")
+
+
+def _summary(view: View) -> Iterator[Markup]:
+    grid = view.results.grid
+    cells = {place.cell.id: place.cell for place in grid.cells}
+    finished = sum(cell.status == "finished" for cell in cells.values())
+    size = f"{count(len(view.results.rows), 'row')}, {count(len(view.results.seeds), 'seed')}"
+    moment = grid.updated[:16].replace("T", " ")
+    yield element("h1", grid.name)
+    if grid.spec.get("description"):
+        yield element("p", grid.spec["description"])
+    yield element("p", f"{size}: {finished} of {count(len(cells), 'cell')} finished. Last run {moment} UTC.")
+    if found := view.differences[view.primary]:
+        words = element("strong", counted([*found.values()]), id="counted")
+        yield element("p", "Differences to ", view.base(), f" in {view.primary}: ", words, ".")
+        if (stated := grid.spec.get("baseline")) != view.overview.baseline:
+            why = f"The grid’s baseline, {stated}, has no result" if stated else "The grid names no baseline"
+            yield element("p", f"{why}; the first row that has a result is taken.")
+
+
+def _data(view: View, left: int) -> Markup:
+    """What the script reads: the differences to every row that may become the baseline, in ``left`` bytes."""
+    overview = view.overview
+    against: dict[int, list[str]] = {}
+    reasons: list[str] = []
+    for label in overview.ranked:
+        found = overview.differences if label == overview.baseline else overview.against(label)
+        rows = ((found[column].get(row) for row in view.results.rows) for column in overview.columns)
+        packed = [pack(each, view.digits, reasons) for each in rows]
+        against[view.places[label]] = packed
+        left -= sum(map(len, packed))
+        if left < 0:
+            break
+    places = {column: place for place, column in enumerate(overview.columns)}
+    value = {
+        "digits": view.digits,
+        "rows": [visible(label) for label in view.results.rows],
+        "base": view.places[overview.baseline],
+        "columns": [places.get(column) for column in view.table.columns],
+        "primary": places[overview.primary],
+        "margin": overview.margin,
+        "reasons": reasons,
+        "against": against,
+        "left": len(overview.ranked) - len(against),
+    }
+    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
