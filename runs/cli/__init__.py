@@ -27,8 +27,7 @@ try:
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.findings import claims, effects, seeds
     from taskloom.runs.cli.grids import grids
-    from taskloom.runs.cli.new_plugin import new_plugin
-    from taskloom.runs.cli.plugins import plugins
+    from taskloom.runs.cli.plugins import new_plugin, plugins
     from taskloom.runs.cli.predict import predict
     from taskloom.runs.cli.report import plot, report
     from taskloom.runs.cli.run import run

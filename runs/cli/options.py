@@ -20,21 +20,21 @@ def _read_path(context: click.Context, option: click.Parameter, given: str | Non
     return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
 
 
-def path_option(flag: str, help: str, metavar: str = "FOLDER", **more: Any) -> Callable[[Command], Command]:
+def path_option(*flags: str, help: str, metavar: str = "FOLDER", **more: Any) -> Callable[[Command], Command]:
     """An option that names a folder or a file; ``~`` in it is the user's folder."""
     more |= {"type": click.Path(), "callback": _read_path, "show_default": True, "show_envvar": True}
-    return click.option(flag, metavar=metavar, help=help, **more)
+    return click.option(*flags, metavar=metavar, help=help, **more)
 
 
 registry_option = path_option(
-    "--registry", "Where results are kept.", envvar="TASKLOOM_REGISTRY", default="taskloom-runs"
+    "--registry", help="Where results are kept.", envvar="TASKLOOM_REGISTRY", default="taskloom-runs"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 format_option = click.option(
     "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
 )
 moved_data_option = path_option(
-    "--data", "Where the data are now: in FOLDER, or in a folder of the data set's name in it."
+    "--data", help="Where the data are now: in FOLDER, or in a folder of the data set's name in it."
 )
 strict_option = click.option(  # `checked_catalogue` does the checking
     "--strict-plugins",
@@ -77,7 +77,7 @@ def _read_setting(given: str) -> tuple[str, Any]:
 _plan_options = combined(
     path_option(
         "--data",
-        "Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
+        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
     ),
     click.option(
         "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."

@@ -1,13 +1,16 @@
-"""``taskloom plugins``."""
+"""``taskloom plugins`` and ``taskloom new-plugin``."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.runs.cli.common import checked_catalogue, say, say_json
-from taskloom.runs.cli.options import is_strict, json_option, strict_option
+from taskloom.runs.cli.options import is_strict, json_option, path_option, strict_option
+from taskloom.runs.scaffold import next_steps, write_plugin
+from taskloom.runs.scaffold.kinds import KINDS as PLUGIN_KINDS
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -104,3 +107,27 @@ def _find(
         shown = "; ".join(filter(None, [message, catalogue.plugins.hidden_note]))
         raise RequestError("taskloom plugins", [Problem("", shown)])
     return entries, loaded, failed
+
+
+@click.command("new-plugin", short_help="Write the package of a new plugin.")
+@click.argument("name")
+@click.option("--kind", type=click.Choice(list(PLUGIN_KINDS)), required=True, help="What the plugin adds.")
+@path_option("--into", help="Where the package's folder goes; by default here.")
+def new_plugin(name: str, kind: str, into: Path | None) -> None:
+    """Write a complete package that adds a loss (or any other kind of component) called NAME.
+
+    It holds a working component with one option, a test that runs the conformance kit over it, a grid that compares
+    it with a built-in, a page for readers, and a pyproject.toml with the entry point by which taskloom finds it. The
+    package installs and its tests pass as written; make it yours from there. The page "Write a plugin"
+    (plugins/README.md) goes through all of it.
+
+    \b
+    Examples:
+      taskloom new-plugin focal --kind loss
+      taskloom new-plugin taskloom-reviews --kind data --into ~/plugins
+    """
+    plugin, folder = write_plugin(name, kind, into or Path())
+    say(f"{folder} holds the {PLUGIN_KINDS[kind].word} {plugin!r}, complete and tested. Next:\n")
+    for step in next_steps(plugin, kind, folder):
+        say(f"  {step}")
+    say(f"\nThen make {folder / f'taskloom_{plugin}' / '__init__.py'} yours.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, metavar="N", help="Of GRID, only cells with this seed.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--split", type=click.Choice(["dev", "test"]), default="test", show_default=True, help="Of which data.")
-@path_option("--out", "Where the files go; those of the same name are replaced.", default="predictions")
+@path_option("--out", help="Where the files go; those of the same name are replaced.", default="predictions")
 @moved_data_option
 @click.option(
     "--format",

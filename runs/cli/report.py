@@ -7,7 +7,7 @@ import click
 from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import recorded_grid, say
-from taskloom.runs.cli.options import UserPath, registry_option
+from taskloom.runs.cli.options import path_option, registry_option
 
 KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 
@@ -15,9 +15,7 @@ KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 @click.command(short_help="Write a grid's results as one HTML page.")
 @click.argument("grid")
 @registry_option
-@click.option(
-    "-o", "--out", type=UserPath(), default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
-)
+@path_option("-o", "--out", help="The page.", metavar="FILE", default="report.html")
 def report(grid: str, registry: Path, out: Path) -> None:
     """Write the results of GRID as one HTML page that needs nothing else: no network, no library, no server.
 
@@ -44,7 +42,7 @@ def report(grid: str, registry: Path, out: Path) -> None:
 @click.argument("grid")
 @registry_option
 @click.option("--kind", type=click.Choice(KINDS), default="forest", show_default=True, help="What is drawn.")
-@click.option("-o", "--out", type=UserPath(), required=True, metavar="FILE", help="A .pdf, .svg or .png file.")
+@path_option("-o", "--out", help="A .pdf, .svg or .png file.", metavar="FILE", required=True)
 def plot(grid: str, registry: Path, kind: str, out: Path) -> None:
     """Draw one figure of the results of GRID, as wide as a column of a paper, in colours that everybody can tell apart.
 
