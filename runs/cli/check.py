@@ -92,7 +92,7 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
 
 
 @click.command(short_help="Write the JSON schema of grids.")
-@path_option("--out", help="Write it there instead of to stdout.", "FILE")
+@path_option("--out", help="Write it there instead of to stdout.", metavar="FILE")
 @strict_option
 def schema(out: Path | None) -> None:
     """Write the JSON schema of grids, with every installed component and its options.
