@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.data import Metric
+from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of
 from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
 from taskloom.runs.analysis.effects import Factor, factors_of
-from taskloom.runs.analysis.results import OVERALL, Results
+from taskloom.runs.analysis.results import OVERALL, ClassScore, Results, fits
 from taskloom.runs.driver.wording import format_state
 
 #: Columns in which less is better; every other column is a score.
@@ -103,9 +104,9 @@ class Table:
     """A grid's table before it is rendered.
 
     ``differences`` are those of each row and column to the baseline: the ``primary`` column's are judged as one family,
-    all others as a second. ``best`` has the row that is better than the next one by the same test, for columns where
-    there is one. ``constants`` are what a prediction without looking would score, where a row is near it, ``checks``
-    what was found by computing, ``notes`` what the grid's author says.
+    all others as a second; within ``margin`` they are equal. ``best`` has the row that is better than every other
+    by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
+    where a row is near it, ``checks`` what was found by computing, ``notes`` what the grid's author says.
     """
 
     name: str
@@ -119,6 +120,12 @@ class Table:
     best: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[Constant, ...] = ()
     checks: tuple[str, ...] = ()
+    margin: float | None = None
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The columns that are scores; the others are costs."""
+        return tuple(column for column in self.columns if column not in COSTS)
 
     @cached_property
     def reported(self) -> frozenset[str]:
@@ -147,12 +154,15 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     """The table of a grid, by the columns, digits and baseline that its JSON states."""
     grid = results.grid
     asked = grid.spec.get("table") or {}
-    columns = wanted.columns or tuple(asked.get("columns") or _default_columns(grid))
+    columns = _columns(results, wanted, asked.get("columns") or ())
     rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
     baseline: str | None = grid.spec.get("baseline")
+    margin = None if grid.spec.get("margin") is None else float(grid.spec["margin"])
+    notes: list[str] = []
     if wanted.group_by:
         factor = _factor(grid, wanted.group_by)
         rows, weights, baseline = _grouped(results, columns, factor, rows)
+        notes = _group_notes(grid, factor)
     shown = [column for column in columns if column not in COSTS]
     primary = OVERALL if OVERALL in shown else next(iter(shown), OVERALL)
     table = Table(
@@ -163,44 +173,56 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         baseline=baseline,
         notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),
         primary=primary,
-        best={column: best for column in shown if (best := _best(results, column, rows, weights))},
+        margin=margin,
+        checks=tuple(notes),
     )
     if not results.finished:
         return table
+    differences = _differences(results, table, weights)
     return replace(
         table,
-        differences=_differences(results, shown, primary, weights, baseline),
+        differences=differences,
+        best=_best(results, table, weights, differences),
         constants=tuple(constants_of(results)),
-        checks=tuple(checks_of(results, epochs)),
+        checks=(*notes, *checks_of(results, epochs)),
     )
 
 
-def _differences(
-    results: Results, columns: Sequence[str], primary: str, weights: Mapping[str, Values], baseline: str | None
-) -> dict[tuple[str, str], Judged]:
+def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
     """Each row less the baseline; Holm's correction over the rows of the primary column, and over all others."""
+    baseline = table.baseline
     if baseline is None or baseline not in weights:
         return {}
-    margin = results.grid.spec.get("margin")
     found: dict[tuple[str, str], Judged] = {}
-    for family in ([primary], [column for column in columns if column != primary]):
+    for family in ([table.primary], [column for column in table.scores if column != table.primary]):
         keys = [(row, column) for column in family for row in weights if row != baseline]
         contrasts = [results.scores(column).contrast(weights[row] - weights[baseline]) for row, column in keys]
-        found |= zip(keys, judge(contrasts, margin), strict=True)
+        found |= zip(keys, judge(contrasts, table.margin), strict=True)
     return found
 
 
-def _best(results: Results, column: str, rows: Sequence[TableRow], weights: Mapping[str, Values]) -> str | None:
-    """The row with the best mean, if it is better than the next one, corrected for the choice among so many rows.
+def _best(
+    results: Results, table: Table, weights: Mapping[str, Values], differences: Mapping[tuple[str, str], Judged]
+) -> dict[str, str]:
+    """By column the row that is better than every other, corrected for as many comparisons as there may be differences.
 
-    A row with seeds missing does not compete: one lucky seed should not win over the mean of five.
+    A row with seeds missing does not compete: one lucky seed should not win over the mean of five. What is equal to the
+    baseline is not better.
     """
-    means = {row.label: row.figures[column].mean for row in rows if row.complete}
-    ranked = sorted((label for label in means if means[label] is not None), key=lambda label: -(means[label] or 0.0))
-    if len(ranked) < 2:
-        return None
-    contrast = results.scores(column).contrast(weights[ranked[0]] - weights[ranked[1]])
-    return ranked[0] if contrast.p * (len(ranked) - 1) < ALPHA else None
+    found = {}
+    for column in table.scores:
+        means = {row.label: row.figures[column].mean for row in table.rows if row.complete}
+        ranked = sorted((row for row in means if means[row] is not None), key=lambda row: -(means[row] or 0.0))
+        if len(ranked) < 2:
+            continue
+        best, scores = ranked[0], results.scores(column)
+        comparisons = (len(weights) - 1) * (1 if column == table.primary else len(table.scores) - 1)
+        compared = ranked if best == table.baseline else [best]
+        equal = any(differences[key].verdict == "equal" for row in compared if (key := (row, column)) in differences)
+        contrasts = (scores.contrast(weights[best] - weights[other]) for other in ranked[1:])
+        if not equal and all(contrast.p * comparisons < ALPHA for contrast in contrasts):
+            found[column] = best
+    return found
 
 
 def _rank(column: str, row: TableRow) -> float:
@@ -232,10 +254,54 @@ def _grouped(
             values = [_values(results, row.label, column) for row in members]
             means = [fmean(each) for each in zip(*values, strict=True) if all(map(math.isfinite, each))]
             figures[column] = Figure(tuple(means))
-        missing = tuple(missing for row in members for missing in row.missing)
+        missing = tuple(
+            replace(missing, why=f"{row.label!r}: {missing.why}") for row in members for missing in row.missing
+        )
         n = max((len(figure.values) for figure in figures.values()), default=0)
         made.append(TableRow(level, results.seeds, n, figures, {}, missing))
     return made, weights, factor.levels[0]
+
+
+def _group_notes(grid: GridRecord, factor: Factor) -> list[str]:
+    """What a reader of means over rows should know: how many rows, and whether they differ in more than the axis."""
+    others = [each for each in factors_of(grid) if each is not factor and each.paths != factor.paths]
+    members: list[list[tuple[int, ...]]] = [[] for _ in factor.levels]
+    for label, level in factor.of_row.items():
+        members[level].append(tuple(other.of_row[label] for other in others))
+    sizes = [f"{count(len(rows), 'row')} for {level}" for level, rows in zip(factor.levels, members, strict=True)]
+    notes = [f"Means over rows, seed by seed: {', '.join(sizes)}."]
+    if any(sorted(rows) != sorted(members[0]) for rows in members):
+        notes.append(
+            f"These rows differ in more than {factor.name}; `taskloom effects {grid.name}` compares matched rows."
+        )
+    return notes
+
+
+def _columns(results: Results, wanted: Wanted, stated: Sequence[str]) -> tuple[str, ...]:
+    """The columns to show: those that are asked for, or those of the grid, or all that have a score."""
+    grid, metric = results.grid, results.metric
+    tasks = dict.fromkeys(task for place in grid.cells for task in place.cell.spec.get("tasks", {}))
+    if metric is not None and results.classes:
+        tasks = {task: None for task in tasks if task in results.classes and fits(metric, results.classes[task])}
+        if not tasks:
+            raise TaskloomError(_unfit(results, metric))
+    known = (*tasks, OVERALL, *COSTS)
+    for column in wanted.columns:
+        if column not in known:
+            raise TaskloomError(unknown("column", column, known, where=f"columns of {grid.name}"))
+    chosen = wanted.columns or [column for column in stated if metric is None or column in known]
+    columns = tuple(chosen or (_default_columns(grid) if metric is None else (*tasks, OVERALL, "seconds")))
+    if wanted.sort and wanted.sort not in columns:
+        raise TaskloomError(unknown("column", wanted.sort, columns, where="this table can be sorted by"))
+    return tuple(dict.fromkeys(columns))
+
+
+def _unfit(results: Results, metric: Metric) -> str:
+    """That a metric can judge the labels of no task."""
+    has = {task: count(number, "class") if number else "values" for task, number in results.classes.items()}
+    listed = ", ".join(f"{task} has {each}" for task, each in has.items())
+    what = f"class {metric.number}" if isinstance(metric, ClassScore) else f"what {metric.name} needs"
+    return f"no task of {results.grid.name} has {what}: {listed}"
 
 
 def _default_columns(grid: GridRecord) -> Iterable[str]:
@@ -289,7 +355,7 @@ def _values(results: Results, label: str, column: str) -> list[float]:
     if column in COSTS:
         cells = (results.finished.get((label, seed)) for seed in results.seeds)
         return [math.nan if cell is None else cost_of(cell, column) for cell in cells]
-    found: list[float] = results.scores(column).values[results.rows.index(label)].tolist()
+    found: list[float] = results.scores(column).values[results.place_of[label]].tolist()
     return found
 
 
@@ -313,6 +379,8 @@ def _missing(results: Results, place: GridCell, columns: Sequence[str]) -> Itera
             continue
         elif column in (*COSTS, OVERALL) or column in cell.spec.get("tasks", {}):
             why = results.why_unscored(cell, column) if split == "test" else f"{column} was not measured"
+            if results.metric is not None and column not in COSTS:
+                why = "its predictions are not in the registry"
             yield Missing(place.seed, cell.status, why)
         else:
             yield Missing(place.seed, cell.status, f"has no task {column!r}")
