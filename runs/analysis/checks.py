@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord, EpochRecord
 from taskloom.registry.results.scores import StoredScores, TaskFacts
-from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.results import Results, name_of
 from taskloom.runs.driver.wording import named
 
 Epochs = Callable[[str], Sequence[EpochRecord]]
@@ -85,7 +85,7 @@ def _means(results: Results, task: str) -> NDArray[np.float64]:
 def _constant(results: Results, task: str, label: str) -> Constant | None:
     """The constant prediction for the examples of a row; None for a metric that we do not know."""
     facts = next(stored.tasks[task] for row, _, stored in _stored(results) if row == label and task in stored.tasks)
-    metric = facts.metric if results.metric is None else getattr(results.metric, "name", "")
+    metric = facts.metric if results.metric is None else name_of(results.metric)
     classes, counts = np.unique(results.examples(facts.examples).expected, return_counts=True)
     share = counts.max() / counts.sum()
     most = f"always class {classes[counts.argmax()]:g}"
@@ -191,11 +191,14 @@ def _facts(results: Results) -> Iterator[tuple[str, TaskFacts]]:
 
 def _machines(results: Results) -> Iterator[str]:
     """Rows that were trained on other devices, or with another number of threads: bit for bit they are not alike."""
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[tuple[str, str | None], list[str]] = {}
     for (label, _), cell in results.finished.items():
         device, threads = (cell.device or "an unknown device").partition(":")[0], cell.versions.get("threads")
-        kind = f"{device} with {count(int(threads), 'thread')}" if threads else device
-        kinds.setdefault(kind, []).append(label)
-    if len(kinds) > 1:
-        where = "; ".join(f"{named(rows)} on {kind}" for kind, rows in kinds.items())
-        yield f"Rows were trained on different devices or numbers of threads: {where}."
+        kinds.setdefault((device, threads), []).append(label)
+    if len({device for device, _ in kinds}) > 1 or len({threads for _, threads in kinds if threads}) > 1:
+        where = [f"{named(rows)} on {device}{_with(threads)}" for (device, threads), rows in kinds.items()]
+        yield f"Rows were trained on different devices or numbers of threads: {'; '.join(where)}."
+
+
+def _with(threads: str | None) -> str:
+    return f" with {count(int(threads), 'thread')}" if threads else ""

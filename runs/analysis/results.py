@@ -206,6 +206,11 @@ def metric_named(name: str) -> Metric:
     return catalogue.make(Metric, {"name": name})
 
 
+def name_of(metric: Metric) -> str:
+    """What :func:`metric_named` calls a metric."""
+    return f"{PER_CLASS}{metric.number}" if isinstance(metric, ClassScore) else metric.name
+
+
 def fits(metric: Metric, classes: int) -> bool:
     """Whether a metric can judge labels of so many classes, 0 for values."""
     if isinstance(metric, ClassScore) and metric.number >= classes:

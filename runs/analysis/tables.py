@@ -20,7 +20,7 @@ from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, G
 from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of
 from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
 from taskloom.runs.analysis.effects import Factor, factors_of
-from taskloom.runs.analysis.results import OVERALL, ClassScore, Results, fits
+from taskloom.runs.analysis.results import OVERALL, Results, fits, name_of
 from taskloom.runs.driver.wording import format_state
 
 #: Columns in which less is better; every other column is a score.
@@ -159,10 +159,13 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     baseline: str | None = grid.spec.get("baseline")
     margin = None if grid.spec.get("margin") is None else float(grid.spec["margin"])
     notes: list[str] = []
+    if results.metric is not None:
+        fitting = "overall is the mean over the tasks that it fits"
+        notes.append(f"Scores are {name_of(results.metric)}, computed from the stored predictions; {fitting}.")
     if wanted.group_by:
         factor = _factor(grid, wanted.group_by)
         rows, weights, baseline = _grouped(results, columns, factor, rows)
-        notes = _group_notes(grid, factor)
+        notes += _group_notes(grid, factor)
     shown = [column for column in columns if column not in COSTS]
     primary = OVERALL if OVERALL in shown else next(iter(shown), OVERALL)
     table = Table(
@@ -300,8 +303,7 @@ def _unfit(results: Results, metric: Metric) -> str:
     """That a metric can judge the labels of no task."""
     has = {task: count(number, "class") if number else "values" for task, number in results.classes.items()}
     listed = ", ".join(f"{task} has {each}" for task, each in has.items())
-    what = f"class {metric.number}" if isinstance(metric, ClassScore) else f"what {metric.name} needs"
-    return f"no task of {results.grid.name} has {what}: {listed}"
+    return f"{name_of(metric)} fits no task of {results.grid.name}: {listed}"
 
 
 def _default_columns(grid: GridRecord) -> Iterable[str]:

@@ -52,9 +52,10 @@ def table(
     GRID is the name of a grid in the registry or the path of its JSON file. Each row is the mean over its finished
     seeds ± their sample standard deviation. The difference to the baseline has a 95 % interval and a p value, both
     corrected for the number of rows, and a verdict: better, worse, equal (within the grid's margin) or open. Both the
-    noise of seeds and that of the dev examples count. A mean is bold, or marked with *, only if it is better than the
-    next of its column by the same test. A row that lacks seeds shows how many are in and does not compete. Below the
-    table is what was found by computing, and the reasons for missing figures.
+    noise of seeds and that of the scored examples count. A mean is bold, or marked with *, only if it is better than
+    every other of its column by the same test. A row that lacks seeds shows how many are in and does not compete.
+    Below the table are the reasons for missing figures, how differences were judged, and what else was found by
+    computing.
 
     With --reported the figures that somebody published for a row are shown beside ours, with the difference (ours less
     theirs). A row that was reported on test shows our test score, never one on dev. A published overall score is

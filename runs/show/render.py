@@ -142,7 +142,8 @@ def _text(table: "Table", row: "TableRow", part: str, column: str) -> str:
         case "p":
             return format_p(table.differences[row.label, column].p)
         case "verdict":
-            return table.differences[row.label, column].verdict
+            judged = table.differences[row.label, column]
+            return "—" if judged.interval is None else judged.verdict
     sd = _shown(table, column, row.figures[column].sd)
     return (_shown(table, column, row.figures[column].mean) or "—") + (sd and f" ± {sd}")
 
@@ -219,8 +220,9 @@ def _difference_notes(table: "Table") -> list[str]:
     primary = {row: each for (row, column), each in table.differences.items() if column == table.primary}
     judged = {row: each for row, each in primary.items() if each.interval is not None}
     apart: dict[str, list[str]] = {}
+    begun = {row.label for row in table.rows if row.n}  # what is said of others is why they have no figures
     for row, each in primary.items():
-        if each.interval is None:
+        if each.interval is None and row in begun:
             apart.setdefault(each.contrast.why, []).append(row)
     notes = [f"Not compared with {table.baseline!r}: {named(rows)}; {why}." for why, rows in apart.items()]
     if not judged:
@@ -245,12 +247,10 @@ def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
         kinds.setdefault(each.contrast.variance, []).append(row)
     notes = []
     if kinds.keys() & {"pooled", "own"}:
-        own = kinds.get("own", [])
-        keep = f" ({named(own)} {'vary more and keep their' if own[1:] else 'varies more and keeps its'} own)"
-        notes.append(
-            "Two kinds of noise count: that of the scored examples, and that of the seeds, pooled over the rows"
-            f"{keep if own else ''}."
-        )
+        noise = "Two kinds of noise count: that of the scored examples, and that of the seeds, pooled over the rows"
+        if own := kinds.get("own"):
+            noise += f" ({named(own)} {'vary more and keep their' if own[1:] else 'varies more and keeps its'} own)"
+        notes.append(f"{noise}.")
     if "examples" in kinds:
         notes.append(
             f"{named(kinds['examples'])}: one seed in common with {table.baseline!r}. That compares these models, not "
