@@ -343,7 +343,7 @@ def _row(
         n=sum(place.cell.status == "finished" for place in places),
         figures={column: Figure(tuple(filter(math.isfinite, _values(results, label, column)))) for column in columns},
         reported=dict(places[0].reported),
-        missing=tuple(missing for place in places for missing in _missing(results, place, columns)),
+        missing=tuple(dict.fromkeys(missing for place in places for missing in _missing(results, place, columns))),
         split=stated.get("split", "dev"),
         reported_train=stated.get("reported_train", {}),
         note=stated.get("note", ""),

@@ -30,7 +30,7 @@ def test_every_task_of_every_cell_is_clearly_above_chance(tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60)
     claims = json.loads(done.stdout)
     assert len(claims) == 2
-    assert all(claim["before"] for claim in claims), "written down before the run"
+    assert all(claim["written_before_the_run"] for claim in claims), "written down before the run"
     for place in cells:
         for task, reached in REACHED.items():
             assert place.cell.scores[task] > reached, (place.label, place.seed, task)
