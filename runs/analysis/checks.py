@@ -1,8 +1,8 @@
 """What a table does not say by itself, found by computing: pitfalls of rows, and of the examples they are scored on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from taskloom.runs.driver.wording import named
 Epochs = Callable[[str], Sequence[EpochRecord]]
 #: Standard errors within which a score is near that of a constant prediction.
 NEAR = 2.0
+#: Groups of rows that are named; further ones are counted.
+MOST_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -114,40 +116,70 @@ def _selection(results: Results) -> Iterator[str]:
 
 
 def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
-    """Rows whose every epoch is the same, epochs that change nothing, and parts that had nothing to do."""
-    by_row: dict[str, list[object]] = {}
-    still, idle, fixed, conflicts = [], [], [], False
+    """Rows whose every epoch is the same, epochs that change nothing, and parts that had nothing to do.
+
+    Something is said of a row if it holds for all its seeds, so that mostly one seed of each row is read.
+    """
+    read = cache(lambda id, stage: [each for each in epochs(id) if each.stage == stage])
+    cells: dict[str, list[CellRecord]] = {}
     for (label, _), cell in results.finished.items():
-        stages = cell.spec.get("stages", ())
-        history = [each for each in epochs(cell.id) if each.stage == len(stages) - 1]
-        by_row.setdefault(label, []).append([(each.losses, each.scores) for each in history])
-        if len(history) > 1 and all(each.losses == history[0].losses for each in history):
-            still.append(label)
-        seen = [each.diagnostics for each in history if "removed" in each.diagnostics]
-        if seen and _is_surgery(stages[-1]) and not any(each["removed"] for each in seen):
-            idle.append(label)
-            conflicts |= any(pair["conflicts"] for each in seen for pair in each.get("pairs", {}).values())
-        margins = [values["margin"] for each in history for values in each.metrics.values() if "margin" in values]
-        if len(margins) > 1 and len(set(margins)) == 1:
-            fixed.append(label)
+        cells.setdefault(label, []).append(cell)
+
+    def rows_where(holds: Callable[[Sequence[EpochRecord]], bool], rows: Iterable[str] = cells) -> list[str]:
+        return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
+
     same: dict[str, list[str]] = {}
-    for label, trajectories in by_row.items():
-        if any(trajectories):
-            same.setdefault(repr(trajectories), []).append(label)
-    for rows in same.values():
-        if len(rows) > 1:
-            yield f"{named(rows)} went through the same losses and scores: what they differ in did nothing."
-    if still:
+    for row, found in cells.items():
+        same.setdefault(repr([cell.scores for cell in found]), []).append(row)
+    alike: dict[str, list[str]] = {}
+    for row in (row for rows in same.values() if len(rows) > 1 for row in rows):
+        history = [[(each.losses, each.scores) for each in read(cell.id, _last_stage(cell))] for cell in cells[row]]
+        if any(history):
+            alike.setdefault(repr(history), []).append(row)
+    groups = [named(rows) for rows in alike.values() if len(rows) > 1]
+    if groups:
+        more = [f"{len(groups) - MOST_GROUPS} more groups of rows"] if len(groups) > MOST_GROUPS else []
+        listed = "; ".join([*groups[:MOST_GROUPS], *more])
+        yield f"The same losses and scores in every epoch, so what they differ in did nothing: {listed}."
+    if still := rows_where(lambda history: len(history) > 1 and _one([each.losses for each in history])):
         yield f"Training changed nothing in {named(still)}: the losses of all epochs are the same."
-    if idle:
-        why = "" if conflicts else " met no conflict between tasks and"
+    surgery = [row for row, found in cells.items() if found[0].spec.get("stages") and _is_surgery(found[0])]
+    if idle := rows_where(_removes_nothing, surgery):
+        peaceful = rows_where(_has_no_conflict, idle)
+        why = " met no conflict between tasks and" if peaceful == idle else ""
         yield f"The combiner of {named(idle)}{why} did only what a sum does."
-    if fixed:
+    if fixed := rows_where(lambda history: len(history) > 1 and _one(_margins(history))):
         yield f"The margin of {named(fixed)} never moved."
 
 
-def _is_surgery(stage: Mapping[str, Any]) -> bool:
-    return stage.get("combiner", {}).get("name", "sum") not in ("sum", "mean", "weighted")
+def _last_stage(cell: CellRecord) -> int:
+    return len(cell.spec.get("stages", ())) - 1
+
+
+def _one(values: Sequence[object]) -> bool:
+    """Whether there are values, all the same."""
+    return bool(values) and all(value == values[0] for value in values)
+
+
+def _margins(history: Sequence[EpochRecord]) -> list[dict[str, float]]:
+    """The margins of the tasks that have one, epoch by epoch; nothing if none has."""
+    found = [
+        {task: values["margin"] for task, values in each.metrics.items() if "margin" in values} for each in history
+    ]
+    return found if any(found) else []
+
+
+def _removes_nothing(history: Sequence[EpochRecord]) -> bool:
+    removed = [each.diagnostics["removed"] for each in history if "removed" in each.diagnostics]
+    return bool(removed) and not any(removed)
+
+
+def _has_no_conflict(history: Sequence[EpochRecord]) -> bool:
+    return not any(pair["conflicts"] for each in history for pair in each.diagnostics.get("pairs", {}).values())
+
+
+def _is_surgery(cell: CellRecord) -> bool:
+    return cell.spec["stages"][-1].get("combiner", {}).get("name", "sum") not in ("sum", "mean", "weighted")
 
 
 def _constants(results: Results) -> Iterator[str]:

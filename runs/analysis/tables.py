@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property, partial
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of
 from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
-from taskloom.runs.analysis.effects import Factor, factors_of
 from taskloom.runs.analysis.results import OVERALL, Results, fits, name_of
 from taskloom.runs.driver.wording import format_state
+
+if TYPE_CHECKING:
+    from taskloom.runs.analysis.effects import Factor
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory", "examples", "backwards")
@@ -234,8 +236,10 @@ def _rank(column: str, row: TableRow) -> float:
     return math.inf if mean is None else mean if column in COSTS else -mean
 
 
-def _factor(grid: GridRecord, axis: str) -> Factor:
+def _factor(grid: GridRecord, axis: str) -> "Factor":
     """The axis of a grid with a path, or whose path ends so."""
+    from taskloom.runs.analysis.effects import factors_of  # imports pydantic, which a table by itself does not need
+
     factors = factors_of(grid)
     for factor in factors:
         if any(path == axis or path.endswith(f".{axis}") for path in factor.paths):
@@ -245,7 +249,7 @@ def _factor(grid: GridRecord, axis: str) -> Factor:
 
 
 def _grouped(
-    results: Results, columns: Sequence[str], factor: Factor, rows: Sequence[TableRow]
+    results: Results, columns: Sequence[str], factor: "Factor", rows: Sequence[TableRow]
 ) -> tuple[list[TableRow], dict[str, Values], str]:
     """One row per level of an axis: the mean over its rows, seed by seed; a seed that any of them lacks is missing."""
     weights, made = {}, []
@@ -265,8 +269,10 @@ def _grouped(
     return made, weights, factor.levels[0]
 
 
-def _group_notes(grid: GridRecord, factor: Factor) -> list[str]:
+def _group_notes(grid: GridRecord, factor: "Factor") -> list[str]:
     """What a reader of means over rows should know: how many rows, and whether they differ in more than the axis."""
+    from taskloom.runs.analysis.effects import factors_of
+
     others = [each for each in factors_of(grid) if each is not factor and each.paths != factor.paths]
     members: list[list[tuple[int, ...]]] = [[] for _ in factor.levels]
     for label, level in factor.of_row.items():
