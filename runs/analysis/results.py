@@ -134,21 +134,31 @@ class Results:
         stored = self.stored(cell.id, self.split_of(label))
         scored = self.final_scores(label, cell) if column == OVERALL else [column]
         names = sorted(name for name in scored if name != OVERALL)  # in one order for all cells
-        if stored is None or not set(names) <= set(stored.tasks):
+        if stored is None or not names or not set(names) <= set(stored.tasks):
             return Moves((), np.zeros(0))
         parts = []
         for name in names:
-            facts = stored.tasks[name]
-            examples = self.examples(facts.examples)
-            normalised = self.metric is None and cell.spec.get("overall") == "normalised" and facts.correlation
-            weight = (0.5 if normalised and column == OVERALL else 1.0) / len(names) / len(examples.expected)
-            parts.append(weight * np.bincount(examples.cluster, self._influence(stored, name, examples.expected)))
+            normalised = (
+                self.metric is None and cell.spec.get("overall") == "normalised" and stored.tasks[name].correlation
+            )
+            weight = (0.5 if normalised and column == OVERALL else 1.0) / len(names)
+            parts.append(weight * self._task_moves(stored, name))
         return Moves(tuple((name, stored.tasks[name].examples) for name in names), np.concatenate(parts))
 
-    def _influence(self, stored: StoredScores, task: str, expected: Values) -> Values:
-        if self.metric is None:
-            return stored.read(task, "influence")
-        return self.metric.influence(stored.read(task, "predicted"), expected)
+    def _task_moves(self, stored: StoredScores, task: str) -> Values:
+        """How far each cluster of examples moves the score of one task."""
+        if (stored.path, task) not in self._moved:
+            examples = self.examples(stored.tasks[task].examples)
+            if self.metric is None:
+                influence = stored.read(task, "influence")
+            else:
+                influence = self.metric.influence(stored.read(task, "predicted"), examples.expected)
+            self._moved[stored.path, task] = np.bincount(examples.cluster, influence) / len(examples.expected)
+        return self._moved[stored.path, task]
+
+    @cached_property
+    def _moved(self) -> dict[tuple[Path, str], Values]:
+        return {}
 
     @cached_property
     def _rescored(self) -> dict[tuple[str, str], dict[str, float]]:

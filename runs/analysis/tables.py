@@ -167,7 +167,10 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     if wanted.group_by:
         factor = _factor(grid, wanted.group_by)
         rows, weights, baseline = _grouped(results, columns, factor, rows)
-        notes += _group_notes(grid, factor)
+        sizes, unmatched = _group_notes(grid, factor)
+        notes += [sizes, *unmatched]
+        if unmatched:
+            baseline, weights = None, {}  # what else the rows differ in would be put down to the axis
     shown = [column for column in columns if column not in COSTS]
     primary = OVERALL if OVERALL in shown else next(iter(shown), OVERALL)
     table = Table(
@@ -218,7 +221,7 @@ def _best(
     for column in table.scores:
         means = {row.label: row.figures[column].mean for row in table.rows if row.complete}
         ranked = sorted((row for row in means if means[row] is not None), key=lambda row: -(means[row] or 0.0))
-        if len(ranked) < 2:
+        if len(ranked) < 2 or not weights:
             continue
         best, scores = ranked[0], results.scores(column)
         comparisons = (len(weights) - 1) * (1 if column == table.primary else len(table.scores) - 1)
@@ -269,8 +272,8 @@ def _grouped(
     return made, weights, factor.levels[0]
 
 
-def _group_notes(grid: GridRecord, factor: "Factor") -> list[str]:
-    """What a reader of means over rows should know: how many rows, and whether they differ in more than the axis."""
+def _group_notes(grid: GridRecord, factor: "Factor") -> tuple[str, list[str]]:
+    """How many rows each mean is over, and what to do where the rows of the levels differ in more than the axis."""
     from taskloom.runs.analysis.effects import factors_of
 
     others = [each for each in factors_of(grid) if each is not factor and each.paths != factor.paths]
@@ -278,12 +281,12 @@ def _group_notes(grid: GridRecord, factor: "Factor") -> list[str]:
     for label, level in factor.of_row.items():
         members[level].append(tuple(other.of_row[label] for other in others))
     sizes = [f"{count(len(rows), 'row')} for {level}" for level, rows in zip(factor.levels, members, strict=True)]
-    notes = [f"Means over rows, seed by seed: {', '.join(sizes)}."]
-    if any(sorted(rows) != sorted(members[0]) for rows in members):
-        notes.append(
-            f"These rows differ in more than {factor.name}; `taskloom effects {grid.name}` compares matched rows."
-        )
-    return notes
+    unmatched = [
+        f"These rows differ in more than {factor.name}, so they are not compared; `taskloom effects {grid.name}` "
+        "compares matched rows."
+    ]
+    matched = all(sorted(rows) == sorted(members[0]) for rows in members)
+    return f"Means over rows, seed by seed: {', '.join(sizes)}.", [] if matched else unmatched
 
 
 def _columns(results: Results, wanted: Wanted, stated: Sequence[str]) -> tuple[str, ...]:

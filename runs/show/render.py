@@ -159,13 +159,15 @@ def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
 
 
 def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
-    """A figure as the table prints it: scores with ``digits``, seconds with one, memory in MiB.
+    """A figure as the table prints it: scores with ``digits``, seconds with one, memory in MiB, counts with none.
 
     >>> number("sst", 0.51249, 3), number("seconds", 12.345, 3), number("memory", 3 * 2**20, 3)
     ('0.512', '12.3', '3')
     """
     if column == "memory":
         value, digits = value / 2**20, 0
+    elif column in ("examples", "backwards"):
+        digits = 0
     elif column == "seconds":
         digits = 1
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # + 0.0 turns -0.0 into 0.0

@@ -189,10 +189,9 @@ def test_group_by_is_the_mean_over_rows_seed_by_seed(tmp_path: Path) -> None:
 
 
 def test_groups_that_are_not_matched_are_named(tmp_path: Path) -> None:
-    results = results_of(record(tmp_path / "r", axes("pcgrad, 0.2")))
-    assert "These rows differ in more than stages.0.combiner" in render(
-        made_table(results, group_by="combiner"), "plain"
-    )
+    table = made_table(results_of(record(tmp_path / "r", axes("pcgrad, 0.2"))), group_by="combiner")
+    assert "These rows differ in more than stages.0.combiner" in render(table, "plain")
+    assert (table.differences, table.best) == ({}, {}), "or their difference would be put down to the combiner"
 
 
 def test_sorting_puts_the_best_first_and_holes_last(made: Path, tmp_path: Path) -> None:
