@@ -141,7 +141,9 @@ def find_scores(registry: Path, cell: str, split: str = "dev") -> StoredScores |
     if not path.is_file():
         return None
     with _opened(path) as file:
-        return StoredScores(path, {task: TaskFacts(**json.loads(text)) for task, text in file.metadata().items()})
+        return StoredScores(
+            path, {task: TaskFacts(**json.loads(text)) for task, text in sorted(file.metadata().items())}
+        )
 
 
 @contextmanager

@@ -1,20 +1,23 @@
 """What a table does not say by itself, found by computing: pitfalls of rows, and of the examples they are scored on."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord, EpochRecord
-from taskloom.runs.analysis.results import Results
+from taskloom.registry.results.scores import StoredScores, TaskFacts
+from taskloom.runs.analysis.results import Results, name_of
+from taskloom.runs.driver.wording import named
 
 Epochs = Callable[[str], Sequence[EpochRecord]]
-#: Rows that are named; further ones are counted.
-MOST_NAMED = 4
 #: Standard errors within which a score is near that of a constant prediction.
 NEAR = 2.0
+#: Groups of rows that are named; further ones are counted.
+MOST_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,52 @@ def checks_of(results: Results, epochs: Epochs) -> list[str]:
 
 def constants_of(results: Results) -> list[Constant]:
     """What a constant prediction scores in each task, where some row is near it or below."""
-    stored = filter(None, (results.stored(cell.id) for cell in results.finished.values()))
-    tasks = {(task, facts.metric, facts.examples): None for each in stored for task, facts in each.tasks.items()}
-    found: dict[str, Constant] = {}
-    for task, metric, examples in tasks:
-        scores = results.scores(task)
-        constant = _constant(task, metric, results.examples(examples).expected)
-        if constant is None or task in found:
+    found = []
+    for task, rows in _rows_of_tasks(results).items():
+        if (constant := _constant(results, task, rows[0])) is None:
             continue
-        means = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in scores.values])
-        errors = np.sqrt(np.einsum("rsrs->rs", scores.shared).max(1))
-        if (means <= constant.score + NEAR * errors).any():
-            found[task] = constant
-    return list(found.values())
+        scores = results.scores(task)
+        places = [results.place_of[label] for label in rows]
+        errors = np.sqrt(np.einsum("rsrs->rs", scores.shared).max(1))[places]
+        if (_means(results, task)[places] <= constant.score + NEAR * errors).any():
+            found.append(constant)
+    return found
 
 
-def _constant(task: str, metric: str, expected: np.ndarray) -> Constant | None:
-    classes, counts = np.unique(expected, return_counts=True)
+def _rows_of_tasks(results: Results) -> dict[str, list[str]]:
+    """The tasks, with the rows that were scored on the same dev examples as the first of them."""
+    keys: dict[str, str] = {}
+    rows: dict[str, list[str]] = {}
+    for label, cell, stored in _stored(results):
+        for task, facts in stored.tasks.items():
+            same = keys.setdefault(task, facts.examples) == facts.examples
+            if same and np.isfinite(results.final_scores(label, cell).get(task, np.nan)):
+                rows.setdefault(task, []).append(label)
+    return {task: list(dict.fromkeys(found)) for task, found in rows.items()}
+
+
+def _stored(results: Results) -> Iterator[tuple[str, CellRecord, StoredScores]]:
+    """The finished cells whose predictions are stored, with their row."""
+    for (label, _), cell in results.finished.items():
+        if (stored := results.stored(cell.id, results.split_of(label))) is not None:
+            yield label, cell, stored
+
+
+def _means(results: Results, task: str) -> NDArray[np.float64]:
+    """The mean over the finished seeds of each row, [R]; NaN where there is none."""
+    values = results.scores(task).values
+    finished = np.isfinite(values)
+    found: NDArray[np.float64] = np.where(finished, values, 0.0).sum(1) / np.where(
+        finished.any(1), finished.sum(1), np.nan
+    )
+    return found
+
+
+def _constant(results: Results, task: str, label: str) -> Constant | None:
+    """The constant prediction for the examples of a row; None for a metric that we do not know."""
+    facts = next(stored.tasks[task] for row, _, stored in _stored(results) if row == label and task in stored.tasks)
+    metric = facts.metric if results.metric is None else name_of(results.metric)
+    classes, counts = np.unique(results.examples(facts.examples).expected, return_counts=True)
     share = counts.max() / counts.sum()
     most = f"always class {classes[counts.argmax()]:g}"
     if metric == "accuracy":
@@ -72,124 +104,133 @@ def _selection(results: Results) -> Iterator[str]:
     """The best epoch is chosen on the split that is shown: a maximum over more epochs is larger by chance alone."""
     chosen = {}
     for (label, _), cell in results.finished.items():
-        if cell.spec.get("selection") != "last":
+        if cell.spec.get("selection") != "last" and results.split_of(label) == "dev" and cell.spec.get("stages"):
             chosen[label] = cell.spec["stages"][-1].get("epochs", 0)
     if len(set(chosen.values())) > 1:
         most = max(chosen.values())
         rows = [label for label, epochs in chosen.items() if epochs == most]
         yield (
-            f"The best epoch is chosen on dev, which is also what is shown. That flatters rows with more epochs: "
-            f"{named(rows)} had {most}, others as few as {min(chosen.values())}."
+            f"The best epoch is chosen on dev, which is also what is shown. That flatters rows with more epochs to "
+            f"choose from: {named(rows)} had {most}, others as few as {min(chosen.values())}."
         )
 
 
 def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
-    """Rows whose every epoch is the same, epochs that change nothing, and parts that had nothing to do."""
-    by_row: dict[str, list[object]] = {}
-    still, idle, fixed = [], [], []
+    """Rows whose every epoch is the same, epochs that change nothing, and parts that had nothing to do.
+
+    Something is said of a row if it holds for all its seeds, so that mostly one seed of each row is read.
+    """
+    read = cache(lambda id, stage: [each for each in epochs(id) if each.stage == stage])
+    cells: dict[str, list[CellRecord]] = {}
     for (label, _), cell in results.finished.items():
-        history = [each for each in epochs(cell.id) if each.stage == len(cell.spec["stages"]) - 1]
-        by_row.setdefault(label, []).append([(each.losses, each.scores) for each in history])
-        if len(history) > 1 and all(each.losses == history[0].losses for each in history):
-            still.append(label)
-        removed = [each.diagnostics["removed"] for each in history if "removed" in each.diagnostics]
-        if removed and _is_surgery(cell) and not any(removed):
-            idle.append(label)
-        margins = [values["margin"] for each in history for values in each.metrics.values() if "margin" in values]
-        if len(margins) > 1 and len(set(margins)) == 1:
-            fixed.append(label)
+        cells.setdefault(label, []).append(cell)
+
+    def rows_where(holds: Callable[[Sequence[EpochRecord]], bool], rows: Iterable[str] = cells) -> list[str]:
+        return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
+
     same: dict[str, list[str]] = {}
-    for label, trajectories in by_row.items():
-        if any(trajectories):
-            same.setdefault(repr(trajectories), []).append(label)
-    for rows in same.values():
-        if len(rows) > 1:
-            yield f"{named(rows)} went through the same losses and scores: what they differ in did nothing."
-    if still:
+    for row, found in cells.items():
+        same.setdefault(repr([cell.scores for cell in found]), []).append(row)
+    alike: dict[str, list[str]] = {}
+    for row in (row for rows in same.values() if len(rows) > 1 for row in rows):
+        history = [[(each.losses, each.scores) for each in read(cell.id, _last_stage(cell))] for cell in cells[row]]
+        if any(history):
+            alike.setdefault(repr(history), []).append(row)
+    groups = [named(rows) for rows in alike.values() if len(rows) > 1]
+    if groups:
+        more = [f"{len(groups) - MOST_GROUPS} more groups of rows"] if len(groups) > MOST_GROUPS else []
+        listed = "; ".join([*groups[:MOST_GROUPS], *more])
+        yield f"The same losses and scores in every epoch, so what they differ in did nothing: {listed}."
+    if still := rows_where(lambda history: len(history) > 1 and _one([each.losses for each in history])):
         yield f"Training changed nothing in {named(still)}: the losses of all epochs are the same."
-    if idle:
-        yield f"The combiner of {named(idle)} met no conflict: it did what a sum does."
-    if fixed:
+    surgery = [row for row, found in cells.items() if found[0].spec.get("stages") and _is_surgery(found[0])]
+    if idle := rows_where(_removes_nothing, surgery):
+        peaceful = rows_where(_has_no_conflict, idle)
+        why = " met no conflict between tasks and" if peaceful == idle else ""
+        yield f"The combiner of {named(idle)}{why} did only what a sum does."
+    if fixed := rows_where(lambda history: len(history) > 1 and _one(_margins(history))):
         yield f"The margin of {named(fixed)} never moved."
 
 
+def _last_stage(cell: CellRecord) -> int:
+    return len(cell.spec.get("stages", ())) - 1
+
+
+def _one(values: Sequence[object]) -> bool:
+    """Whether there are values, all the same."""
+    return bool(values) and all(value == values[0] for value in values)
+
+
+def _margins(history: Sequence[EpochRecord]) -> list[dict[str, float]]:
+    """The margins of the tasks that have one, epoch by epoch; nothing if none has."""
+    found = [
+        {task: values["margin"] for task, values in each.metrics.items() if "margin" in values} for each in history
+    ]
+    return found if any(found) else []
+
+
+def _removes_nothing(history: Sequence[EpochRecord]) -> bool:
+    removed = [each.diagnostics["removed"] for each in history if "removed" in each.diagnostics]
+    return bool(removed) and not any(removed)
+
+
+def _has_no_conflict(history: Sequence[EpochRecord]) -> bool:
+    return not any(pair["conflicts"] for each in history for pair in each.diagnostics.get("pairs", {}).values())
+
+
 def _is_surgery(cell: CellRecord) -> bool:
-    return any(
-        stage.get("combiner", {}).get("name") not in ("sum", "mean", "weighted") for stage in cell.spec["stages"]
-    )
+    return cell.spec["stages"][-1].get("combiner", {}).get("name", "sum") not in ("sum", "mean", "weighted")
 
 
 def _constants(results: Results) -> Iterator[str]:
-    for task in dict.fromkeys(task for cell in results.finished.values() for task in cell.scores):
-        constant = [
-            label
-            for (label, _), cell in results.finished.items()
-            if (stored := results.stored(cell.id)) is not None
-            and task in stored.tasks
-            and np.ptp(stored.read(task, "predicted")) == 0
-        ]
-        if constant:
-            yield f"{named(constant)}: every prediction for {task} is the same."
+    same: dict[str, list[str]] = {}
+    for label, _, stored in _stored(results):
+        for task in stored.tasks:
+            if np.ptp(stored.read(task, "predicted")) == 0:
+                same.setdefault(task, []).append(label)
+    for task, rows in same.items():
+        yield f"{named(rows)}: every prediction for {task} is the same."
     for each in constants_of(results):
-        means = {
-            label: np.nanmean(row)
-            for label, row in zip(results.rows, results.scores(each.task).values, strict=True)
-            if np.isfinite(row).any()
-        }
-        below = [label for label, mean in means.items() if mean <= each.score]
+        means = dict(zip(results.rows, _means(results, each.task), strict=True))
+        below = [label for label in _rows_of_tasks(results)[each.task] if means[label] <= each.score]
         if below:
             yield f"{named(below)}: no better on {each.task} than {each.says} ({each.score:.3f})."
 
 
 def _clusters(results: Results) -> Iterator[str]:
-    sizes = {}
-    for key, task in _example_sets(results):
-        clusters = results.examples(key).cluster
-        shared = sum(size for size in Counter(clusters.tolist()).values() if size > 1)
-        if shared:
-            sizes[task] = f"{shared:,} of {len(clusters):,} in {task}"
-    if sizes:
-        yield f"Examples that share a text count as one where noise is concerned: {', '.join(sizes.values())}."
+    shared: dict[str, str] = {}
+    for key, task in dict.fromkeys((facts.examples, task) for task, facts in _facts(results)):
+        sizes = np.bincount(results.examples(key).cluster)
+        if (several := int(sizes[sizes > 1].sum())) and task not in shared:
+            shared[task] = f"{several:,} of {sizes.sum():,} in {task}"
+    if shared:
+        yield f"Examples that share a text count as one where noise is concerned: {', '.join(shared.values())}."
 
 
 def _seen(results: Results) -> Iterator[str]:
-    found = {}
-    for cell in results.finished.values():
-        stored = results.stored(cell.id)
-        for task, facts in stored.tasks.items() if stored else ():
-            if facts.seen:
-                found[task] = f"{facts.seen:,} of {len(results.examples(facts.examples).expected):,} in {task}"
+    found = {
+        task: f"{facts.seen:,} of {len(results.examples(facts.examples).expected):,} in {task}"
+        for task, facts in _facts(results)
+        if facts.seen
+    }
     if found:
-        yield f"Texts of the dev split that are also in the training data: {', '.join(found.values())}."
+        yield f"Scored examples whose texts are also in the training data: {', '.join(found.values())}."
+
+
+def _facts(results: Results) -> Iterator[tuple[str, TaskFacts]]:
+    return ((task, facts) for _, _, stored in _stored(results) for task, facts in stored.tasks.items())
 
 
 def _machines(results: Results) -> Iterator[str]:
     """Rows that were trained on other devices, or with another number of threads: bit for bit they are not alike."""
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[tuple[str, str | None], list[str]] = {}
     for (label, _), cell in results.finished.items():
-        threads = cell.versions.get("threads")
-        kind = f"{cell.device} with {count(int(threads), 'thread')}" if threads else str(cell.device)
-        kinds.setdefault(kind, []).append(label)
-    if len(kinds) > 1:
-        where = "; ".join(f"{named(rows)} on {kind}" for kind, rows in kinds.items())
-        yield f"Rows were trained on different machines: {where}."
+        device, threads = (cell.device or "an unknown device").partition(":")[0], cell.versions.get("threads")
+        kinds.setdefault((device, threads), []).append(label)
+    if len({device for device, _ in kinds}) > 1 or len({threads for _, threads in kinds if threads}) > 1:
+        where = [f"{named(rows)} on {device}{_with(threads)}" for (device, threads), rows in kinds.items()]
+        yield f"Rows were trained on different devices or numbers of threads: {'; '.join(where)}."
 
 
-def _example_sets(results: Results) -> dict[tuple[str, str], None]:
-    """The sets of examples that the rows were scored on, with their task."""
-    stored = (results.stored(cell.id) for cell in results.finished.values())
-    return dict.fromkeys(
-        (facts.examples, task) for each in stored if each is not None for task, facts in each.tasks.items()
-    )
-
-
-def named(rows: Sequence[str]) -> str:
-    """Rows in words: each once, in quotes, not too many.
-
-    >>> named(["a", "b", "a"]), named(list("abcdef"))
-    ("'a' and 'b'", "'a', 'b', 'c', 'd' and 2 more")
-    """
-    names = [repr(row) for row in dict.fromkeys(rows)]
-    if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+def _with(threads: str | None) -> str:
+    return f" with {count(int(threads), 'thread')}" if threads else ""

@@ -198,8 +198,8 @@ def compare(
     if all(one.cell.id == other.cell.id for one, other in cells):
         raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
     results, label_a, label_b = _results(a, b, cells, registry)
-    weights = results.row(label_b) - results.row(label_a)
     tasks, notes = _common_tasks(a, b, registry, only)
+    weights = results.row(label_b) - results.row(label_a)
     cells_a, cells_b = ([pair[side].cell for pair in cells] for side in (0, 1))
     pairs = [
         _Pair(Predictions.load(registry, task, cells_a), Predictions.load(registry, task, cells_b), results, weights)

@@ -23,7 +23,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri, stdtr, stdtrit
 
 #: The error rate of a family of comparisons, and the power that the number of seeds is planned for.
 ALPHA, POWER = 0.05, 0.8
@@ -193,7 +192,7 @@ class Contrast:
         """The two-sided p value, uncorrected; NaN where there is none."""
         if self.why:
             return math.nan
-        return 1.0 if self.identical else 2 * float(stdtr(self.total_freedom, -abs(self.delta) / self.error))
+        return 1.0 if self.identical else 2 * _t_below(-abs(self.delta) / self.error, self.total_freedom)
 
     def p_equal(self, margin: float) -> float:
         """The p value of two one-sided tests that the difference is within ± ``margin``, uncorrected."""
@@ -201,13 +200,13 @@ class Contrast:
             return math.nan
         if self.error == 0:
             return 0.0
-        return float(stdtr(self.total_freedom, (abs(self.delta) - margin) / self.error))
+        return _t_below((abs(self.delta) - margin) / self.error, self.total_freedom)
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float] | None:
         """The confidence interval of level 1 − ``alpha``."""
         if self.why:
             return None
-        half = self.error and float(stdtrit(self.total_freedom, 1 - alpha / 2)) * self.error
+        half = self.error and _t_quantile(1 - alpha / 2, self.total_freedom) * self.error
         return self.delta - half, self.delta + half
 
     def seeds_needed(self, alpha: float = ALPHA) -> int | None:
@@ -220,6 +219,8 @@ class Contrast:
             return None
         if self.variance == "examples":
             return 3 if abs(self.delta) >= self.smallest(alpha) else None
+        from scipy.special import chdtri
+
         spread = self.spread * self.freedom / float(chdtri(self.freedom, PILOT))
         for seeds in range(2, MOST_SEEDS + 1):
             freedom = self.freedom * (seeds - 1) / (self.seeds - 1)
@@ -229,13 +230,27 @@ class Contrast:
 
     def smallest(self, alpha: float = ALPHA) -> float:
         """The smallest difference that these examples could show, with however many seeds: about 2.8 · √C."""
-        return float(stdtrit(_MOST_DF, 1 - alpha / 2) + stdtrit(_MOST_DF, POWER)) * math.sqrt(self.common)
+        return (_t_quantile(1 - alpha / 2, _MOST_DF) + _t_quantile(POWER, _MOST_DF)) * math.sqrt(self.common)
 
     def _settled(self, seeds: float, spread: float, freedom: float, alpha: float) -> bool:
         error = math.sqrt(spread / seeds + self.common)
         if spread:
             freedom = min(freedom * (1 + seeds * self.common / spread) ** 2, _MOST_DF)
-        return abs(self.delta) >= float(stdtrit(freedom, 1 - alpha / 2) + stdtrit(freedom, POWER)) * error
+        return abs(self.delta) >= (_t_quantile(1 - alpha / 2, freedom) + _t_quantile(POWER, freedom)) * error
+
+
+def _t_below(t: float, freedom: float) -> float:
+    """The probability of less than ``t`` in Student's distribution. scipy takes a while to import, so late."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, t))
+
+
+def _t_quantile(share: float, freedom: float) -> float:
+    """The value below which this share of Student's distribution is."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
 
 
 @dataclass(frozen=True)

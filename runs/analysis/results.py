@@ -1,6 +1,5 @@
 """A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core.data import Metric
+from taskloom.core.errors import TaskloomError, unknown
 from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
 from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
 
 OVERALL = "overall"
+#: What the name of a metric begins with that is the F1 score of one class.
+PER_CLASS = "f1:"
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,38 @@ class Results:
         split = self.split_of(label)
         if self.metric is None:
             return cell.scores if split == "dev" else cell.test
+        if (cell.id, split) not in self._rescored:
+            self._rescored[cell.id, split] = self._rescore(self.metric, cell, split)
+        return self._rescored[cell.id, split]
+
+    def _rescore(self, metric: Metric, cell: CellRecord, split: str) -> dict[str, float]:
+        """The scores of a cell by another metric, of the tasks that it fits; nothing if no predictions are stored."""
         stored = self.stored(cell.id, split)
-        scores = {}
-        for task, facts in stored.tasks.items() if stored else ():
-            if fits(self.metric, facts.classes):
-                expected = self.examples(facts.examples).expected
-                scores[task] = float(self.metric(stored.read(task, "predicted"), expected)) if stored else np.nan
+        if stored is None:
+            return {}
+        scores = {
+            task: float(metric(stored.read(task, "predicted"), self.examples(facts.examples).expected))
+            for task, facts in stored.tasks.items()
+            if fits(metric, facts.classes)
+        }
         return {**scores, OVERALL: float(np.mean(list(scores.values())))} if scores else {}
+
+    @cached_property
+    def classes(self) -> dict[str, int]:
+        """The tasks with stored predictions, and how many classes each has, 0 for values."""
+        found = [self.stored(cell.id, self.split_of(label)) for (label, _), cell in self.finished.items()]
+        return {task: facts.classes for each in found if each is not None for task, facts in each.tasks.items()}
 
     def row(self, label: str) -> Values:
         """The weights [R] of one row alone: contrasts are sums of them."""
-        return np.array([float(each == label) for each in self.rows])
+        weights = np.zeros(len(self.rows))
+        weights[self.place_of[label]] = 1.0
+        return weights
+
+    @cached_property
+    def place_of(self) -> dict[str, int]:
+        """Where each row comes in :attr:`rows`."""
+        return {label: place for place, label in enumerate(self.rows)}
 
     def difference(self, column: str, label: str, other: str) -> Contrast:
         """One row less another."""
@@ -100,7 +123,7 @@ class Results:
         values = np.full(shape, np.nan)
         moves: dict[tuple[int, int], Moves] = {}
         for (label, seed), cell in self.finished.items():
-            place = self.rows.index(label), self.seeds.index(seed)
+            place = self.place_of[label], self.seeds.index(seed)
             values[place] = self.final_scores(label, cell).get(column, np.nan)
             if np.isfinite(values[place]):
                 moves[place] = self._moves(label, cell, column)
@@ -110,22 +133,36 @@ class Results:
         """How far each cluster of examples moves a cell's score, and which examples those are."""
         stored = self.stored(cell.id, self.split_of(label))
         scored = self.final_scores(label, cell) if column == OVERALL else [column]
-        names = [name for name in scored if name != OVERALL]
-        if stored is None or not set(names) <= set(stored.tasks):
+        names = sorted(name for name in scored if name != OVERALL)  # in one order for all cells
+        if stored is None or not names or not set(names) <= set(stored.tasks):
             return Moves((), np.zeros(0))
         parts = []
         for name in names:
-            facts = stored.tasks[name]
-            examples = self.examples(facts.examples)
-            normalised = self.metric is None and cell.spec.get("overall") == "normalised" and facts.correlation
-            weight = (0.5 if normalised and column == OVERALL else 1.0) / len(names) / len(examples.expected)
-            parts.append(weight * np.bincount(examples.cluster, self._influence(stored, name, examples.expected)))
+            normalised = (
+                self.metric is None and cell.spec.get("overall") == "normalised" and stored.tasks[name].correlation
+            )
+            weight = (0.5 if normalised and column == OVERALL else 1.0) / len(names)
+            parts.append(weight * self._task_moves(stored, name))
         return Moves(tuple((name, stored.tasks[name].examples) for name in names), np.concatenate(parts))
 
-    def _influence(self, stored: StoredScores, task: str, expected: Values) -> Values:
-        if self.metric is None:
-            return stored.read(task, "influence")
-        return self.metric.influence(stored.read(task, "predicted"), expected)
+    def _task_moves(self, stored: StoredScores, task: str) -> Values:
+        """How far each cluster of examples moves the score of one task."""
+        if (stored.path, task) not in self._moved:
+            examples = self.examples(stored.tasks[task].examples)
+            if self.metric is None:
+                influence = stored.read(task, "influence")
+            else:
+                influence = self.metric.influence(stored.read(task, "predicted"), examples.expected)
+            self._moved[stored.path, task] = np.bincount(examples.cluster, influence) / len(examples.expected)
+        return self._moved[stored.path, task]
+
+    @cached_property
+    def _moved(self) -> dict[tuple[Path, str], Values]:
+        return {}
+
+    @cached_property
+    def _rescored(self) -> dict[tuple[str, str], dict[str, float]]:
+        return {}
 
     @cached_property
     def _stored(self) -> dict[tuple[str, str], StoredScores | None]:
@@ -153,6 +190,36 @@ class ClassScore(Metric):
         size = guessed.sum() + real.sum()
         return float(2 * (guessed & real).sum() / size) if size else 0.0
 
+    def influence(self, predicted: Values, expected: Values) -> Values:
+        guessed, real = predicted == self.number, expected == self.number
+        size = guessed.mean() + real.mean()
+        found: Values = 2 * (guessed & real) - self(predicted, expected) * (guessed.astype(np.float64) + real)
+        return (found - found.mean()) / size if size else np.zeros(len(expected))
+
+
+def metric_named(name: str) -> Metric:
+    """An installed metric, or ``f1:2``, the F1 score of class 2; ``TaskloomError`` if there is none."""
+    if name.startswith(PER_CLASS):
+        number = name.removeprefix(PER_CLASS)
+        if not (number.isascii() and number.isdigit()):
+            raise TaskloomError(f"--metric {name}: {PER_CLASS} takes the number of a class, such as {PER_CLASS}2")
+        return ClassScore(int(number))
+    from taskloom.registry.installed.light import make_light, own_components
+
+    if name in own_components(Metric.kind):
+        return make_light(Metric, {"name": name})
+    from taskloom.registry.installed.catalogue import load_catalogue
+
+    catalogue = load_catalogue()
+    if name not in (known := catalogue.names(Metric.kind)):
+        raise TaskloomError(unknown("metric", name, [*known, f"{PER_CLASS}CLASS"], where="there are"))
+    return catalogue.make(Metric, {"name": name})
+
+
+def name_of(metric: Metric) -> str:
+    """What :func:`metric_named` calls a metric."""
+    return f"{PER_CLASS}{metric.number}" if isinstance(metric, ClassScore) else metric.name
+
 
 def fits(metric: Metric, classes: int) -> bool:
     """Whether a metric can judge labels of so many classes, 0 for values."""
@@ -173,13 +240,10 @@ def gathered(values: Values, moves: dict[tuple[int, int], Moves]) -> Scores:
     """Scores [R, S] with the covariances that follow from what moves each of them."""
     rows, seeds = values.shape
     keys = list(dict.fromkeys(each.key for each in moves.values() if each.key))
-    sets = np.array(
-        [
-            _only([keys.index(each.key) if each.key else -1 for (row, _), each in moves.items() if row == r])
-            for r in range(rows)
-        ],
-        np.int64,
-    )
+    of_row: list[set[int]] = [set() for _ in range(rows)]
+    for (row, _), each in moves.items():
+        of_row[row].add(keys.index(each.key) if each.key else -1)
+    sets = np.array([found.pop() if len(found) == 1 else -1 for found in of_row], np.int64)
     shared = np.zeros((rows * seeds, rows * seeds))
     for number in range(len(keys)):
         places = [place for place in moves if sets[place[0]] == number]
@@ -188,9 +252,3 @@ def gathered(values: Values, moves: dict[tuple[int, int], Moves]) -> Scores:
         shared[np.ix_(flat, flat)] = matrix @ matrix.T
     sizes = {each.key: len(each.values) for each in moves.values()}
     return Scores(values, shared.reshape(rows, seeds, rows, seeds), sets, tuple(sizes[key] for key in keys))
-
-
-def _only(numbers: Iterable[int]) -> int:
-    """The number that all are, −1 if there is none."""
-    found = set(numbers)
-    return found.pop() if len(found) == 1 else -1

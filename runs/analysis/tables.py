@@ -10,17 +10,20 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property, partial
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.data import Metric
+from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of
 from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
-from taskloom.runs.analysis.effects import Factor, factors_of
-from taskloom.runs.analysis.results import OVERALL, Results
+from taskloom.runs.analysis.results import OVERALL, Results, fits, name_of
 from taskloom.runs.driver.wording import format_state
+
+if TYPE_CHECKING:
+    from taskloom.runs.analysis.effects import Factor
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory", "examples", "backwards")
@@ -103,9 +106,9 @@ class Table:
     """A grid's table before it is rendered.
 
     ``differences`` are those of each row and column to the baseline: the ``primary`` column's are judged as one family,
-    all others as a second. ``best`` has the row that is better than the next one by the same test, for columns where
-    there is one. ``constants`` are what a prediction without looking would score, where a row is near it, ``checks``
-    what was found by computing, ``notes`` what the grid's author says.
+    all others as a second; within ``margin`` they are equal. ``best`` has the row that is better than every other
+    by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
+    where a row is near it, ``checks`` what was found by computing, ``notes`` what the grid's author says.
     """
 
     name: str
@@ -119,6 +122,12 @@ class Table:
     best: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[Constant, ...] = ()
     checks: tuple[str, ...] = ()
+    margin: float | None = None
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The columns that are scores; the others are costs."""
+        return tuple(column for column in self.columns if column not in COSTS)
 
     @cached_property
     def reported(self) -> frozenset[str]:
@@ -147,12 +156,21 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     """The table of a grid, by the columns, digits and baseline that its JSON states."""
     grid = results.grid
     asked = grid.spec.get("table") or {}
-    columns = wanted.columns or tuple(asked.get("columns") or _default_columns(grid))
+    columns = _columns(results, wanted, asked.get("columns") or ())
     rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
     baseline: str | None = grid.spec.get("baseline")
+    margin = None if grid.spec.get("margin") is None else float(grid.spec["margin"])
+    notes: list[str] = []
+    if results.metric is not None:
+        fitting = "overall is the mean over the tasks that it fits"
+        notes.append(f"Scores are {name_of(results.metric)}, computed from the stored predictions; {fitting}.")
     if wanted.group_by:
         factor = _factor(grid, wanted.group_by)
         rows, weights, baseline = _grouped(results, columns, factor, rows)
+        sizes, unmatched = _group_notes(grid, factor)
+        notes += [sizes, *unmatched]
+        if unmatched:
+            baseline, weights = None, {}  # what else the rows differ in would be put down to the axis
     shown = [column for column in columns if column not in COSTS]
     primary = OVERALL if OVERALL in shown else next(iter(shown), OVERALL)
     table = Table(
@@ -163,44 +181,56 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         baseline=baseline,
         notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),
         primary=primary,
-        best={column: best for column in shown if (best := _best(results, column, rows, weights))},
+        margin=margin,
+        checks=tuple(notes),
     )
     if not results.finished:
         return table
+    differences = _differences(results, table, weights)
     return replace(
         table,
-        differences=_differences(results, shown, primary, weights, baseline),
+        differences=differences,
+        best=_best(results, table, weights, differences),
         constants=tuple(constants_of(results)),
-        checks=tuple(checks_of(results, epochs)),
+        checks=(*notes, *checks_of(results, epochs)),
     )
 
 
-def _differences(
-    results: Results, columns: Sequence[str], primary: str, weights: Mapping[str, Values], baseline: str | None
-) -> dict[tuple[str, str], Judged]:
+def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
     """Each row less the baseline; Holm's correction over the rows of the primary column, and over all others."""
+    baseline = table.baseline
     if baseline is None or baseline not in weights:
         return {}
-    margin = results.grid.spec.get("margin")
     found: dict[tuple[str, str], Judged] = {}
-    for family in ([primary], [column for column in columns if column != primary]):
+    for family in ([table.primary], [column for column in table.scores if column != table.primary]):
         keys = [(row, column) for column in family for row in weights if row != baseline]
         contrasts = [results.scores(column).contrast(weights[row] - weights[baseline]) for row, column in keys]
-        found |= zip(keys, judge(contrasts, margin), strict=True)
+        found |= zip(keys, judge(contrasts, table.margin), strict=True)
     return found
 
 
-def _best(results: Results, column: str, rows: Sequence[TableRow], weights: Mapping[str, Values]) -> str | None:
-    """The row with the best mean, if it is better than the next one, corrected for the choice among so many rows.
+def _best(
+    results: Results, table: Table, weights: Mapping[str, Values], differences: Mapping[tuple[str, str], Judged]
+) -> dict[str, str]:
+    """By column the row that is better than every other, corrected for as many comparisons as there may be differences.
 
-    A row with seeds missing does not compete: one lucky seed should not win over the mean of five.
+    A row with seeds missing does not compete: one lucky seed should not win over the mean of five. What is equal to the
+    baseline is not better.
     """
-    means = {row.label: row.figures[column].mean for row in rows if row.complete}
-    ranked = sorted((label for label in means if means[label] is not None), key=lambda label: -(means[label] or 0.0))
-    if len(ranked) < 2:
-        return None
-    contrast = results.scores(column).contrast(weights[ranked[0]] - weights[ranked[1]])
-    return ranked[0] if contrast.p * (len(ranked) - 1) < ALPHA else None
+    found = {}
+    for column in table.scores:
+        means = {row.label: row.figures[column].mean for row in table.rows if row.complete}
+        ranked = sorted((row for row in means if means[row] is not None), key=lambda row: -(means[row] or 0.0))
+        if len(ranked) < 2 or not weights:
+            continue
+        best, scores = ranked[0], results.scores(column)
+        comparisons = (len(weights) - 1) * (1 if column == table.primary else len(table.scores) - 1)
+        compared = ranked if best == table.baseline else [best]
+        equal = any(differences[key].verdict == "equal" for row in compared if (key := (row, column)) in differences)
+        contrasts = (scores.contrast(weights[best] - weights[other]) for other in ranked[1:])
+        if not equal and all(contrast.p * comparisons < ALPHA for contrast in contrasts):
+            found[column] = best
+    return found
 
 
 def _rank(column: str, row: TableRow) -> float:
@@ -209,8 +239,10 @@ def _rank(column: str, row: TableRow) -> float:
     return math.inf if mean is None else mean if column in COSTS else -mean
 
 
-def _factor(grid: GridRecord, axis: str) -> Factor:
+def _factor(grid: GridRecord, axis: str) -> "Factor":
     """The axis of a grid with a path, or whose path ends so."""
+    from taskloom.runs.analysis.effects import factors_of  # imports pydantic, which a table by itself does not need
+
     factors = factors_of(grid)
     for factor in factors:
         if any(path == axis or path.endswith(f".{axis}") for path in factor.paths):
@@ -220,7 +252,7 @@ def _factor(grid: GridRecord, axis: str) -> Factor:
 
 
 def _grouped(
-    results: Results, columns: Sequence[str], factor: Factor, rows: Sequence[TableRow]
+    results: Results, columns: Sequence[str], factor: "Factor", rows: Sequence[TableRow]
 ) -> tuple[list[TableRow], dict[str, Values], str]:
     """One row per level of an axis: the mean over its rows, seed by seed; a seed that any of them lacks is missing."""
     weights, made = {}, []
@@ -232,10 +264,55 @@ def _grouped(
             values = [_values(results, row.label, column) for row in members]
             means = [fmean(each) for each in zip(*values, strict=True) if all(map(math.isfinite, each))]
             figures[column] = Figure(tuple(means))
-        missing = tuple(missing for row in members for missing in row.missing)
+        missing = tuple(
+            replace(missing, why=f"{row.label!r}: {missing.why}") for row in members for missing in row.missing
+        )
         n = max((len(figure.values) for figure in figures.values()), default=0)
         made.append(TableRow(level, results.seeds, n, figures, {}, missing))
     return made, weights, factor.levels[0]
+
+
+def _group_notes(grid: GridRecord, factor: "Factor") -> tuple[str, list[str]]:
+    """How many rows each mean is over, and what to do where the rows of the levels differ in more than the axis."""
+    from taskloom.runs.analysis.effects import factors_of
+
+    others = [each for each in factors_of(grid) if each is not factor and each.paths != factor.paths]
+    members: list[list[tuple[int, ...]]] = [[] for _ in factor.levels]
+    for label, level in factor.of_row.items():
+        members[level].append(tuple(other.of_row[label] for other in others))
+    sizes = [f"{count(len(rows), 'row')} for {level}" for level, rows in zip(factor.levels, members, strict=True)]
+    unmatched = [
+        f"These rows differ in more than {factor.name}, so they are not compared; `taskloom effects {grid.name}` "
+        "compares matched rows."
+    ]
+    matched = all(sorted(rows) == sorted(members[0]) for rows in members)
+    return f"Means over rows, seed by seed: {', '.join(sizes)}.", [] if matched else unmatched
+
+
+def _columns(results: Results, wanted: Wanted, stated: Sequence[str]) -> tuple[str, ...]:
+    """The columns to show: those that are asked for, or those of the grid, or all that have a score."""
+    grid, metric = results.grid, results.metric
+    tasks = dict.fromkeys(task for place in grid.cells for task in place.cell.spec.get("tasks", {}))
+    if metric is not None and results.classes:
+        tasks = {task: None for task in tasks if task in results.classes and fits(metric, results.classes[task])}
+        if not tasks:
+            raise TaskloomError(_unfit(results, metric))
+    known = (*tasks, OVERALL, *COSTS)
+    for column in wanted.columns:
+        if column not in known:
+            raise TaskloomError(unknown("column", column, known, where=f"columns of {grid.name}"))
+    chosen = wanted.columns or [column for column in stated if metric is None or column in known]
+    columns = tuple(chosen or (_default_columns(grid) if metric is None else (*tasks, OVERALL, "seconds")))
+    if wanted.sort and wanted.sort not in columns:
+        raise TaskloomError(unknown("column", wanted.sort, columns, where="this table can be sorted by"))
+    return tuple(dict.fromkeys(columns))
+
+
+def _unfit(results: Results, metric: Metric) -> str:
+    """That a metric can judge the labels of no task."""
+    has = {task: count(number, "class") if number else "values" for task, number in results.classes.items()}
+    listed = ", ".join(f"{task} has {each}" for task, each in has.items())
+    return f"{name_of(metric)} fits no task of {results.grid.name}: {listed}"
 
 
 def _default_columns(grid: GridRecord) -> Iterable[str]:
@@ -275,7 +352,7 @@ def _row(
         n=sum(place.cell.status == "finished" for place in places),
         figures={column: Figure(tuple(filter(math.isfinite, _values(results, label, column)))) for column in columns},
         reported=dict(places[0].reported),
-        missing=tuple(missing for place in places for missing in _missing(results, place, columns)),
+        missing=tuple(dict.fromkeys(missing for place in places for missing in _missing(results, place, columns))),
         split=stated.get("split", "dev"),
         reported_train=stated.get("reported_train", {}),
         note=stated.get("note", ""),
@@ -289,7 +366,7 @@ def _values(results: Results, label: str, column: str) -> list[float]:
     if column in COSTS:
         cells = (results.finished.get((label, seed)) for seed in results.seeds)
         return [math.nan if cell is None else cost_of(cell, column) for cell in cells]
-    found: list[float] = results.scores(column).values[results.rows.index(label)].tolist()
+    found: list[float] = results.scores(column).values[results.place_of[label]].tolist()
     return found
 
 
@@ -313,6 +390,8 @@ def _missing(results: Results, place: GridCell, columns: Sequence[str]) -> Itera
             continue
         elif column in (*COSTS, OVERALL) or column in cell.spec.get("tasks", {}):
             why = results.why_unscored(cell, column) if split == "test" else f"{column} was not measured"
+            if results.metric is not None and column not in COSTS:
+                why = "its predictions are not in the registry"
             yield Missing(place.seed, cell.status, why)
         else:
             yield Missing(place.seed, cell.status, f"has no task {column!r}")

@@ -13,13 +13,13 @@ import click
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
-from taskloom.runs.analysis.tables import Table
 from taskloom.runs.cli.options import is_strict
 from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
+    from taskloom.runs.analysis.tables import Table
 
 NO_CELL = "and no cell's identity begins with it (`taskloom cells` lists them)"
 _answers: TextIO | None = None  # what was stdout before it was taken
@@ -68,7 +68,7 @@ def note(text: object) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def say_table(table: Table, form: str, *, reported: bool = False) -> None:
+def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
     """Print a table, on a terminal with bold type."""
     bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     say(render(table, form, terminal=bold, reported=reported), styled=True)

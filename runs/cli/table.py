@@ -3,16 +3,18 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from taskloom.core.errors import RequestError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.results import Results
-from taskloom.runs.analysis.tables import Wanted, table_of
 from taskloom.runs.cli.common import NotRunError, recorded_grid, say_table
 from taskloom.runs.cli.options import format_option, registry_option
+
+if TYPE_CHECKING:  # which imports numpy
+    from taskloom.runs.analysis.tables import Table
 
 
 @click.command(short_help="Print the comparison table of a grid.")
@@ -28,18 +30,32 @@ from taskloom.runs.cli.options import format_option, registry_option
 )
 @click.option("--sort", default="", metavar="COLUMN", help="The best row of a column first.")
 @click.option("--group-by", default="", metavar="AXIS", help="A row per value of an axis: the mean over its rows.")
+@click.option(
+    "--metric",
+    default="",
+    metavar="NAME",
+    help="Score what is stored anew: accuracy, macro_f1, pearson, spearman, or f1:2 for the F1 of class 2.",
+)
 @format_option
 def table(
-    grid: str, registry: Path, reported: bool, form: str, columns: tuple[str, ...], sort: str, group_by: str
+    grid: str,
+    registry: Path,
+    reported: bool,
+    form: str,
+    columns: tuple[str, ...],
+    sort: str,
+    group_by: str,
+    metric: str,
 ) -> None:
     """Print the comparison table of GRID as far as it was run.
 
     GRID is the name of a grid in the registry or the path of its JSON file. Each row is the mean over its finished
     seeds ± their sample standard deviation. The difference to the baseline has a 95 % interval and a p value, both
     corrected for the number of rows, and a verdict: better, worse, equal (within the grid's margin) or open. Both the
-    noise of seeds and that of the dev examples count. A mean is bold, or marked with *, only if it is better than the
-    next of its column by the same test. A row that lacks seeds shows how many are in and does not compete. Below the
-    table is what was found by computing, and the reasons for missing figures.
+    noise of seeds and that of the scored examples count. A mean is bold, or marked with *, only if it is better than
+    every other of its column by the same test. A row that lacks seeds shows how many are in and does not compete.
+    Below the table are the reasons for missing figures, how differences were judged, and what else was found by
+    computing.
 
     With --reported the figures that somebody published for a row are shown beside ours, with the difference (ours less
     theirs). A row that was reported on test shows our test score, never one on dev. A published overall score is
@@ -51,10 +67,15 @@ def table(
       taskloom table quickstart
       taskloom table quickstart --columns overall,seconds,memory --sort overall
       taskloom table grid.json --group-by stages.0.combiner
+      taskloom table quickstart --metric macro_f1
       taskloom table finetuning-techniques --reported
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[] | [.label, .metrics.overall.verdict]'
     """
+    from taskloom.runs.analysis.results import Results, metric_named
+    from taskloom.runs.analysis.tables import Wanted, table_of
+
+    scorer = metric_named(metric) if metric else None
     # For published figures the grid's file is enough.
     with (Ledger.find(registry) if reported else Ledger.open(registry, create=False)) or nullcontext() as ledger:
         try:
@@ -64,11 +85,16 @@ def table(
                 raise
             record = unrun_grid(grid)
         epochs = ledger.epochs if ledger else lambda cell: ()
-        made = table_of(Results(record, registry), epochs, Wanted(columns, sort, group_by))
-        if ledger is not None and any(row.split == "test" and row.n for row in made.rows):
+        made = table_of(Results(record, registry, scorer), epochs, Wanted(columns, sort, group_by))
+        if ledger is not None and _shows_test(made):
             looks = ledger.add_look(record.name)
             made = replace(made, checks=(*made.checks, *([_LOOKED.format(looks=looks)] if looks > 1 else [])))
     say_table(made, form, reported=reported)
+
+
+def _shows_test(made: "Table") -> bool:
+    """Whether there is a test score in a table."""
+    return any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows)
 
 
 _LOOKED = "The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."

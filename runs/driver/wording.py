@@ -1,10 +1,13 @@
 """A cell's events and its state in words: for its log, the progress of a run, listings, tables and explanations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskloom.core.engine import Event
 from taskloom.core.errors import count
+
+#: Rows that are named in a sentence; further ones are counted.
+MOST_NAMED = 4
 
 
 def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
@@ -136,3 +139,15 @@ def memory(size: float) -> str:
     if size < 2**20:
         return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**20:.0f} MiB" if size < 1000 * 2**20 else f"{size / 2**30:.1f} GiB"
+
+
+def named(rows: Sequence[str]) -> str:
+    """Rows in words: each once, in quotes, not too many.
+
+    >>> named(["a", "b", "a"]), named(list("abcdef"))
+    ("'a' and 'b'", "'a', 'b', 'c', 'd' and 2 more")
+    """
+    names = [repr(row) for row in dict.fromkeys(rows)]
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -1,6 +1,6 @@
 """A table as text: plain, github, latex, html, csv or json.
 
-A mean that is better than the next of its column by the test is bold where the format has bold; in plain text it is
+A mean that is better than every other of its column by the test is bold where the format has bold; in plain text it is
 bold on a terminal and marked with ``*`` anywhere else. The text formats end with what a reader should know: how
 differences were judged, what was found by computing, the reasons for every hole.
 Published figures are shown on request, beside ours and with the difference; ``†`` marks an overall score that does not
@@ -15,18 +15,20 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
 from taskloom.core.errors import count
 from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
-from taskloom.runs.analysis.checks import named
-from taskloom.runs.analysis.tables import COSTS, Table, TableRow
-from taskloom.runs.driver.wording import format_state
+from taskloom.runs.driver.wording import format_state, named
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
 from taskloom.runs.show.visible import one_line, visible
+
+if TYPE_CHECKING:  # which imports numpy
+    from taskloom.runs.analysis.contrasts import Judged
+    from taskloom.runs.analysis.tables import Table, TableRow
 
 FORMATS = ("plain", "github", "latex", "html", "csv", "json")
 #: More reasons than this are counted; ``taskloom cells`` and the json format have them all.
@@ -63,7 +65,7 @@ _STYLES: dict[str, tuple[str, Callable[[str], str], str, str]] = {
 }
 
 
-def render(table: Table, form: str, *, terminal: bool = False, reported: bool = False) -> str:
+def render(table: "Table", form: str, *, terminal: bool = False, reported: bool = False) -> str:
     """The table in one of ``FORMATS``; ``terminal`` lets plain text use bold, ``reported`` shows published figures."""
     if form == "json":
         return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
@@ -79,7 +81,7 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
             if part == "figure" and table.best.get(column) == row.label:
                 text, marked = bold.format(text), True
             body[-1].append(text)
-    if table.constants and not reported:
+    if any(each.task in table.columns for each in table.constants) and not reported:
         scores = {each.task: number(each.task, each.score, table.digits) for each in table.constants}
         shown = [scores.get(column, "") if part == "figure" else "" for part, column in parts]
         body.append([escape("constant prediction"), *map(escape, shown)])
@@ -95,19 +97,19 @@ def render(table: Table, form: str, *, terminal: bool = False, reported: bool = 
     missing = [(row.label, missing.seed, missing.why) for row in table.rows for missing in row.missing]
     reasons = _reasons(missing, {row.label: len(row.seeds) for row in table.rows})
     notes = _short_list([f"— {line}" for line in reasons], table.name)
-    notes += ["* better than the next of its column"] if marked and form == "plain" else []
-    notes += _reported_notes(table) if reported else [*_difference_notes(table), *table.checks]
+    notes += ["* better than every other of its column"] if marked and form == "plain" else []
+    notes += _reported_notes(table) if reported else [*_difference_notes(table), *_constant_notes(table), *table.checks]
     lines = [note_form.format(escape(one_line(note))) for note in notes]
     return "\n".join([text, "", *lines] if lines else [text])
 
 
-def _parts(table: Table, reported: bool) -> list[tuple[str, str]]:
+def _parts(table: "Table", reported: bool) -> list[tuple[str, str]]:
     """What is shown beside the labels, and of which column: ours, theirs and the difference; before a run theirs."""
     if not reported:
         compared = table.differences or (table.baseline is not None and not table.begun)
         judged = [(part, table.primary) for part in ("delta", "p", "verdict")] if compared else []
-        scores = [("figure", column) for column in table.columns if column not in COSTS]
-        costs = [("figure", column) for column in table.columns if column in COSTS]
+        scores = [("figure", column) for column in table.scores]
+        costs = [("figure", column) for column in table.columns if column not in table.scores]
         return [("seeds", ""), *scores, *judged, *costs]
     if not table.begun:
         return [("reported", column) for column in table.columns if column in table.reported]
@@ -122,7 +124,7 @@ def _title(part: str, column: str, *, begun: bool) -> str:
     return {"figure": column, "reported": reported, "difference": "diff", "delta": f"Δ {column}"}.get(part, part)
 
 
-def _text(table: Table, row: TableRow, part: str, column: str) -> str:
+def _text(table: "Table", row: "TableRow", part: str, column: str) -> str:
     match part:
         case "seeds":
             return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
@@ -140,12 +142,13 @@ def _text(table: Table, row: TableRow, part: str, column: str) -> str:
         case "p":
             return format_p(table.differences[row.label, column].p)
         case "verdict":
-            return table.differences[row.label, column].verdict
+            judged = table.differences[row.label, column]
+            return "—" if judged.interval is None else judged.verdict
     sd = _shown(table, column, row.figures[column].sd)
     return (_shown(table, column, row.figures[column].mean) or "—") + (sd and f" ± {sd}")
 
 
-def _shown(table: Table, column: str, value: float | None, *, sign: str = "") -> str:
+def _shown(table: "Table", column: str, value: float | None, *, sign: str = "") -> str:
     return "" if value is None else number(column, value, table.digits, sign=sign)
 
 
@@ -156,13 +159,15 @@ def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
 
 
 def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
-    """A figure as the table prints it: scores with ``digits``, seconds with one, memory in MiB.
+    """A figure as the table prints it: scores with ``digits``, seconds with one, memory in MiB, counts with none.
 
     >>> number("sst", 0.51249, 3), number("seconds", 12.345, 3), number("memory", 3 * 2**20, 3)
     ('0.512', '12.3', '3')
     """
     if column == "memory":
         value, digits = value / 2**20, 0
+    elif column in ("examples", "backwards"):
+        digits = 0
     elif column == "seconds":
         digits = 1
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # + 0.0 turns -0.0 into 0.0
@@ -212,36 +217,86 @@ def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) 
     )
 
 
-def _difference_notes(table: Table) -> list[str]:
+def _difference_notes(table: "Table") -> list[str]:
     """How the differences of a table were judged, and what was found beside its primary column."""
     primary = {row: each for (row, column), each in table.differences.items() if column == table.primary}
     judged = {row: each for row, each in primary.items() if each.interval is not None}
-    notes = [f"{named([row])}: not compared, {each.contrast.why}" for row, each in primary.items() if not each.interval]
+    apart: dict[str, list[str]] = {}
+    begun = {row.label for row in table.rows if row.n}  # what is said of others is why they have no figures
+    for row, each in primary.items():
+        if each.interval is None and row in begun:
+            apart.setdefault(each.contrast.why, []).append(row)
+    notes = [f"Not compared with {table.baseline!r}: {named(rows)}; {why}." for why, rows in apart.items()]
     if not judged:
         return notes
-    corrected = f", p and intervals corrected for {count(len(judged), 'row')} (Holm)" if len(judged) > 1 else ""
-    notes.append(f"Δ {table.primary}: difference to {table.baseline!r} with its 95 % interval{corrected}.")
-    kinds = {kind: [row for row in judged if judged[row].contrast.variance == kind] for kind in _NOISE}
-    notes += [text.format(rows=named(kinds[kind])) for kind, text in _NOISE.items() if kinds[kind]]
-    others = {key: each for key, each in table.differences.items() if key[1] != table.primary}
-    found = [
-        f"{row!r} is {each.verdict} on {column}: {format_difference(each, table.digits)}, p {format_p(each.p)}"
-        for (row, column), each in others.items()
-        if each.verdict in ("better", "worse")
-    ]
-    if found:
+    shown = f"Δ {table.primary}: difference to {table.baseline!r} and its 95 % interval"
+    if len(judged) > 1:
+        shown += f"; intervals and p are corrected for {len(judged)} comparisons (Holm)"
+    notes.append(f"{shown}.")
+    notes += _seed_notes(table, judged)
+    if any(each.verdict == "equal" for each in table.differences.values()):
         notes.append(
-            f"Beside {table.primary}, corrected for all {len(others)} of these: {'; '.join(found[:MOST_NOTES])}."
+            f"equal: within ± {table.margin:g} of {table.baseline!r}, which is the grid's margin, by two one-sided "
+            "tests at 5 %, corrected alike; this goes before better and worse."
         )
+    return [*notes, *_other_columns(table)]
+
+
+def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
+    """Which noise the differences were measured by, and over which seeds."""
+    kinds: dict[str | None, list[str]] = {}
+    for row, each in judged.items():
+        kinds.setdefault(each.contrast.variance, []).append(row)
+    notes = []
+    if kinds.keys() & {"pooled", "own"}:
+        noise = "Two kinds of noise count: that of the scored examples, and that of the seeds, pooled over the rows"
+        if own := kinds.get("own"):
+            noise += f" ({named(own)} {'vary more and keep their' if own[1:] else 'varies more and keeps its'} own)"
+        notes.append(f"{noise}.")
+    if "examples" in kinds:
+        notes.append(
+            f"{named(kinds['examples'])}: one seed in common with {table.baseline!r}. That compares these models, not "
+            "these methods: only the noise of the scored examples is known, not that of the seeds."
+        )
+    fewer: dict[int, list[str]] = {}
+    asked = {row.label: len(row.seeds) for row in table.rows}
+    for row, each in judged.items():
+        if 1 < each.contrast.seeds < asked[row]:
+            fewer.setdefault(each.contrast.seeds, []).append(row)
+    notes += [
+        f"{named(rows)}: Δ is over the {seeds} seeds in common with {table.baseline!r}."
+        for seeds, rows in fewer.items()
+    ]
     return notes
 
 
-#: How the seed noise of differences was found, by the kind of variance.
-_NOISE = {
-    "pooled": "Seed noise pooled over the rows: {rows}.",
-    "own": "Noisier than the pool, so judged by their own seeds: {rows}.",
-    "examples": "One seed in common, so this compares these models, not these methods: {rows}.",
-}
+def _other_columns(table: "Table") -> list[str]:
+    """What differs from the baseline beside the primary column."""
+    others = {
+        key: each for key, each in table.differences.items() if key[1] != table.primary and each.interval is not None
+    }
+    if not others:
+        return []
+    columns = [column for column in table.scores if any(column == key[1] for key in others)]
+    notes = []
+    for column in columns:
+        found = [
+            f"{row!r} is {each.verdict}, {format_difference(each, table.digits)}, p {format_p(each.p)}"
+            for (row, of), each in others.items()
+            if of == column and each.verdict in ("better", "worse")
+        ]
+        more = [f"and {len(found) - MOST_ROWS} more"] if len(found) > MOST_ROWS else []
+        notes += [f"Δ {column}: {'; '.join([*found[:MOST_ROWS], *more])}."] if found else []
+    which = " and ".join(filter(None, [", ".join(columns[:-1]), columns[-1]]))
+    rest = "nothing else there" if notes else "nothing there"
+    family = f"{which}: intervals and p corrected together for {count(len(others), 'comparison')}"
+    return [*notes, f"{family}; {rest} is better or worse by the test."]
+
+
+def _constant_notes(table: "Table") -> list[str]:
+    """What the row of constant predictions predicts."""
+    says = [f"{each.says} ({each.task})" for each in table.constants if each.task in table.columns]
+    return [f"constant prediction, without looking at the text: {', '.join(says)}."] if says else []
 
 
 def _booktabs(text: str) -> str:
@@ -251,7 +306,7 @@ def _booktabs(text: str) -> str:
     return text.replace("\\hline", "\\bottomrule")
 
 
-def _reported_notes(table: Table) -> list[str]:
+def _reported_notes(table: "Table") -> list[str]:
     """What a reader of published figures should know."""
     notes = []
     for row in table.rows:
@@ -267,9 +322,11 @@ def _reported_notes(table: Table) -> list[str]:
     return [*notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
 
 
-def as_json(table: Table) -> list[dict[str, Any]]:
-    """One object per row: label, number of finished seeds, per metric mean and sd, and what was published.
+def as_json(table: "Table") -> list[dict[str, Any]]:
+    """One object per row: label, number of finished seeds, and what was published.
 
+    ``metrics`` has mean, sd and n of each column, and for scores the difference to the baseline: delta, interval
+    ([low, high]), p (both corrected), verdict and variance ("pooled", "own" or, of one seed, "examples").
     ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
     parts, and ``follows`` whether the reported one does.
     """
@@ -279,8 +336,9 @@ def as_json(table: Table) -> list[dict[str, Any]]:
         metrics: dict[str, dict[str, Any]] = {}
         for column, figure in row.figures.items():
             metrics[column] = {"mean": figure.mean, "sd": figure.sd, "n": len(figure.values)}
-            if (judged := table.differences.get((row.label, column))) is not None:
-                metrics[column] |= judged_json(judged)
+            if table.baseline is not None and column in table.scores:
+                judged = table.differences.get((row.label, column))
+                metrics[column] |= _NOT_COMPARED if judged is None else judged_json(judged)
         rows.append(
             {
                 **{key: getattr(row, key) for key in same},
@@ -293,20 +351,24 @@ def as_json(table: Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _csv(table: Table, reported: bool) -> str:
+#: What is known of a difference that does not exist, such as that of the baseline to itself.
+_NOT_COMPARED: dict[str, Any] = dict.fromkeys(("delta", "interval", "p", "verdict", "variance", "seeds"))
+_CSV_FACTS = ("delta", "low", "high", "p", "verdict", "variance")
+
+
+def _csv(table: "Table", reported: bool) -> str:
     """Raw figures, mean and sd in columns of their own; memory in bytes."""
     rows = []
     for row in table.rows:
         cells: dict[str, Any] = {"label": row.label, "n": row.n, "seeds": len(row.seeds)}
         for column, figure in row.figures.items():
             cells |= {f"{column} mean": figure.mean, f"{column} sd": figure.sd}
-            if table.differences and column not in COSTS:
+            if table.baseline is not None and column in table.scores:
                 judged = table.differences.get((row.label, column))
-                facts = judged_json(judged) if judged is not None else {}
-                low, high = facts.get("interval") or (None, None)
-                values = (facts.get("delta"), low, high, facts.get("p"), facts.get("verdict"))
-                names = ("delta", "low", "high", "p", "verdict")
-                cells |= {f"{column} {name}": value for name, value in zip(names, values, strict=True)}
+                facts = _NOT_COMPARED if judged is None else judged_json(judged)
+                low, high = facts["interval"] or (None, None)
+                facts = {**facts, "low": low, "high": high}
+                cells |= {f"{column} {name}": facts[name] for name in _CSV_FACTS}
             if reported and column in table.reported:
                 cells[f"{column} reported"] = row.reported.get(column)
                 cells[f"{column} difference"] = row.difference(column)

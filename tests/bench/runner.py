@@ -137,10 +137,11 @@ def planning_lines(cells: int) -> Iterator[Line]:
 def _finish(ledger: Ledger, plan: Plan) -> None:
     """Every cell as if it had been trained."""
     for place, cell in enumerate(plan.cells):
-        scores = dict.fromkeys((*cell.spec["tasks"], "overall"), place % 97 / 97)
+        scores = dict.fromkeys((*cell.spec["tasks"], "overall"), place % 997 / 997)
         ledger.write(Event("started", cell.id, {"device": "cpu", "versions": cell.versions}))
         for epoch in (1, 2, 3):
-            facts = {"stage": 0, "epoch": epoch, "losses": scores, "scores": scores, "seconds": 1.0 * epoch}
+            losses = {task: (2 - score) / epoch for task, score in scores.items()}
+            facts = {"stage": 0, "epoch": epoch, "losses": losses, "scores": scores, "seconds": 1.0 * epoch}
             ledger.write(Event("epoch", cell.id, facts))
         ledger.write(Event("finished", cell.id, {"scores": scores, "seconds": 3.0, "peak_memory": 1 << 28}))
 

@@ -16,13 +16,21 @@ def test_every_task_of_every_cell_is_clearly_above_chance(tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=540)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert [row["n"] for row in rows] == [2, 2, 2, 2]
+    assert [row["n"] for row in rows] == [3, 3, 3, 3]
     assert {row["label"] for row in rows} >= {"sum", "pcgrad", "cosine loss"}
     for row in rows:
         for task in (*REACHED, "overall"):
-            assert set(row["metrics"][task]) >= {"mean", "sd"}
+            assert set(row["metrics"][task]) >= {"mean", "sd", "n", "delta", "interval", "p", "verdict", "variance"}
+    verdicts = {row["label"]: row["metrics"]["overall"]["verdict"] for row in rows}
+    assert verdicts.pop("sum") is None, "which is the baseline"
+    assert set(verdicts.values()) <= {"better", "worse", "open"}
     with Ledger.open(tmp_path / "taskloom-runs", create=False) as ledger:
         cells = ledger.grid("quickstart").cells
+    command = [sys.executable, "-m", "taskloom.runs.cli", "claims", "quickstart", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60)
+    claims = json.loads(done.stdout)
+    assert len(claims) == 2
+    assert all(claim["written_before_the_run"] for claim in claims), "written down before the run"
     for place in cells:
         for task, reached in REACHED.items():
             assert place.cell.scores[task] > reached, (place.label, place.seed, task)

@@ -19,11 +19,12 @@ import pytest
 
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.driver.drive import Outcome, run_plan
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.show.render import render
+from taskloom.runs.show.render import as_json
 
 #: Seconds after which a test that waits has failed.
 PATIENCE = 180.0
@@ -84,7 +85,10 @@ def result_of(registry: Path, grid: str = "grid") -> dict[str, Any]:
     """What two runs of one grid should have in common to the last bit: table, figures, weights, predictions."""
     with Ledger.open(registry, create=False) as ledger:
         record = ledger.grid(grid)
-        result: dict[str, Any] = {"table": render(table_of(record), "json")}
+        rows = as_json(table_of(Results(record, registry), ledger.epochs))
+        for row in rows:
+            row["metrics"].pop("seconds", None)
+        result: dict[str, Any] = {"table": rows}
         for place in record.cells:
             cell, name = place.cell, f"{place.label}, seed {place.seed}"
             epochs = [(one.stage, one.epoch, one.step, one.losses, one.scores) for one in ledger.epochs(cell.id)]

@@ -64,12 +64,13 @@ def record(
     unfinished: Sequence[tuple[str, int]] = (),
     data_sets: Mapping[str, Mapping[str, Any]] = {},
     epochs: Mapping[str, Any] = {},
+    test: bool = False,
     **spec: Any,
 ) -> Path:
     """Record a grid of these rows; ``failed`` cells have a reason, ``unfinished`` ones never started.
 
-    ``data_sets`` are specifications of real ones that tasks have instead of made-up examples.
-    ``epochs`` is what every epoch says beside losses and scores.
+    ``data_sets`` are specifications of real ones that tasks have instead of made-up examples. ``epochs`` is what every
+    epoch says beside losses and scores. With ``test`` the cells are scored on a test split, too.
     """
     cells = {"cells": [{"label": row.label, "set": dict(row.set)} for row in rows]}
     planned = []
@@ -106,12 +107,20 @@ def record(
                 losses = {task: 2 - score for task, score in shown.items() if task != "overall"}
                 ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown, **epochs}))
             end = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
+            if test:
+                end["test"] = _score(artifacts.cell(cell.id), row, cell.seed + 100, data, keys, hard, split="test")
             ledger.write(Event("finished", cell.id, end))
     return folder
 
 
 def _score(
-    folder: Path, row: Row, seed: int, data: Mapping[str, Examples], keys: Mapping[str, str], hard: Mapping[str, Any]
+    folder: Path,
+    row: Row,
+    seed: int,
+    data: Mapping[str, Examples],
+    keys: Mapping[str, str],
+    hard: Mapping[str, Any],
+    split: str = "dev",
 ) -> dict[str, float]:
     draw = np.random.default_rng([seed, *row.label.encode()])
     skill = row.skill + row.noise * draw.normal()
@@ -129,5 +138,5 @@ def _score(
         influence = METRICS[task].influence(predicted, examples.labels)
         facts[task] = TaskFacts(keys[task], METRICS[task].name, METRICS[task].correlation, classes)
         columns[task] = {"score": logits.astype(np.float32), "predicted": predicted, "influence": influence}
-    save_scores(folder, "dev", facts, columns)
+    save_scores(folder, split, facts, columns)
     return {**scores, "overall": float(np.mean(list(scores.values())))}

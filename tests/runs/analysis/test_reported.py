@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.tables import Table, TableRow, derive_overall, table_of
+from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.tables import Table, TableRow, derive_overall
+from taskloom.runs.analysis.tables import table_of as table_of_results
 from taskloom.runs.cli.table import unrun_grid
 from taskloom.runs.show.render import FORMATS, as_json, render
 
 PAPERS = ("margin-for-error", "cosine-surgery", "finetuning-techniques", "losing-to-win", "robust-embeddings")
 METRICS = {"sst": "accuracy", "para": "accuracy", "sts": "pearson"}
+
+
+def table_of(record: GridRecord) -> Table:
+    return table_of_results(Results(record, Path("nowhere")), lambda cell: ())
 
 
 def spec_of(rule: str, metrics: dict[str, str] = METRICS) -> dict[str, Any]:
@@ -139,17 +146,18 @@ RAW: dict[str, Any] = {
 @pytest.fixture
 def table() -> Table:
     spec = spec_of("mean", {"sst": "accuracy", "sts": "pearson"})
-    done = CellRecord("aa", spec, "finished", scores={"sst": 0.625, "sts": 0.125, "overall": 0.375})
+    scores, test = {"sst": 0.625, "sts": 0.125, "overall": 0.375}, {"sst": 0.75, "sts": 0.25, "overall": 0.5}
+    done = CellRecord("aa", spec, "finished", seconds=2.0, scores=scores, test=test)
     cells = tuple(GridCell(row["label"], 0, row.get("reported", {}), done) for row in RAW["cells"])
     return table_of(GridRecord("grid", RAW, "", "", cells))
 
 
-def test_differences_are_ours_less_theirs_and_never_across_splits(table: Table) -> None:
+def test_differences_are_ours_less_theirs_on_the_same_split(table: Table) -> None:
     mine, theirs, silent = as_json(table)
     assert mine["difference"] == {"sst": 0.125, "sts": -0.125, "overall": pytest.approx(-0.025)}
     assert (mine["split"], mine["follows"], mine["derived"]) == ("dev", False, 0.375)
     assert mine["note"] == "A slip in the source."
-    assert theirs["difference"] == {"sst": None, "sts": None, "overall": None}
+    assert theirs["difference"] == {"sst": 0.25, "sts": 0.0, "overall": 0.125}, "our test score less theirs"
     assert (theirs["split"], theirs["follows"]) == ("test", True)
     assert (silent["reported"], silent["difference"], silent["follows"]) == ({}, {}, None)
 
@@ -157,10 +165,11 @@ def test_differences_are_ours_less_theirs_and_never_across_splits(table: Table) 
 def test_text_says_what_a_reader_should_know(table: Table) -> None:
     text = render(table, "plain", reported=True)
     lines = text.splitlines()
-    assert lines[0].split() == ["seeds", *(word for c in ("sst", "sts", "overall") for word in (c, "reported", "diff"))]
-    figures = "*0.625 0.500 +0.125 *0.125 0.250 -0.125 *0.375 0.400† -0.025"
+    parts = [word for column in ("sst", "sts", "overall") for word in (column, "reported", "diff")]
+    assert lines[0].split() == ["seeds", *parts, "seconds"]
+    figures = "0.625 0.500 +0.125 0.125 0.250 -0.125 0.375 0.400† -0.025 2.0"
     assert lines[2].split()[2:] == figures.split()
-    assert "+" not in lines[3], "a test figure has no difference to a dev score"
+    assert lines[3].split()[2:5] == ["0.750", "0.500", "+0.250"], "a test figure is beside our test score"
     assert any(line.startswith("† mine: ") and "0.400" in line and "0.375" in line for line in lines)
     assert any(line.endswith(": theirs") for line in lines)
     for line in ("mine: A slip in the source.", "Read this first.", "Run with stages.*.epochs = 1."):
@@ -171,5 +180,5 @@ def test_csv_has_all_of_it_in_columns(table: Table) -> None:
     mine, theirs, silent = csv.DictReader(io.StringIO(render(table, "csv", reported=True)))
     assert [mine[f"sst {part}"] for part in ("mean", "reported", "difference")] == ["0.625", "0.5", "0.125"]
     assert (mine["follows"], theirs["follows"], silent["follows"]) == ("no", "yes", "")
-    assert (theirs["split"], theirs["sst reported"], theirs["sst difference"]) == ("test", "0.5", "")
+    assert (theirs["split"], theirs["sst reported"], theirs["sst difference"]) == ("test", "0.5", "0.25")
     assert "sst reported" not in render(table, "csv")

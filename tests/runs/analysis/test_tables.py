@@ -7,6 +7,8 @@ import json
 import math
 import re
 import statistics
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.tables import Table, table_of
+from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.tables import Table
+from taskloom.runs.analysis.tables import table_of as table_of_results
 from taskloom.runs.show.render import MOST_NOTES, as_json, number, render
 
 TASKS = {"sst": {}, "sts": {}}
@@ -32,6 +36,11 @@ def grid(*rows: tuple[str, list[CellRecord]], **spec: Any) -> GridRecord:
     return GridRecord("grid", spec, "", "", tuple(cells))
 
 
+def table_of(record: GridRecord) -> Table:
+    """The table of cells whose predictions nobody stored."""
+    return table_of_results(Results(record, Path("nowhere")), lambda cell: ())
+
+
 SUM = ("sum", [cell("a0", sst=0.5, sts=0.2, overall=0.35), cell("a1", sst=0.7, sts=0.4, overall=0.55)])
 PCGRAD = ("pcgrad", [cell("b0", sst=0.6, sts=0.5, overall=0.55), cell("b1", sst=0.6, sts=0.6, overall=0.6)])
 
@@ -45,9 +54,9 @@ def body(table: Table, form: str = "plain") -> list[list[str]]:
 def test_means_and_sds_worked_by_hand() -> None:
     # sst of sum: mean 0.6, deviations ±0.1, sample variance (0.01 + 0.01)/1, sd √0.02 = 0.1414…
     head, first, second = body(table_of(grid(SUM, PCGRAD)))
-    assert head == ["seeds", "sst", "sts", "overall"]
-    assert first == ["sum", "2", "*0.600 ± 0.141", "0.300 ± 0.141", "0.450 ± 0.141"]
-    assert second == ["pcgrad", "2", "*0.600 ± 0.000", "*0.550 ± 0.071", "*0.575 ± 0.035"]
+    assert head == ["seeds", "sst", "sts", "overall", "seconds"]
+    assert first == ["sum", "2", "0.600 ± 0.141", "0.300 ± 0.141", "0.450 ± 0.141", "12.3 ± 0.0"]
+    assert second == ["pcgrad", "2", "0.600 ± 0.000", "0.550 ± 0.071", "0.575 ± 0.035", "12.3 ± 0.0"]
 
 
 def test_one_seed_has_no_sd() -> None:
@@ -60,7 +69,7 @@ def test_columns_and_digits_are_the_grids() -> None:
     columns = ["overall", "sts", "seconds", "memory"]
     head, first, _ = body(table_of(grid(SUM, PCGRAD, table={"columns": columns, "digits": 1})))
     assert head == ["seeds", "overall", "sts", "seconds", "memory (MiB)"]
-    assert first[2:] == ["0.5 ± 0.1", "0.3 ± 0.1", "*12.3 ± 0.0", "*3 ± 0"]
+    assert first[2:] == ["0.5 ± 0.1", "0.3 ± 0.1", "12.3 ± 0.0", "3 ± 0"]
 
 
 def test_holes_say_why() -> None:
@@ -71,9 +80,9 @@ def test_holes_say_why() -> None:
     table = table_of(grid(SUM, half, never, broken_off))
     text = render(table, "plain")
     rows = {row[0]: row[1:] for row in body(table)[1:]}
-    assert rows["pcgrad"] == ["1/2", "0.900", "0.900", "0.900"], "one lucky seed is not crowned"
-    assert rows["later"] == ["0/2", "—", "—", "—"]
-    assert rows["slow"] == ["1/2", "0.100", "—", "0.100"]
+    assert rows["pcgrad"] == ["1/2", "0.900", "0.900", "0.900", "12.3"]
+    assert rows["later"] == ["0/2", "—", "—", "—", "—"]
+    assert rows["slow"] == ["1/2", "0.100", "—", "0.100", "12.3"]
     notes = [line.split(": ")[0] for line in text.split("\n\n")[1].splitlines()]
     assert notes == ["— pcgrad, seed 1", "— later", "— slow, seed 0", "— slow, seed 1"]
     rows_json = json.loads(render(table, "json"))
@@ -92,8 +101,8 @@ def test_a_pretraining_task_without_scores_has_no_column() -> None:
     tasks = {"nli": {}, "sst": {}}
     done = ("done", [cell("a", tasks=tasks, sst=0.5, overall=0.5)])
     planned = ("planned", [cell("b", "planned", tasks=tasks)])
-    assert table_of(grid(done, planned)).columns == ("sst", "overall")
-    assert table_of(grid(planned)).columns == ("nli", "sst", "overall")
+    assert table_of(grid(done, planned)).columns == ("sst", "overall", "seconds")
+    assert table_of(grid(planned)).columns == ("nli", "sst", "overall", "seconds")
 
 
 def test_many_holes_are_counted() -> None:
@@ -110,27 +119,23 @@ def test_rows_with_the_same_hole_share_a_line() -> None:
     assert some == "— row 0; row 1; row 2; row 3; and 3 more: not run yet"
 
 
-def test_the_baseline_is_compared_with() -> None:
+def test_without_stored_predictions_there_is_a_difference_and_no_verdict() -> None:
     table = table_of(grid(SUM, PCGRAD, baseline="sum"))
     head, first, second = body(table)
-    assert (head[-1], first[-1], second[-1]) == ("Δ overall", "baseline", "+0.125")
+    assert head[-4:] == ["Δ overall", "p", "verdict", "seconds"]
+    assert (first[-2], second[-3:-1]) == ("baseline", ["+0.125", "—"])
+    assert "Not compared with 'sum': 'pcgrad'; their predictions are not in the registry." in render(table, "plain")
     rows = as_json(table)
     assert [row["baseline"] for row in rows] == [True, False]
     assert rows[1]["metrics"]["sts"]["delta"] == pytest.approx(0.25)
-    assert rows[0]["metrics"]["sts"]["delta"] == 0
-
-
-def test_means_that_look_the_same_are_all_best() -> None:
-    near = ("near", [cell("c", sst=0.60004, sts=0, overall=0), cell("d", sst=0.60004, sts=0, overall=0)])
-    table = table_of(grid(SUM, PCGRAD, near))
-    assert [row[2][0] for row in body(table)[1:]] == ["*", "*", "*"]
-    assert "* best of its column" in render(table, "plain")
-    alone = render(table_of(grid(SUM)), "plain")
-    assert "*" not in alone, "where nobody competes nobody wins"
+    assert rows[1]["metrics"]["sts"]["interval"] is rows[1]["metrics"]["sts"]["p"] is None
+    assert rows[0]["metrics"]["sts"]["delta"] is rows[0]["metrics"]["sts"]["verdict"] is None
+    assert "delta" not in rows[1]["metrics"]["seconds"]
 
 
 def test_bold_where_the_format_has_it() -> None:
-    table = table_of(grid(SUM, PCGRAD))
+    table = replace(table_of(grid(SUM, PCGRAD)), best={"sts": "pcgrad"})
+    assert "  *0.550 ± 0.071" in render(table, "plain")
     assert "**0.550 ± 0.071**" in render(table, "github")
     assert r"\textbf{0.550 $\pm$ 0.071}" in render(table, "latex")
     assert "<b>0.550 ± 0.071</b>" in render(table, "html")
@@ -170,7 +175,7 @@ def test_the_json_table_equals_means_and_sds_computed_independently(record: Grid
         done = [place.cell for place in places if place.cell.status == "finished"]
         assert (row["n"], len(row["seeds"])) == (len(done), len(places))
         assert {hole["seed"] for hole in row["missing"]} >= {p.seed for p in places if p.cell not in done}
-        for column in row["metrics"]:
+        for column in (*TASKS, "overall"):
             values = [one.scores[column] for one in done if not math.isnan(one.scores[column])]
             expected = {
                 "mean": statistics.mean(values) if values else None,
@@ -198,8 +203,9 @@ def test_every_text_format_has_every_row_and_column_and_no_markup_of_a_label(rec
     labels = [html.unescape(label).strip() for label in re.findall(r"<tr><td>(.*?)</td>", text)]
     assert labels == [row.label for row in table.rows]
     assert set(re.findall(r"<(\w+)", text)) <= {"table", "thead", "tbody", "tr", "th", "td", "b"}
-    width = 2 + len(table.columns) + (table.baseline is not None)
+    width = 2 + len(table.columns) + 3 * bool(table.differences or (table.baseline and not table.begun))
     latex = render(table, "latex").split(r"\end{tabular}")[0].splitlines()
+    assert [line for line in latex if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
     lines = [line for line in latex if line.endswith(r"\\")]
     assert [len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines] == [width] * (1 + len(table.rows))
     github = [line for line in render(table, "github").splitlines() if line.startswith("|")]

@@ -1,0 +1,177 @@
+"""What a table says of its own accord: each pitfall is found where it is, and nothing is said where there is none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recorded import METRICS, Row, record
+
+from taskloom.core import Examples
+from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import CellRecord, EpochRecord
+from taskloom.registry.results.scores import find_scores, load_examples, save_examples, save_scores
+from taskloom.runs.analysis.checks import checks_of, constants_of
+from taskloom.runs.analysis.results import Results
+
+TWO = [Row("a"), Row("b", set={"stages.0.combiner": {"name": "pcgrad"}})]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return record(tmp_path / "r", TWO)
+
+
+def results_of(folder: Path, change: Callable[[str, CellRecord], CellRecord] = lambda label, cell: cell) -> Results:
+    """The results of the recorded grid, its cells changed."""
+    with Ledger.open(folder, create=False) as ledger:
+        grid = ledger.grid("made")
+    cells = [replace(place, cell=change(place.label, place.cell)) for place in grid.cells]
+    return Results(replace(grid, cells=tuple(cells)), folder)
+
+
+def rewrite(results: Results, label: str, task: str, predicted: Any = None, **facts: Any) -> None:
+    """Let the cells of a row have predicted something else, or know something else of their examples."""
+    for (row, _), cell in results.finished.items():
+        if row == label:
+            stored = find_scores(results.registry, cell.id)
+            assert stored is not None
+            columns = {each: {"predicted": stored.read(each, "predicted")} for each in stored.tasks}
+            for each, column in columns.items():
+                column["influence"] = stored.read(each, "influence")
+            if predicted is not None:
+                columns[task]["predicted"] = np.full(len(columns[task]["predicted"]), float(predicted))
+            tasks = {**stored.tasks, task: replace(stored.tasks[task], **facts)}
+            save_scores(stored.path.parent, "dev", tasks, columns)
+
+
+def histories(results: Results, **given: Callable[[int, int], Mapping[str, Any]]) -> Callable[[str], list[EpochRecord]]:
+    """Three epochs of every cell; what is ``given`` for a row is told the seed and the epoch."""
+    places = {cell.id: place for place, cell in results.finished.items()}
+
+    def epochs(id: str) -> list[EpochRecord]:
+        label, seed = places[id]
+        number = list(results.rows).index(label)
+        found = []
+        for epoch in (1, 2, 3):
+            losses = {"sst": 1 / (epoch + seed + 10 * number)}
+            found.append(EpochRecord(0, epoch, None, None, losses, {"sst": 0.1 * epoch}, {}))
+            if label in given:
+                found[-1] = replace(found[-1], **given[label](seed, epoch))
+        return found
+
+    return epochs
+
+
+def test_a_sound_grid_has_nothing_to_say(made: Path) -> None:
+    results = results_of(made)
+    assert checks_of(results, histories(results)) == []
+    assert constants_of(results) == []
+
+
+def said(results: Results, **given: Any) -> str:
+    (line,) = checks_of(results, histories(results, **given))
+    return line
+
+
+def test_identical_trajectories(made: Path) -> None:
+    same = lambda seed, epoch: {"losses": {"sst": epoch + seed}, "scores": {"sst": 0.5}}  # noqa: E731
+    results = results_of(made, lambda label, cell: replace(cell, scores={"sst": 0.5}))
+    assert said(results, a=same, b=same).endswith("what they differ in did nothing: 'a' and 'b'.")
+    assert checks_of(results, histories(results, a=same)) == []
+
+
+def test_training_that_changed_nothing(made: Path) -> None:
+    assert said(results_of(made), b=lambda seed, epoch: {"losses": {"sst": 1.5}}).startswith(
+        "Training changed nothing in 'b'"
+    )
+
+
+def gradients(removed: float, conflicts: float) -> Callable[[int, int], Mapping[str, Any]]:
+    return lambda seed, epoch: {"diagnostics": {"removed": removed, "pairs": {"sst+sts": {"conflicts": conflicts}}}}
+
+
+def test_a_combiner_without_conflict(made: Path) -> None:
+    results = results_of(made)
+    assert said(results, a=gradients(0.0, 0.0), b=gradients(0.0, 0.0)) == (
+        "The combiner of 'b' met no conflict between tasks and did only what a sum does."
+    ), "a sum is not said to do what a sum does"
+    assert said(results, b=gradients(0.0, 0.5)) == "The combiner of 'b' did only what a sum does."
+    assert checks_of(results, histories(results, b=gradients(0.1, 0.5))) == []
+
+
+def test_a_margin_that_never_moved(made: Path) -> None:
+    def margin(step: float) -> Callable[[int, int], Mapping[str, Any]]:
+        return lambda seed, epoch: {"metrics": {"sts": {"margin": 0.1 + step * epoch}}}
+
+    results = results_of(made)
+    assert said(results, a=margin(0.0), b=margin(0.1)) == "The margin of 'a' never moved."
+
+
+def test_constant_predictions_and_scores_below_the_majority_class(made: Path) -> None:
+    results = results_of(made)
+    rewrite(results, "b", "para", predicted=1)
+    assert said(results_of(made)) == "'b': every prediction for para is the same."
+
+    def poor(label: str, cell: CellRecord) -> CellRecord:
+        return replace(cell, scores={**cell.scores, "para": 0.4}) if label == "b" else cell
+
+    results = results_of(made, poor)
+    stored = results.stored(results.finished["a", 0].id)
+    assert stored is not None
+    expected = results.examples(stored.tasks["para"].examples).expected
+    share = max(expected.mean(), 1 - expected.mean())
+    (constant,) = constants_of(results)
+    assert (constant.task, constant.score) == ("para", pytest.approx(share))
+    lines = checks_of(results, histories(results))
+    assert lines[1] == f"'b': no better on para than {constant.says} ({share:.3f})."
+
+
+@pytest.mark.parametrize("task", METRICS)
+def test_the_constant_prediction_scores_what_its_metric_gives_it(tmp_path: Path, task: str) -> None:
+    results = results_of(record(tmp_path / "r", [Row("a", skill=0.0, noise=0.0)]))
+    constant = {each.task: each for each in constants_of(results)}[task]
+    stored = results.stored(results.finished["a", 0].id)
+    assert stored is not None
+    expected = results.examples(stored.tasks[task].examples).expected
+    best = max(METRICS[task](np.full(len(expected), each), expected) for each in np.unique(expected))
+    assert constant.score == pytest.approx(best)
+
+
+def test_examples_that_share_texts_and_texts_seen_in_training(made: Path) -> None:
+    results = results_of(made)
+    key = results.stored(results.finished["a", 0].id).tasks["sst"].examples  # type: ignore[union-attr]
+    labels = load_examples(made, key).expected
+    texts = tuple(f"text {number // 2 if number < 10 else number}" for number in range(200))
+    doubled = save_examples(Artifacts(made), Examples((texts,), labels, tuple(map(str, range(200)))))
+    for label in ("a", "b"):
+        rewrite(results, label, "sst", examples=doubled, seen=7)
+    results = results_of(made)
+    shared, seen = checks_of(results, histories(results))
+    assert shared == "Examples that share a text count as one where noise is concerned: 10 of 200 in sst."
+    assert seen == "Scored examples whose texts are also in the training data: 7 of 200 in sst."
+
+
+def test_devices_and_threads(made: Path) -> None:
+    def on(device: str, threads: str | None) -> Callable[[str, CellRecord], CellRecord]:
+        versions = {} if threads is None else {"threads": threads}
+        return lambda label, cell: replace(
+            cell, device=device if label == "b" else "cpu", versions=versions if label == "b" else {"threads": "2"}
+        )
+
+    assert "'a' on cpu with 2 threads; 'b' on cuda" in said(results_of(made, on("cuda:0", None)))
+    assert "'b' on cpu with 1 thread." in said(results_of(made, on("cpu", "1")))
+    for device, threads in (("cpu", "2"), ("cpu", None)):
+        results = results_of(made, on(device, threads))
+        assert checks_of(results, histories(results)) == []
+
+
+def test_more_epochs_to_choose_from(tmp_path: Path) -> None:
+    rows = [Row("short"), Row("long", set={"stages.0.epochs": 9})]
+    assert "'long' had 9, others as few as 3" in said(results_of(record(tmp_path / "r", rows)))
+    rows = [Row(row.label, set={**row.set, "selection": "last"}) for row in rows]
+    results = results_of(record(tmp_path / "last", rows))
+    assert checks_of(results, histories(results)) == [], "the last epoch is not chosen"
