@@ -147,7 +147,8 @@ def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem
 
 def _claim_problems(variants: Sequence[Variant], spec: GridSpec) -> Iterator[Problem]:
     labels = [variant.label for variant in variants]
-    columns = ["overall", *dict.fromkeys(task for variant in variants for task in variant.spec.get("tasks", {}))]
+    runs = [variant.spec.get("tasks") for variant in variants]
+    columns = ["overall", *dict.fromkeys(task for tasks in runs if isinstance(tasks, dict) for task in tasks)]
     for place, claim in enumerate(spec.claims):
         for key in ("better", "equal", "than"):
             row = getattr(claim, key)

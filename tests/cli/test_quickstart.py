@@ -16,7 +16,7 @@ def test_every_task_of_every_cell_is_clearly_above_chance(tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=540)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert [row["n"] for row in rows] == [2, 2, 2, 2]
+    assert [row["n"] for row in rows] == [3, 3, 3, 3]
     assert {row["label"] for row in rows} >= {"sum", "pcgrad", "cosine loss"}
     for row in rows:
         for task in (*REACHED, "overall"):
