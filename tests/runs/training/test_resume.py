@@ -72,10 +72,12 @@ class Ear:
 
     patience: int = sys.maxsize
     looks: int = 0
+    scored: int = 0  # looks when the last epoch ended
     events: list[Event] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
+        self.scored = self.looks if event.what == "epoch" else self.scored
 
     @property
     def stop_asked(self) -> bool:
