@@ -181,6 +181,16 @@ def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
         ({"base": "quickstrat"}, "base", "did you mean 'quickstart'"),
         ({"base": {"tasks": {}}}, "base.tasks", "of length 1 or more"),
         ({"name": "../escape"}, "name", "../escape"),
+        ({"claims": [{"better": "bsae", "than": "base"}]}, "claims.0.better", "did you mean 'base'"),
+        ({"claims": [{"better": "base", "than": "nobody"}]}, "claims.0.than", "no row 'nobody'"),
+        ({"claims": [{"better": "base", "than": "base", "on": "stss"}]}, "claims.0.on", "did you mean 'sts'"),
+        ({"claims": [{"equal": "base", "than": "base"}]}, "claims.0", '"within"'),
+        ({"claims": [{"better": "base", "equal": "base", "than": "base"}]}, "claims.0", '"better"'),
+        ({"claims": [{"than": "base"}]}, "claims.0", '"better"'),
+        ({"claims": [{"better": "base"}]}, "claims.0.than", "is missing"),
+        ({"claims": [{"equal": "base", "than": "base", "within": 0}]}, "claims.0.within", "0"),
+        ({"margin": -1}, "margin", "-1"),
+        ({"base": {**BASE, "score": {"train": -1}}}, "base.score.train", "-1"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, grid: dict[str, Any], path: str, words: str) -> None:
