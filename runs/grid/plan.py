@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
+from taskloom.registry.results.records import ADDED_SEEDS
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
@@ -96,6 +97,8 @@ def make_plan(
         text = f"the grid has {len(variants) * len(grid.spec.seeds):,} cells with them, more than {LARGE:,}"
         raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
     cells = cells_of(grid)
+    added = grid.raw.get(ADDED_SEEDS)
+    note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     notes = (*rows.notes, *contents.notes, *note, *_replaced(grid, cells, before))
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
 
