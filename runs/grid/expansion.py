@@ -154,5 +154,7 @@ def _claim_problems(variants: Sequence[Variant], spec: GridSpec) -> Iterator[Pro
             row = getattr(claim, key)
             if row is not None and row not in labels:
                 yield Problem(f"claims.{place}.{key}", unknown("row", row, labels, where="rows"))
+        if claim.than == (claim.better or claim.equal):
+            yield Problem(f"claims.{place}.than", f"a claim should be about two rows. Found {claim.than!r} twice.")
         if claim.on not in columns:
             yield Problem(f"claims.{place}.on", unknown("column", claim.on, columns, where="columns"))
