@@ -93,8 +93,10 @@ def taskloom_epoch_ended(cell: str, label: str, facts: dict[str, Any]) -> None:
         label: its row in the table
         facts: ``stage`` (from 0), ``epoch`` (from 1 in each stage; 0 where a last stage of no epochs is scored),
             ``step`` (of the stage), ``losses`` (task → mean training loss; empty in epoch 0), ``scores`` (task → dev
-            score, and ``overall``; empty where nothing is scored), ``metrics`` (task → name → what its loss reports
-            of its state), ``seconds`` (of the cell so far), ``memory`` (the most so far, in bytes)
+            score, and ``overall``; empty where nothing is scored), ``train`` (the same of a sample of the training
+            data; empty unless the run asks for it), ``diagnostics`` (learning rate, norms and conflicts of the
+            gradients; empty in epoch 0), ``metrics`` (task, or "combiner" → name → what its loss or the combiner
+            reports of its state), ``seconds`` (of the cell so far), ``memory`` (the most so far, in bytes)
 
     Example::
 
@@ -114,7 +116,8 @@ def taskloom_run_finished(cell: str, label: str, facts: dict[str, Any]) -> None:
         cell: the cell's identity, a hash
         label: its row in the table
         facts: ``scores`` (task → dev score of the best epoch, and ``overall``; empty where nothing is scored),
-            ``best_epoch``, ``seconds``, ``peak_memory`` in bytes
+            ``test`` (the same of the test split; empty unless the run asks for it), ``best_epoch``, ``costs``
+            (examples seen and backward passes), ``seconds``, ``peak_memory`` in bytes
     """
 
 

@@ -247,7 +247,7 @@ class CombinerTrial(Trial):
         """What the losses fall by is another share for each task and each epoch."""
         losses = {task: (1.5 + place) / epoch + place * 0.1 for place, task in enumerate(self.step.tasks)}
         self.combiner.epoch_ended(epoch=epoch, losses=losses)
-        return {}
+        return self.combiner.metrics()
 
     def restore(self, other: Trial) -> None:
         super().restore(other)

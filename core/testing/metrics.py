@@ -100,6 +100,19 @@ def the_order_of_examples_does_not_matter(subject: Subject, case: Case) -> None:
 
 
 @law("metric", cases=_cases, at_edges=True)
+def influence_is_one_finite_number_per_example(subject: Subject, case: Case) -> None:
+    """And centred: the noise of a score is computed from the sum of squares."""
+    metric: Metric = subject.make()
+    for words, predicted in {"perfect": case.expected, **case.predicted}.items():
+        with given(f"predictions: {words}"):
+            found = np.asarray(metric.influence(predicted.copy(), case.expected.copy()))
+            require(found.shape == (ROWS,), f"influence should be [{ROWS}]. Found {list(found.shape)}.")
+            require(bool(np.isfinite(found).all()), "an influence is not finite")
+            mean = abs(float(found.mean()))
+            require(mean <= 1e-6 * max(1.0, float(np.abs(found).max())), f"its mean should be 0. Found {mean:g}.")
+
+
+@law("metric", cases=_cases, at_edges=True)
 def scoring_twice_gives_one_score(subject: Subject, case: Case) -> None:
     """A metric remembers nothing, draws nothing, and writes to nothing."""
     for words, predicted in case.predicted.items():

@@ -130,6 +130,8 @@ def _epoch_facts(stage: int, epoch: int, *, scored: bool) -> dict[str, Any]:
         "step": 2 * epoch,
         "losses": dict.fromkeys(tasks, 1.5 / epoch) if epoch else {},
         "scores": {"sst": score, "overall": score} if stage and scored else {},
+        "train": {},
+        "diagnostics": {"learning_rate": 1e-5, "gradient_norm": 0.5} if epoch else {},
         "metrics": {"pairs": {"margin": 0.05 * (stage + epoch)}},
         "seconds": 0.5 * (stage + epoch),
         "memory": 10**8 + epoch,
@@ -146,7 +148,9 @@ def run_calls(cell: str = CELLS[0], *, last: int = 2, fails: bool = False, score
         reason = "the loss 'cross_entropy' of task 'sst' is nan (stage 1, epoch 3, step 2)"
         return [*calls, ("taskloom_run_failed", {**about, "reason": reason})]
     scores = _epoch_facts(*epochs[-1], scored=scored)["scores"]
-    facts = {"scores": scores, "best_epoch": last, "seconds": 2.0, "peak_memory": 10**8 + last}
+    costs = {"examples": 64 * last, "backwards": 2 * last}
+    facts = {"scores": scores, "best_epoch": last, "test": {}, "costs": costs, "seconds": 2.0}
+    facts["peak_memory"] = 10**8 + last
     return [*calls, ("taskloom_run_finished", {**about, "facts": facts})]
 
 

@@ -49,6 +49,10 @@ class DWA(FixedWeights):
         weights = len(self.tasks) * torch.softmax(ratios / self.temperature, 0)
         return [float(weights[self.tasks.index(task)]) for task in tasks]
 
+    def metrics(self) -> dict[str, float]:
+        """The weight of each task."""
+        return dict(zip(self.tasks, self.factors(self.tasks), strict=True))
+
     def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
         for task, loss in losses.items():
             place = self.tasks.index(task)

@@ -80,6 +80,10 @@ class FAMO(GradientCombiner):
         self._move(places, (shares * (gain - shares @ gain)).to(self.logits))
         return losses
 
+    def metrics(self) -> dict[str, float]:
+        """The share z of each task."""
+        return dict(zip(self.tasks, torch.softmax(self.logits, 0).tolist(), strict=True))
+
     def _step(self, step: Step, shares: Tensor) -> tuple[dict[str, Tensor], list[float]]:
         """The optimizer step; the common factor c is known only after the last task."""
         losses: dict[str, Tensor] = {}

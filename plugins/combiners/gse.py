@@ -63,7 +63,9 @@ class GSE(GradientCombiner):
             taken.append(take_gradients(step.shared))
         own = [parameter for task in step.tasks for parameter in step.own(task)]
         kept = [(parameter, parameter.grad.clone()) for parameter in own if parameter.grad is not None]
-        weights = self.surgery.weights(gramian_of(taken, step.tasks))
+        gramian = gramian_of(taken, step.tasks)
+        weights = self.surgery.weights(gramian)
+        step.observe(gramian, weights)
         for place, parameter in enumerate(step.shared):
             parts = [[gradients[place]] for gradients in taken]
             for gradients in taken:

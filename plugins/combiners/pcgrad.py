@@ -66,7 +66,9 @@ class PCGrad(GradientCombiner):
             densify_gradients(step.own(task))
             squares.append(gramian_of([[parameter.grad for parameter in step.own(task)]], [task])[0, 0])
         # Heads have no parameter in common, so they only add to the norms.
-        total = self._coefficients(gramian_of(taken, step.tasks) + torch.stack(squares).diag())  # [T]
+        gramian = gramian_of(taken, step.tasks) + torch.stack(squares).diag()
+        total = self._coefficients(gramian)  # [T]
+        step.observe(gramian, total)
         combine_gradients(taken, self._reduced(total), step.shared)
         for task, factor in zip(step.tasks, total.tolist(), strict=True):
             for parameter in step.own(task):

@@ -91,9 +91,15 @@ class TorchJD(GradientCombiner):
             taken.append(take_gradients(step.shared))
         gramian = gramian_of(taken, step.tasks)
         if self._by_gramian:
-            combine_gradients(taken, self._call(gramian, self._seed()), step.shared)
+            weights = self._call(gramian, self._seed())
+            step.observe(gramian, weights)
+            combine_gradients(taken, weights, step.shared)
         elif step.shared:
-            update = self._call(_jacobian(taken, step), self._seed())
+            jacobian = _jacobian(taken, step)
+            update = self._call(jacobian, self._seed())
+            # The weights whose sum of gradients comes nearest to the update: most aggregators only weigh.
+            inner = (jacobian @ update.to(jacobian)).to(gramian)  # [T]
+            step.observe(gramian, torch.linalg.pinv(gramian, hermitian=True) @ inner)
             parts = torch.split(update, [parameter.numel() for parameter in step.shared])
             for parameter, part in zip(step.shared, parts, strict=True):
                 parameter.grad = part.view_as(parameter).to(parameter.dtype)

@@ -53,9 +53,15 @@ class Uncertainty(GradientCombiner):
 
     def update(self, step: Step) -> dict[str, Tensor]:
         parameters = [self.log_variances[self.tasks.index(task)] for task in step.tasks]
-        factors = [0.5 * exp(-self.rate * parameter.item()) for parameter in parameters]
+        weights = self.metrics()
+        factors = [weights[task] for task in step.tasks]
         losses = add_up(step, factors)
         for parameter, factor, loss in zip(parameters, factors, losses.values(), strict=True):
             parameter.grad = (self.rate * (0.5 - factor * loss)).to(parameter)
         step.apply()
         return losses
+
+    def metrics(self) -> dict[str, float]:
+        """The weight of each task."""
+        weights = (0.5 * exp(-self.rate * parameter.item()) for parameter in self.log_variances)
+        return dict(zip(self.tasks, weights, strict=True))

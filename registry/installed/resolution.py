@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taskloom.core import Component, GradientCombiner, Problem, Sampler, unknown
+from taskloom.core import Component, Problem, unknown
 from taskloom.registry.installed.problems import below, noted
-from taskloom.registry.installed.task import Task
 from taskloom.registry.installed.words import join, kind_word
 
 _TASK_PARTS = ("data", "head", "loss", "metric")
@@ -52,6 +51,9 @@ def name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
 
 def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[Problem]:
     """Parts that do not fit together; ``made`` are the components that could be constructed, by path."""
+    from taskloom.core import GradientCombiner, Sampler  # import torch, which `homes_of` should not need
+    from taskloom.registry.installed.task import Task
+
     problems: list[Problem] = []
     for name in run["tasks"]:
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}

@@ -56,6 +56,9 @@ class Task:
             yield "loss", f"loss {loss.name!r} needs {needs}; head {head.name!r} {gives}"
         if has_values and metric.reads == "classes":
             yield "metric", f"metric {metric.name!r} counts classes; {described}: use 'pearson' or 'spearman'"
+        if metric.correlation and self.labels.names:
+            named = f"the labels of data set {data.name!r} are named classes ({', '.join(self.labels.names[:3])} …)"
+            yield "metric", f"metric {metric.name!r} is a correlation; {named}: use 'accuracy' or 'macro_f1'"
         if data.labels is not None:
             try:
                 loss.prepare(labels=data.labels, rows=1)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Where a recorded grid says what the command line laid over its file.
-OVERRIDES = "overrides"
+#: Where a recorded grid says what the command line laid over its file, and which seeds it added to the file's.
+OVERRIDES, ADDED_SEEDS = "overrides", "added_seeds"
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,16 @@ class GridRecord:
     updated: str
     cells: tuple[GridCell, ...]
     queued: int = 0
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The grid as its file has it."""
+        return {key: value for key, value in self.spec.items() if key not in (OVERRIDES, ADDED_SEEDS)}
+
+    @property
+    def added_seeds(self) -> list[int]:
+        """The seeds that the command line has added to the file's."""
+        return list(self.spec.get(ADDED_SEEDS, ()))
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,8 @@ def save_scores(
     arrays = {
         f"{task}.{name}": np.ascontiguousarray(array) for task, each in columns.items() for name, array in each.items()
     }
-    metadata = {task: json.dumps(asdict(facts)) for task, facts in tasks.items()}
+    # One entry: several would come in any order, and the same scores should make the same file.
+    metadata = {"tasks": json.dumps({task: asdict(facts) for task, facts in tasks.items()})}
     write_bytes(folder / f"scores-{split}.safetensors", save(arrays, metadata))
 
 
@@ -141,9 +142,8 @@ def find_scores(registry: Path, cell: str, split: str = "dev") -> StoredScores |
     if not path.is_file():
         return None
     with _opened(path) as file:
-        return StoredScores(
-            path, {task: TaskFacts(**json.loads(text)) for task, text in sorted(file.metadata().items())}
-        )
+        tasks = json.loads(file.metadata()["tasks"])
+        return StoredScores(path, {task: TaskFacts(**facts) for task, facts in tasks.items()})
 
 
 @contextmanager
@@ -154,5 +154,5 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="np") as file:
             yield file
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise RegistryError(f"{path} cannot be read: {error}. Put back a copy, or run the cell again.") from error

@@ -209,22 +209,27 @@ class Contrast:
         half = self.error and _t_quantile(1 - alpha / 2, self.total_freedom) * self.error
         return self.delta - half, self.delta + half
 
-    def seeds_needed(self, alpha: float = ALPHA) -> int | None:
+    def seeds_needed(self, alpha: float = ALPHA, margin: float | None = None) -> int | None:
         """How many seeds in all would show a difference of this size; None if no number up to ``MOST_SEEDS`` would.
 
         The smallest S′ with |δ| ≥ (t₁₋α/₂ + t_power) · √(s²/S′ + C). As S′ grows √C remains (see
-        :meth:`smallest`). Of one seed s² is not known, so the answer is 3, to begin with.
+        :meth:`smallest`). Of one seed s² is not known, so the answer is 3, to begin with. With a ``margin`` it is
+        settled as well by what shows that the two are equal: margin − |δ| ≥ (t₁₋α + t_power) · √(s²/S′ + C).
         """
-        if self.why or self.delta == 0:
+        gaps = [(abs(self.delta), alpha / 2), ((margin or 0.0) - abs(self.delta), alpha)]
+        gaps = [(gap, tail) for gap, tail in gaps if gap > 0]
+        if self.why or not gaps:
             return None
         if self.variance == "examples":
-            return 3 if abs(self.delta) >= self.smallest(alpha) else None
+            return 3 if any(self._shown(gap, tail, self.common, _MOST_DF) for gap, tail in gaps) else None
         from scipy.special import chdtri
 
         spread = self.spread * self.freedom / float(chdtri(self.freedom, PILOT))
         for seeds in range(2, MOST_SEEDS + 1):
             freedom = self.freedom * (seeds - 1) / (self.seeds - 1)
-            if self._settled(seeds, spread, freedom, alpha):
+            if spread:
+                freedom = min(freedom * (1 + seeds * self.common / spread) ** 2, _MOST_DF)
+            if any(self._shown(gap, tail, spread / seeds + self.common, freedom) for gap, tail in gaps):
                 return seeds
         return None
 
@@ -232,11 +237,9 @@ class Contrast:
         """The smallest difference that these examples could show, with however many seeds: about 2.8 · √C."""
         return (_t_quantile(1 - alpha / 2, _MOST_DF) + _t_quantile(POWER, _MOST_DF)) * math.sqrt(self.common)
 
-    def _settled(self, seeds: float, spread: float, freedom: float, alpha: float) -> bool:
-        error = math.sqrt(spread / seeds + self.common)
-        if spread:
-            freedom = min(freedom * (1 + seeds * self.common / spread) ** 2, _MOST_DF)
-        return abs(self.delta) >= (_t_quantile(1 - alpha / 2, freedom) + _t_quantile(POWER, freedom)) * error
+    def _shown(self, gap: float, tail: float, variance: float, freedom: float) -> bool:
+        """Whether a test at level ``tail`` on one side shows a gap of this size, with a power of ``POWER``."""
+        return gap >= (_t_quantile(1 - tail, freedom) + _t_quantile(POWER, freedom)) * math.sqrt(variance)
 
 
 def _t_below(t: float, freedom: float) -> float:
@@ -262,10 +265,11 @@ class Judged:
     interval: tuple[float, float] | None
     verdict: Verdict
     alpha: float
+    margin: float | None = None
 
     @property
     def seeds_needed(self) -> int | None:
-        return self.contrast.seeds_needed(self.alpha)
+        return self.contrast.seeds_needed(self.alpha, self.margin)
 
 
 def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] | None = None) -> list[Judged]:
@@ -281,13 +285,13 @@ def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] 
     tests = zip(contrasts, margins, strict=True)
     equals, _ = holm([each.p_equal(within) if within else math.nan for each, within in tests])
     judged = []
-    for each, p, level, equal in zip(contrasts, ps, levels, equals, strict=True):
+    for each, p, level, equal, within in zip(contrasts, ps, levels, equals, margins, strict=True):
         verdict: Verdict = "open"
         if equal < ALPHA:
             verdict = "equal"
         elif p < ALPHA:
             verdict = "better" if each.delta > 0 else "worse"
-        judged.append(Judged(each, None if each.why else p, each.interval(level), verdict, level))
+        judged.append(Judged(each, None if each.why else p, each.interval(level), verdict, level, within))
     return judged
 
 

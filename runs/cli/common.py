@@ -12,7 +12,7 @@ import click
 
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
+from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.runs.cli.options import is_strict
 from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
@@ -122,7 +122,7 @@ def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
             f"(run there so far: {', '.join(names) or 'none'})"
         )
     record = ledger.grid(name)
-    if raw != {key: value for key, value in record.spec.items() if key != OVERRIDES}:
+    if raw != record.written:
         note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
     return record
 

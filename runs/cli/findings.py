@@ -1,20 +1,29 @@
 """``taskloom claims``, ``taskloom effects`` and ``taskloom seeds``: what a grid's results mean."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.claims import claims_of
-from taskloom.runs.analysis.contrasts import judge
+from taskloom.runs.analysis.contrasts import Judged, judge
 from taskloom.runs.analysis.effects import effects_of
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.cli.common import recorded_grid, say, say_json
 from taskloom.runs.cli.options import json_option, registry_option
-from taskloom.runs.show.differences import format_difference, format_p, judged_json
-from taskloom.runs.show.findings import claims_json, effects_json, format_seeds, list_claims, list_effects, more_seeds
-from taskloom.runs.show.render import listing
+from taskloom.runs.show.findings import (
+    Comparison,
+    advised_seeds,
+    claims_json,
+    effects_json,
+    list_claims,
+    list_effects,
+    list_seeds,
+    seeds_json,
+    seeds_settle,
+)
 
 
 def finished_results(ledger: Ledger, source: str) -> Results:
@@ -55,6 +64,7 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
         say_json(claims_json(found))
         return
     say(list_claims(found) if found else f"{results.grid.name} makes no claims; `taskloom claims --help` shows one")
+    _say_one_seed(claim.judged for claim in found)
 
 
 @click.command(short_help="Show what each axis of a grid does, over matched rows.")
@@ -82,6 +92,7 @@ def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
         say_json(effects_json(found))
     else:
         say(list_effects(found))
+        _say_one_seed(effect.judged for effect in found.main if effect.judged)
 
 
 @click.command(short_help="Say how many more seeds settle each open comparison.")
@@ -105,49 +116,40 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
     with Ledger.open(registry, create=False) as ledger:
         results = finished_results(ledger, grid)
         check_column(results, column)
-        spec = results.grid.spec
-        baseline = spec.get("baseline")
-        rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
-        judged = dict(
-            zip(
-                rows,
-                judge([results.difference(column, row, str(baseline)) for row in rows], spec.get("margin")),
-                strict=True,
-            )
-        )
-        found = {f"{row} − {baseline}": each for row, each in judged.items()}
-        claimed = claims_of(results, ledger.claims(results.grid.name), spec.get("margin"))
-        found |= {claim.says: claim.judged for claim in claimed if claim.answer == "open"}
-        most = max((more_seeds(each) or 0 for each in found.values() if each.verdict == "open"), default=0)
-        if queue and most:
-            ledger.queue_seeds(results.grid.name, most)
+        found = _comparisons(results, ledger, column)
+        number = advised_seeds([comparison.judged for comparison in found])
+        if queue and number:
+            ledger.queue_seeds(results.grid.name, number)
     if not found:
-        raise TaskloomError(f"{results.grid.name} has no baseline and no claims, so there is nothing to compare")
+        raise TaskloomError(f"{results.grid.name} has no baseline and no open claims, so there is nothing to compare")
     if as_json:
-        say_json(
-            [
-                {"comparison": name, **judged_json(each), "more_seeds": more_seeds(each), "says": format_seeds(each)}
-                for name, each in found.items()
-            ]
-        )
+        say_json(seeds_json(found))
         return
-    say(
-        listing(
-            [
-                (name, format_difference(each), format_p(each.p), each.contrast.seeds, each.verdict, format_seeds(each))
-                for name, each in found.items()
-            ],
-            ("comparison", f"Δ {column}", "p", "seeds", "verdict", "to settle it"),
-        )
-    )
-    if most:
-        say(f"\n{_next_step(grid, most, queued=queue)}")
+    say(list_seeds(found))
+    _say_one_seed(comparison.judged for comparison in found)
+    if number:
+        said = seeds_settle([comparison.judged for comparison in found], number)
+        run = f"taskloom run {grid}"
+        added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
+        say(f"\n{added} {said}.")
 
 
-def _next_step(grid: str, most: int, *, queued: bool) -> str:
-    if queued:
-        return f"The next `taskloom run {grid}` adds {most} seeds."
-    return f"`taskloom run {grid} --seeds +{most}` adds them."
+def _comparisons(results: Results, ledger: Ledger, column: str) -> list[Comparison]:
+    """Every row with the baseline, and the claims that are open."""
+    spec = results.grid.spec
+    baseline = spec.get("baseline")
+    rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
+    judged = judge([results.difference(column, row, str(baseline)) for row in rows], spec.get("margin"))
+    claims = claims_of(results, ledger.claims(results.grid.name), spec.get("margin"))
+    return [
+        *(Comparison(f"{row} − {baseline}", column, each) for row, each in zip(rows, judged, strict=True)),
+        *(Comparison(claim.says, claim.column, claim.judged) for claim in claims if claim.answer == "open"),
+    ]
+
+
+def _say_one_seed(judged: Iterable[Judged]) -> None:
+    if any(each.contrast.seeds == 1 for each in judged):
+        say("\nWhere there is one seed, this is about these models, not about their methods: add seeds.")
 
 
 def check_column(results: Results, column: str) -> None:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from taskloom.runs.show.render import FORMATS
 
 Command = Callable[..., Any]
 STRICT = "TASKLOOM_STRICT_PLUGINS"
+MOST_SEEDS = 9999
 
 
 def _read_path(context: click.Context, option: click.Parameter, given: str | None) -> Path | None:
@@ -74,6 +76,27 @@ def _read_setting(given: str) -> tuple[str, Any]:
         return path, text
 
 
+def _read_seeds(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, ...] | int:
+    """Seeds, or a number of new ones.
+
+    >>> _read_seeds(None, None, "0-2,7"), _read_seeds(None, None, "+3")
+    ((0, 1, 2, 7), 3)
+    """
+    if given is None:
+        return ()
+    if re.fullmatch(r"\+[0-9]{1,4}", given) and int(given) > 0:
+        return int(given)
+    seeds: list[int] = []
+    for part in given.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if not low <= high < 2**32 or high - low >= MOST_SEEDS:
+            words = f"0-4 or 0,2,5 ({MOST_SEEDS:,} at most), or +3 for three new ones"
+            raise click.BadParameter(f"should be seeds such as {words}. Found {given!r}.")
+        seeds += range(low, high + 1)
+    return tuple(dict.fromkeys(seeds))
+
+
 _plan_options = combined(
     path_option(
         "--data",
@@ -97,6 +120,12 @@ _plan_options = combined(
         metavar="LABEL",
         help="Only rows with this label; * matches anything; may be repeated.",
     ),
+    click.option(
+        "--seeds",
+        callback=_read_seeds,
+        metavar="LIST|+N",
+        help="Add seeds to the grid's own: 0-4, or 0,2,5, or +3 for three new ones. They stay with the grid.",
+    ),
     click.option("--smoke", is_flag=True, help="Every cell for a few steps on generated text with a tiny encoder."),
     click.option("--yes", "allow_large", is_flag=True, help="Accept a grid of more than 10,000 cells."),
     strict_option,
@@ -106,8 +135,8 @@ _plan_options = combined(
 def plan_options(command: Command) -> Command:
     """The options of every command that plans a grid.
 
-    The command gets ``overrides`` (of --data --weights --epochs --set --only --smoke) and ``allow_large``, which are
-    arguments of :func:`taskloom.runs.grid.plan.make_plan`.
+    The command gets ``overrides`` (of --data --weights --epochs --set --only --seeds --smoke) and ``allow_large``,
+    which are arguments of :func:`taskloom.runs.grid.plan.make_plan`.
     """
 
     @functools.wraps(command)

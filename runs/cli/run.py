@@ -54,12 +54,16 @@ def run(
     same command continues from there. Several runs may share a registry, and a grid: each cell is run by one of them,
     and the others wait for it.
 
+    --seeds adds seeds to those of the grid, which stay with it in this registry: later runs and tables have them, too.
+    `taskloom seeds GRID` says how many are worth it.
+
     What --data, --weights, --epochs, --set and --smoke change is part of each cell's recorded specification. A
     smoke run is recorded as GRID-smoke. With --only the other rows keep their place in the table.
 
     \b
     Examples:
       taskloom run quickstart
+      taskloom run quickstart --seeds +3
       taskloom run losing-to-win --smoke
       taskloom run finetuning-techniques --data ~/data --weights minilm --epochs 1 --only 'SMART*'
       taskloom run grid.json --registry results --workers 2

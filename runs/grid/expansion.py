@@ -147,11 +147,14 @@ def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem
 
 def _claim_problems(variants: Sequence[Variant], spec: GridSpec) -> Iterator[Problem]:
     labels = [variant.label for variant in variants]
-    columns = ["overall", *dict.fromkeys(task for variant in variants for task in variant.spec.get("tasks", {}))]
+    runs = [variant.spec.get("tasks") for variant in variants]
+    columns = ["overall", *dict.fromkeys(task for tasks in runs if isinstance(tasks, dict) for task in tasks)]
     for place, claim in enumerate(spec.claims):
         for key in ("better", "equal", "than"):
             row = getattr(claim, key)
             if row is not None and row not in labels:
                 yield Problem(f"claims.{place}.{key}", unknown("row", row, labels, where="rows"))
+        if claim.than == (claim.better or claim.equal):
+            yield Problem(f"claims.{place}.than", f"a claim should be about two rows. Found {claim.than!r} twice.")
         if claim.on not in columns:
             yield Problem(f"claims.{place}.on", unknown("column", claim.on, columns, where="columns"))

@@ -55,13 +55,13 @@ def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") ->
 def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
     """The identity of what each stage but the last hands on: equal for runs that agree in all up to there.
 
-    Selection and the overall score play no part: a stage hands on its last epoch.
+    Selection, the overall score and what else is scored play no part: a stage hands on its last epoch.
     """
     keys = []
     for count in range(1, len(spec["stages"])):
         stages = spec["stages"][:count]
         names = {name for stage in stages for name in stage["tasks"]}
         tasks = {name: task for name, task in spec["tasks"].items() if name in names}
-        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "overall": "mean"}
+        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "overall": "mean", "score": {}}
         keys.append(digest(facts(prefix, catalogue, contents)))
     return tuple(keys)

@@ -4,8 +4,9 @@ Everything here works on variants, the rows of a grid before they are resolved, 
 identity say what was really run.
 """
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,8 +17,9 @@ from pydantic import ValidationError
 
 from taskloom.core import DataError, DataSet, Problem, RequestError, unknown
 from taskloom.core.specs import RunSpec, plain
-from taskloom.registry.results.records import OVERRIDES
+from taskloom.registry.results.records import ADDED_SEEDS, OVERRIDES
 from taskloom.runs.grid.expansion import Expansion, Variant, copied
+from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.paths import PathError, assign
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ class Overrides:
     """What to lay over a grid; nothing by default.
 
     ``data`` is a folder that holds the data sets, ``weights`` replaces the encoder's, ``epochs`` is the most that a
-    stage may have, ``settings`` are paths with their new values, ``only`` are patterns of the rows to run, ``smoke``
-    makes every run tiny.
+    stage may have, ``settings`` are paths with their new values, ``only`` are patterns of the rows to run, ``seeds``
+    are further ones or a number of new ones, ``smoke`` makes every run tiny.
     """
 
     data: Path | None = None
@@ -48,13 +50,14 @@ class Overrides:
     epochs: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     only: tuple[str, ...] = ()
+    seeds: tuple[int, ...] | int = ()
     smoke: bool = False
 
 
 def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> Expansion:
     """Lay overrides over every row; a request that cannot be meant is a ``RequestError``."""
     grid, variants = rows.grid, rows.variants
-    if overrides == Overrides(only=overrides.only):
+    if overrides == Overrides(only=overrides.only, seeds=overrides.seeds):
         return replace(rows, variants=_choose(variants, overrides.only))
     settings: list[str] = []
     notes: list[str] = []
@@ -84,6 +87,26 @@ def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> E
         grid = replace(grid, raw={**grid.raw, OVERRIDES: [*settings, *notes]})
     changed = [replace(one, spec=spec or one.spec) for one, spec in zip(variants, complete, strict=True)]
     return replace(rows, grid=grid, variants=_choose(changed, overrides.only), notes=notes)
+
+
+def add_seeds(grid: Grid, seeds: Iterable[int]) -> Grid:
+    """The grid with further seeds than its file's, which its record states."""
+    added = sorted(set(seeds) - set(grid.spec.seeds))
+    if not added:
+        return grid
+    spec = grid.spec.model_copy(update={"seeds": (*grid.spec.seeds, *added)})
+    line = f"{'seed' if len(added) == 1 else 'seeds'} {', '.join(map(str, added))} beside the grid's own"
+    raw = {**grid.raw, OVERRIDES: [*grid.raw.get(OVERRIDES, ()), line], ADDED_SEEDS: added}
+    return replace(grid, spec=spec, raw=raw)
+
+
+def new_seeds(known: Collection[int], number: int) -> list[int]:
+    """The smallest seeds that are not known yet, so many of them.
+
+    >>> new_seeds([0, 2], 3)
+    [1, 3, 4]
+    """
+    return list(itertools.islice((seed for seed in itertools.count() if seed not in known), number))
 
 
 def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> None:

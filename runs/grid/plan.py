@@ -1,21 +1,23 @@
 """Grid → plan: which cells there are, what each is exactly, and what is done already."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
+from taskloom.registry.results.records import ADDED_SEEDS
 from taskloom.runs.grid.contents import Contents
-from taskloom.runs.grid.expansion import Expansion, Variant, expand
+from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.identity import digest, facts, stage_keys
-from taskloom.runs.grid.overrides import Overrides, override
+from taskloom.runs.grid.overrides import Overrides, add_seeds, new_seeds, override
 from taskloom.runs.grid.paths import matches
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.results.ledger import Ledger
+    from taskloom.registry.results.records import GridRecord
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,19 @@ def make_plan(
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
-    cells = [cell for variant in variants for cell in _cells(variant, grid, catalogue, contents, states)]
-    notes = (*rows.notes, *contents.notes, *_replaced(grid, cells, ledger))
+    before = ledger.grid(grid.name) if ledger is not None and grid.name in ledger.grid_names() else None
+
+    def cells_of(grid: Grid) -> list[PlannedCell]:
+        return [cell for variant in variants for cell in _cells(variant, grid, catalogue, contents, states)]
+
+    grid, note = _with_seeds(grid, overrides, before, cells_of)
+    if len(variants) * len(grid.spec.seeds) > LARGE and not allow_large:
+        text = f"the grid has {len(variants) * len(grid.spec.seeds):,} cells with them, more than {LARGE:,}"
+        raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
+    cells = cells_of(grid)
+    added = grid.raw.get(ADDED_SEEDS)
+    note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
+    notes = (*rows.notes, *contents.notes, *note, *_replaced(grid, cells, before))
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
 
 
@@ -121,12 +134,34 @@ def _cells(
         )
 
 
-def _replaced(grid: Grid, cells: list[PlannedCell], ledger: "Ledger | None") -> Iterator[str]:
+def _with_seeds(
+    grid: Grid, overrides: Overrides, before: "GridRecord | None", cells_of: Callable[[Grid], list[PlannedCell]]
+) -> tuple[Grid, list[str]]:
+    """The grid with the seeds that were added to it before and those that this run adds, and a note on them.
+
+    These are the ones that are asked for, or as many new ones as are asked for or queued. While some that were added
+    before are unfinished, no new ones are: the same command again should go on with them.
+    """
+    kept = before.added_seeds if before else []
+    known, number = add_seeds(grid, kept), before.queued if before else 0
+    if isinstance(overrides.seeds, int):
+        number = overrides.seeds
+        unfinished = {cell.seed for cell in cells_of(known) if cell.chosen and cell.status in ("new", "interrupted")}
+        if waiting := sorted(unfinished & set(kept)):
+            listed = ", ".join(map(str, waiting))
+            return known, [f"--seeds adds none: this run goes on with those added before ({listed})"]
+    elif overrides.seeds:
+        return add_seeds(grid, [*kept, *overrides.seeds]), []
+    return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
+
+
+def _replaced(grid: Grid, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
     """A warning if nothing of what was run here under the grid's name is part of it any more."""
-    if ledger is None or grid.name not in ledger.grid_names():
-        return
-    before = ledger.grid(grid.name)
-    if not before.cells or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells):
+    if (
+        before is None
+        or not before.cells
+        or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells)
+    ):
         return
     explain = "`taskloom explain` says what"
     if before.spec == grid.raw:

@@ -1,6 +1,7 @@
 """Claims, effects and seeds in words and as JSON."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from taskloom.core.errors import count
@@ -9,6 +10,18 @@ from taskloom.runs.analysis.contrasts import MOST_SEEDS, Contrast, Judged
 from taskloom.runs.analysis.effects import Effect, Effects
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
 from taskloom.runs.show.render import listing
+
+#: The most seeds that are advised, unless nothing is settled with fewer: tiny differences take hundreds.
+AFFORDABLE = 20
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A judged difference on a column, and what it is called."""
+
+    name: str
+    column: str
+    judged: Judged
 
 
 def format_seeds(judged: Judged) -> str:
@@ -71,8 +84,50 @@ def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 
 def more_seeds(judged: Judged) -> int | None:
     """How many more seeds settle an open comparison; None if no number does."""
-    needed = judged.seeds_needed
+    needed = judged.seeds_needed if judged.verdict == "open" else None
     return None if needed is None else max(needed - judged.contrast.seeds, 1)
+
+
+def advised_seeds(judged: Sequence[Judged]) -> int:
+    """How many seeds to add: what settles all comparisons that few seeds settle; 0 if nothing is left to settle."""
+    needed = sorted(number for each in judged if (number := more_seeds(each)))
+    return max([number for number in needed if number <= AFFORDABLE] or needed[:1], default=0)
+
+
+def seeds_settle(judged: Sequence[Judged], number: int) -> str:
+    """What so many more seeds should do."""
+    settled = sum((more_seeds(each) or number + 1) <= number for each in judged)
+    return f"should settle {settled} of {count(sum(each.verdict == 'open' for each in judged), 'open comparison')}"
+
+
+def list_seeds(comparisons: Sequence[Comparison]) -> str:
+    """A line per comparison: its verdict, and what would settle it."""
+    rows = [
+        (
+            each.name,
+            each.column,
+            format_difference(each.judged),
+            format_p(each.judged.p),
+            each.judged.contrast.seeds,
+            each.judged.verdict,
+            format_seeds(each.judged),
+        )
+        for each in comparisons
+    ]
+    return listing(rows, ("comparison", "on", "difference", "p", "seeds", "verdict", "to settle it"))
+
+
+def seeds_json(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    return [
+        {
+            "comparison": each.name,
+            "on": each.column,
+            **judged_json(each.judged),
+            "more_seeds": more_seeds(each.judged),
+            "says": format_seeds(each.judged),
+        }
+        for each in comparisons
+    ]
 
 
 def list_effects(effects: Effects) -> str:

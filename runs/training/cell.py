@@ -80,6 +80,7 @@ class Run:
     folder: Path
     pulse: Pulse
     best: Best = field(default_factory=Best)
+    test: dict[str, float] = field(default_factory=dict)  # the best epoch's scores on the test split
     costs: Counter[str] = field(default_factory=Counter)  # examples seen and backward passes
     #: What was reported, oldest first. Checkpoints keep it, for the driver may have missed it.
     history: list[tuple[str, dict[str, Any]]] = field(default_factory=list)

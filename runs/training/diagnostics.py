@@ -30,11 +30,12 @@ class Diagnostics:
     norms: int = 0
     points: list[list[Any]] = field(default_factory=list)  # step, then the cosine of each pair
     step: int = 0
+    rate: float = 0.0  # the learning rate of that step
     due: bool = False  # whether this step is looked at by itself
 
-    def begin_step(self, step: int, steps: int) -> None:
-        """Say which step of how many comes next, counted from 0."""
-        self.step, self.due = step, step % max(1, math.ceil(steps / POINTS)) == 0
+    def begin_step(self, step: int, steps: int, rate: float) -> None:
+        """Say which step of how many comes next, counted from 0, and its learning rate."""
+        self.rate, self.step, self.due = rate, step, step % max(1, math.ceil(steps / POINTS)) == 0
 
     def add_gramian(self, tasks: Sequence[str], gramian: Tensor, weights: Tensor) -> None:
         """Take down a step's Gramian [T, T] and the weights [T] of its update."""
@@ -66,9 +67,9 @@ class Diagnostics:
         """Take down the norm of a step's update before it is clipped."""
         self.norm, self.norms = self.norm + float(norm), self.norms + 1
 
-    def report(self, learning_rate: float) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The epoch in figures; nothing about gradients where the combiner keeps none apart."""
-        found: dict[str, Any] = {"learning_rate": learning_rate}
+        found: dict[str, Any] = {"learning_rate": self.rate}
         if self.norms:
             found["gradient_norm"] = self.norm / self.norms
         if self.observed:

@@ -11,7 +11,7 @@ from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_gene
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import Diagnostics
-from taskloom.runs.training.optimize import make_optimizer
+from taskloom.runs.training.optimize import make_optimizer, rate_factor
 
 #: What a stage counts: it goes into a checkpoint as it is.
 COUNTED = ("step", "place", "through", "sums", "counts")
@@ -62,6 +62,13 @@ class StageState:
         # What the stage says, or less where memory did not allow it.
         micro_batch = min(filter(None, (stage.get("micro_batch"), run.job.micro_batch)), default=None)
         return cls(index, stage, sampler, combiner, optimizer, shared, trained, generators, micro_batch)
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the next step."""
+        steps = self.sampler.steps * self.stage["epochs"]
+        rate: float = self.stage["optimizer"]["lr"]
+        return rate * rate_factor(self.step, steps, self.stage["schedule"])
 
     @property
     def losses(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """One run, from its resolved specification to its scores. Read from top to bottom."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from taskloom.runs.training.cell import Pulse, Run, Stopped
 from taskloom.runs.training.evaluate import Predicted, overall, predictions, score_of
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import device_for_this_process
-from taskloom.runs.training.optimize import GroupStep, rate_factor
+from taskloom.runs.training.optimize import GroupStep
 from taskloom.runs.training.stage import StageState
 
 Checkpoint = tuple[saved.Tensors, dict[str, Any]]
@@ -55,8 +56,7 @@ def run_cell(job: Job, emit: Emit) -> dict[str, Any]:
     first = resumed[1]["stage"] if resumed else 0
     for index in range(first, len(job.spec["stages"])):
         run_stage(run, index, resumed if index == first else None)
-    test = score_test(run) if job.spec["score"]["test"] else {}
-    facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "test": test, "costs": dict(run.costs)}
+    facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "test": run.test, "costs": dict(run.costs)}
     return {**facts, "seconds": run.seconds, "peak_memory": machine.peak_memory()}
 
 
@@ -107,33 +107,35 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
         if epoch < stage["epochs"] or not last:
             run.pulse.raise_if_stopped()
     if shared is not None:
-        saved.save_folder(shared, saved.unique(run.model.trained_state(run.trained_by(index))), {"stage": index})
+        facts = {"stage": index, "costs": dict(run.costs)}
+        saved.save_folder(shared, saved.unique(run.model.trained_state(run.trained_by(index))), facts)
+    if last and run.job.spec["score"]["test"]:
+        run.test = score_test(run)
     run.report("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
 
 
 def take_over(run: Run, shared: Path) -> bool:
-    """Load what another cell's stage handed on, if it is there and whole."""
+    """Load what another cell's stage handed on, if it is there and whole; what it cost counts here, too."""
     if not shared.is_dir():
         return False
     try:
-        tensors, _ = saved.load_folder(shared)
+        tensors, facts = saved.load_folder(shared)
     except ValueError as error:
         run.emit(Event("log", run.job.cell, {"message": f"shared stage trained again: {error}"}))
         return False
     saved.load_module_state(run.model, tensors, "")
+    run.costs = Counter(facts["costs"])
     return True
 
 
 def train_epoch(run: Run, state: StageState, epoch: int) -> None:
     """What is left of one pass of the sampler; counts and losses are in the state."""
-    stage, optimizer = state.stage, state.optimizer
     steps, began, before = state.sampler.steps, time.monotonic(), state.place
     run.model.train()
     for group in () if state.through else state.sampler.epoch():
-        factor = rate_factor(state.step, steps * stage["epochs"], stage["schedule"])
-        for parameters in optimizer.param_groups:
-            parameters["lr"] = stage["optimizer"]["lr"] * factor
-        state.diagnostics.begin_step(state.place, steps)
+        for parameters in state.optimizer.param_groups:
+            parameters["lr"] = state.learning_rate
+        state.diagnostics.begin_step(state.place, steps, state.learning_rate)
         step = GroupStep(group, run, state)
         with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
             losses = state.combiner.update(step)
@@ -181,7 +183,7 @@ def score_epoch(run: Run, state: StageState, epoch: int) -> None:
         losses=losses,
         scores=scores,
         train=train,
-        diagnostics=state.diagnostics.report(state.optimizer.param_groups[0]["lr"]) if epoch > 0 else {},
+        diagnostics=state.diagnostics.report() if epoch > 0 else {},
         metrics={name: values for name, values in metrics.items() if values},
         seconds=run.seconds,
         memory=machine.peak_memory(),

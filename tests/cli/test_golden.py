@@ -48,6 +48,9 @@ COMMANDS = {
         ["table", "tniy"],
         ["table", "margin-for-error", "--reported"],
     ],
+    "claims": [["claims", "mine"], ["claims", "single"], ["claims", "tiny.json"]],
+    "effects": [["effects", "mine"], ["effects", "mine", "--on", "stst"]],
+    "seeds": [["seeds", "mine"], ["seeds", "mine", "--queue"], ["seeds", "single"], ["seeds", "tiny.json"]],
     "compare": [
         ["compare", "sum", "pcgrad", "--limit", "1"],
         ["compare", "SINGLE", "SINGLE2", "--task", "sst", "--limit", "1"],
@@ -122,6 +125,22 @@ def record_predictions(folder: Path) -> dict[str, str]:
     return {"SINGLE": cells[0][:9], "SINGLE2": cells[4][:9]}
 
 
+def record_findings() -> None:
+    """Two grids with results that can be judged, beside the one that has none."""
+    slow = {"stages.0.optimizer.lr": 0.0001}
+    surgery = {"stages.0.combiner": "pcgrad"}
+    rows = [Row("sum"), Row("pcgrad", 1.3, set=surgery), Row("slow", 0.97, set=slow)]
+    rows.append(Row("both", 1.05, 0.3, {**surgery, **slow}))
+    claims: list[dict[str, Any]] = [
+        {"says": "PCGrad beats the summed loss", "better": "pcgrad", "than": "sum"},
+        {"equal": "slow", "to": "sum", "within": 0.1},
+        {"better": "slow", "than": "pcgrad", "on": "sts"},
+        {"better": "both", "than": "slow", "on": "sst"},
+    ]
+    record(Path("taskloom-runs"), rows, name="mine", baseline="sum", margin=0.01, claims=claims)
+    record(Path("taskloom-runs"), rows[:2], seeds=(0,), name="single", baseline="sum", claims=claims[:1])
+
+
 def normalised(text: str, folder: Path) -> str:
     """Without what is variable; columns are as wide as two spaces, since that depends on it."""
     for pattern, name in {re.escape(str(folder)): "FOLDER", **VARIABLE}.items():
@@ -134,6 +153,8 @@ def normalised(text: str, folder: Path) -> str:
 def test_wording(command: str, folder: Path) -> None:
     ids = json.loads((folder / "ids.json").read_text())
     parts = []
+    if command in ("claims", "effects", "seeds"):
+        record_findings()
     if command in ("compare", "errors"):  # which need predictions
         ids |= record_predictions(folder)
     if command == "predict":  # which needs weights

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.driver.drive import Outcome, run_plan
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.show.render import as_json
 
 #: Seconds after which a test that waits has failed.
 PATIENCE = 180.0
@@ -53,6 +53,7 @@ GRID: dict[str, Any] = {
                 "epochs": 4,
             }
         ],
+        "score": {"train": 24, "test": True},
     },
     "axes": {"stages.0.optimizer.lr": [0.001, 0.002, 0.004]},
     "seeds": [5],
@@ -85,16 +86,18 @@ def result_of(registry: Path, grid: str = "grid") -> dict[str, Any]:
     """What two runs of one grid should have in common to the last bit: table, figures, weights, predictions."""
     with Ledger.open(registry, create=False) as ledger:
         record = ledger.grid(grid)
-        rows = as_json(table_of(Results(record, registry), ledger.epochs))
+        table = table_of(Results(record, registry), ledger.epochs)
+        rows = json.loads(render(table, "json"))
         for row in rows:
-            row["metrics"].pop("seconds", None)
+            row["metrics"].pop("seconds")  # a matter of the machine
         result: dict[str, Any] = {"table": rows}
         for place in record.cells:
             cell, name = place.cell, f"{place.label}, seed {place.seed}"
-            epochs = [(one.stage, one.epoch, one.step, one.losses, one.scores) for one in ledger.epochs(cell.id)]
+            epochs = [replace(epoch, seconds=None) for epoch in ledger.epochs(cell.id)]
             result[name] = {"status": cell.status, "scores": cell.scores, "best": cell.best_epoch, "epochs": epochs}
+            result[name] |= {"costs": cell.costs, "test": cell.test}
             files = [registry / "cells" / cell.id / "best" / "tensors.safetensors"]
-            files += sorted((registry / "cells" / cell.id).glob("predictions-*"))
+            files += sorted((registry / "cells" / cell.id).glob("scores-*"))
             result[name]["files"] = {path.name: path.read_bytes() for path in files}
     return result
 

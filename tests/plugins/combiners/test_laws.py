@@ -8,7 +8,9 @@ from torch import Tensor
 
 from taskloom.core import GradientCombiner
 from taskloom.core.testing import Law, laws
+from taskloom.core.testing.combiners import SmallStep
 from taskloom.plugins.combiners import (
+    DWA,
     FAMO,
     GSE,
     IMTLG,
@@ -21,6 +23,7 @@ from taskloom.plugins.combiners import (
     Uncertainty,
     Weighted,
 )
+from taskloom.plugins.combiners.torchjd import TorchJD
 
 Made = tuple[type[GradientCombiner], dict[str, Any]]
 #: Options beside the defaults, under which the kit tries every built-in.
@@ -89,3 +92,68 @@ def test_degenerate_gradients_give_a_small_update(
     found = weights(combiner(**options), jacobian)
     assert found.isfinite().all()
     assert (found @ jacobian).norm() <= 3 * jacobian.norm()
+
+
+class Observed(SmallStep):
+    """Remembers the Gramian and the weights of a step, and the update that was applied first."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.found: list[tuple[Tensor, Tensor]] = []
+        self.updates: list[Tensor] = []
+
+    def observe(self, gramian: Tensor, weights: Tensor) -> None:
+        self.found.append((gramian, weights))
+
+    def apply(self) -> None:
+        self.updates.append(torch.cat([p.grad.flatten() for p in self.shared if p.grad is not None]).double())
+        super().apply()
+
+
+OBSERVED: list[Made] = [
+    *((cls, {}) for cls in (PCGrad, GSE, GradVac, CAGrad, MGDA, IMTLG, NashMTL, AlignedMTL)),
+    (PCGrad, {"scope": "all"}),
+    (GSE, {"second": "kept"}),
+    (TorchJD, {"aggregator": "UPGrad"}),
+    (TorchJD, {"aggregator": "ConFIG"}),  # which is not a function of the Gramian
+]
+
+
+@pytest.mark.parametrize(("combiner", "options"), OBSERVED, ids=lambda value: getattr(value, "name", str(value)))
+def test_what_a_run_takes_down_is_what_moves_the_parameters(
+    combiner: type[GradientCombiner], options: dict[str, Any]
+) -> None:
+    step = Observed(3)
+    jacobian = torch.stack(
+        [
+            torch.cat([gradient.to_dense().flatten() for gradient in torch.autograd.grad(step.loss(task), step.shared)])
+            for task in step.tasks
+        ]
+    ).double()  # [T, n]
+    made = combiner(**options)
+    made.prepare(tasks=step.tasks)
+    made.generator = torch.Generator().manual_seed(1)
+    made.update(step)
+    ((gramian, weights),) = step.found
+    between = gramian - gramian.diagonal().diag()  # a norm may count the head's gradient too
+    expected = jacobian @ jacobian.T
+    torch.testing.assert_close(between, expected - expected.diagonal().diag(), rtol=1e-4, atol=1e-4)
+    assert float(torch.cosine_similarity(weights @ jacobian, step.updates[0], dim=0)) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("combiner", [FAMO, DWA, Uncertainty])
+def test_weights_that_move_are_reported(combiner: type[GradientCombiner]) -> None:
+    step = SmallStep(2)
+    made = combiner()
+    made.prepare(tasks=step.tasks)
+    first = made.metrics()
+    assert set(first) == set(step.tasks)
+    assert len(set(first.values())) == 1, "equal at first"
+    for epoch in (1, 2, 3):
+        made.update(step)
+        made.epoch_ended(epoch=epoch, losses={"task0": 1.0 / epoch, "task1": 1.0})
+        for parameter in made.parameters():  # of which a run's optimizer has charge
+            parameter.data.sub_(parameter.grad if parameter.grad is not None else torch.ones(()))
+    assert made.metrics()["task0"] != made.metrics()["task1"]
+    if combiner is DWA:
+        assert made.metrics()["task0"] < made.metrics()["task1"], "it fell faster"

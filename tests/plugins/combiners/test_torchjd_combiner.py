@@ -46,9 +46,6 @@ def seeded(seed: int) -> torch.Generator:
 class Recorded(SmallStep):
     """Remembers what reached the shared parameters, as one row."""
 
-    def observe(self, gramian, weights) -> None:
-        pass
-
     def apply(self) -> None:
         self.update = torch.cat([p.grad.reshape(-1) for p in self.shared if p.grad is not None])
         super().apply()

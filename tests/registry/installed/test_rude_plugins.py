@@ -270,7 +270,7 @@ def test_a_component_that_changes_the_folder_moves_no_result(
     assert result.exit_code == 0, result.stderr
     assert not list(elsewhere.iterdir())
     (cell,) = Path("r/cells").iterdir()
-    assert {"best", "log.txt", "predictions-sst-dev.jsonl"} <= {file.name for file in cell.iterdir()}
+    assert {"best", "log.txt", "scores-dev.safetensors"} <= {file.name for file in cell.iterdir()}
     assert Path.cwd() == home
 
 

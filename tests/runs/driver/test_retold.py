@@ -85,7 +85,7 @@ def test_what_a_deaf_driver_missed_is_told_again_and_nothing_twice(
         reference = kept(ledger, job.cell)
     assert len(reference) == 4 + 2
     stops: dict[str, dict[str, int]] = {
-        "in the last epoch": {"patience": heard.looks - 1},
+        "in the last epoch": {"patience": heard.scored - 1},
         "before the last epoch": {"epochs": 3},
         "never": {},
     }

@@ -157,6 +157,11 @@ def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
     assert mine.spec == next(variant.spec for variant in quick if variant.label == "sum")
 
 
+def claim(**says: Any) -> dict[str, Any]:
+    """A grid of two rows with a claim about them."""
+    return {"cells": [{"label": "base"}, {"label": "other"}], "claims": [says]}
+
+
 @pytest.mark.parametrize(
     ("grid", "path", "words"),
     [
@@ -181,6 +186,17 @@ def test_a_base_may_be_a_packaged_grid(tmp_path: Path) -> None:
         ({"base": "quickstrat"}, "base", "did you mean 'quickstart'"),
         ({"base": {"tasks": {}}}, "base.tasks", "of length 1 or more"),
         ({"name": "../escape"}, "name", "../escape"),
+        (claim(better="bsae", than="other"), "claims.0.better", "did you mean 'base'"),
+        (claim(better="base", than="nobody"), "claims.0.than", "no row 'nobody'"),
+        (claim(better="base", than="base"), "claims.0.than", "two rows"),
+        (claim(better="base", than="other", on="stss"), "claims.0.on", "did you mean 'sts'"),
+        (claim(equal="base", than="other"), "claims.0", '"within"'),
+        (claim(better="base", equal="base", than="other"), "claims.0", '"better"'),
+        (claim(than="other"), "claims.0", '"better"'),
+        (claim(better="base"), "claims.0.than", "is missing"),
+        (claim(equal="base", than="other", within=0), "claims.0.within", "0"),
+        ({"margin": -1}, "margin", "-1"),
+        ({"base": {**BASE, "score": {"train": -1}}}, "base.score.train", "-1"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, grid: dict[str, Any], path: str, words: str) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from taskloom.core import RequestError
+from taskloom.core import Event, RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.overrides import Overrides, override
+from taskloom.runs.grid.plan import Plan, make_plan
 
 Invoke = Callable[..., Result]
 
@@ -66,6 +68,92 @@ def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
         return override(expand(loaded), Overrides(**overrides), load_catalogue())
 
     return overridden
+
+
+def planned(path: Path, ledger: Ledger | None, **overrides: Any) -> Plan:
+    return make_plan(load_grid(str(path)), load_catalogue(), ledger, overrides=Overrides(**overrides))
+
+
+def seeds_of(plan: Plan) -> list[int]:
+    return sorted({cell.seed for cell in plan.cells})
+
+
+def test_added_seeds_stay_with_the_grid(write: Callable[..., Path], tmp_path: Path) -> None:
+    def run(plan: Plan, *finished: int) -> Plan:
+        ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
+        for cell in plan.chosen:
+            if cell.seed in finished:
+                ledger.write(Event("finished", cell.id, {"scores": {}}))
+        return plan
+
+    path = write()
+    with Ledger.open(tmp_path / "registry", create=True) as ledger:
+        plain = run(planned(path, ledger), 3, 4)
+        first = planned(path, ledger, seeds=(4, 7))
+        assert seeds_of(first) == [3, 4, 7], "beside the grid's own, each once"
+        assert {cell.id for cell in plain.cells} < {cell.id for cell in first.cells}
+        run(first, 7)
+        assert seeds_of(planned(path, ledger)) == [3, 4, 7], "also in later runs"
+        assert seeds_of(planned(path, ledger, epochs=1)) == [3, 4, 7]
+        assert "seed 7" in ledger.grid("mine").spec["overrides"][0]
+        assert ledger.grid("mine").written == json.loads(path.read_text())
+        new = run(planned(path, ledger, seeds=2), 0)
+        assert seeds_of(new) == [0, 1, 3, 4, 7], "the smallest that are new"
+        again = planned(path, ledger, seeds=2)
+        assert seeds_of(again) == [0, 1, 3, 4, 7], "the same command goes on with what it has added"
+        assert any("(1)" in note for note in again.notes)
+        assert seeds_of(run(planned(path, ledger, seeds=2, only=("surgery",)), 1)) == [0, 1, 3, 4, 7]
+        assert seeds_of(planned(path, ledger, seeds=2, only=("surgery",))) == [0, 1, 2, 3, 4, 5, 7]
+        assert planned(path, ledger).grid.raw["overrides"] == ["seeds 0, 1, 7 beside the grid's own"]
+        ledger.queue_seeds("mine", 3)
+        queued = run(planned(path, ledger))
+        assert seeds_of(queued) == [0, 1, 2, 3, 4, 5, 6, 7]
+        assert seeds_of(run(planned(path, ledger))) == [0, 1, 2, 3, 4, 5, 6, 7], "once"
+        assert seeds_of(planned(path, ledger, smoke=True)) == [3], "which is another grid"
+        assert seeds_of(planned(write(seeds=[1, 9]), ledger)) == [0, 1, 2, 5, 6, 7, 9], "the file's own are the file's"
+
+
+def test_seeds_are_added_to_a_packaged_grid_from_the_command_line(taskloom: Invoke) -> None:
+    def seeds(*options: str) -> set[int]:
+        done = taskloom("plan", "quickstart", "--json", *options)
+        assert done.exit_code == 0, done.stderr
+        return {cell["seed"] for cell in json.loads(done.stdout)["cells"]}
+
+    own = seeds()
+    assert seeds("--seeds", "0-4") == own | {0, 1, 2, 3, 4}
+    assert seeds("--seeds", "0,2, 11") == own | {0, 2, 11}
+    assert len(seeds("--seeds", "+3")) == len(own) + 3
+
+
+@pytest.mark.parametrize("given", ["", "x", "4-0", "1-", "+0", "+", "+-1", "1,,2", "1.5", "4294967296", "0-99999", "٣"])
+def test_what_are_no_seeds_gets_one_sentence(taskloom: Invoke, write: Callable[..., Path], given: str) -> None:
+    done = taskloom("plan", write(), "--seeds", given)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "0-4 or 0,2,5" in done.stderr
+    assert repr(given) in done.stderr
+
+
+def test_so_many_seeds_need_a_yes(taskloom: Invoke, write: Callable[..., Path]) -> None:
+    done = taskloom("plan", write(), "--seeds", "0-5000")
+    assert done.exit_code == 2
+    assert "20,004 cells" in done.stderr
+    assert "--yes" in done.stderr
+
+
+def test_a_correlation_on_named_classes_is_refused(
+    taskloom: Invoke, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    names = ["entailment", "neutral", "contradiction"]
+    lines = "".join(f"text {n},{names[n % 3]}\n" for n in range(30))
+    (tmp_path / "nli.csv").write_text(f"text,y\n{lines}")
+    data = {"name": "table", "train": str(tmp_path / "nli.csv"), "dev_share": 0.3, "text": "text", "label": "y"}
+    task = {"data": {**data, "classes": names}, "metric": "pearson"}
+    base = {**BASE, "tasks": {"nli": task}}
+    for metric, wrong in (("pearson", True), ("spearman", True), ("macro_f1", False)):
+        path = write(base={**base, "tasks": {"nli": {**task, "metric": metric}}}, cells=CELLS[:1])
+        found = json.loads(taskloom("validate", path, "--json").stdout)["errors"]
+        assert [error["path"] for error in found] == ["tasks.nli.metric"] * wrong
+        assert all("entailment" in error["message"] and "macro_f1" in error["message"] for error in found)
 
 
 def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Expansion]) -> None:

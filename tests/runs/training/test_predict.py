@@ -16,6 +16,7 @@ from small_runs import generated, run_grid
 
 from taskloom.core import Event, Examples
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan, PlannedCell
 from taskloom.runs.training.submission import file_name, file_text
@@ -79,9 +80,19 @@ def test_dev_predictions_are_those_of_the_run_to_the_last_digit(predict: Invoke,
     for cell in plan.cells:
         result = predict(cell.id, "--split", "dev", "--format", "jsonl", "--out", cell.id)
         assert result.exit_code == 0
-        written = {path.name: path.read_bytes() for path in Path(cell.id).iterdir()}
-        assert written == {path.name: path.read_bytes() for path in (registry / "cells" / cell.id).glob("*.jsonl")}
-        assert set(written) == {f"predictions-{task}-dev.jsonl" for task in ("sst", "para", "sts")}
+        assert len(list(Path(cell.id).iterdir())) == 3
+        stored = find_scores(registry, cell.id)
+        assert stored is not None
+        assert list(stored.tasks) == ["sst", "para", "sts"]
+        for task, facts in stored.tasks.items():
+            examples = load_examples(registry, facts.examples)
+            columns = examples.ids, stored.read(task, "predicted"), examples.expected
+            expected = [
+                {"id": id, "predicted": float(predicted), "expected": float(label)}
+                for id, predicted, label in zip(*columns, strict=True)
+            ]
+            lines = Path(cell.id, f"predictions-{task}-dev.jsonl").read_text().splitlines()
+            assert [json.loads(line) for line in lines] == expected
     values = {(one / "predictions-sts-dev.jsonl").read_text() for one in Path().iterdir()}
     assert len(values) == 4  # not one model four times
 
@@ -95,10 +106,11 @@ def test_a_plain_table_for_data_of_ones_own(predict: Invoke, trained: tuple[Path
         assert f"predictions/{task}-dev-output.csv" in result.stdout
         with Path(f"predictions/{task}-dev-output.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        lines = (registry / "cells" / cell / f"predictions-{task}-dev.jsonl").read_text().splitlines()
-        expected = [json.loads(line) for line in lines]
-        assert [row["id"] for row in rows] == [one["id"] for one in expected]
-        assert [float(row["prediction"]) for row in rows] == [one["predicted"] for one in expected]
+        stored = find_scores(registry, cell)
+        assert stored is not None
+        examples = load_examples(registry, stored.tasks[task].examples)
+        assert [row["id"] for row in rows] == list(examples.ids)
+        assert [float(row["prediction"]) for row in rows] == stored.read(task, "predicted").tolist()
         assert all(row["prediction"].isdecimal() for row in rows) == (task != "sts")
 
 

@@ -1,6 +1,5 @@
 """One run from its specification to its scores: what stages, freezing, sharing and failures do."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from taskloom.core import Event, Loss, Prediction, TrainingError
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.analysis.cell_states import states_of
 from taskloom.runs.driver.drive import Outcome
 from taskloom.runs.grid.plan import Plan
@@ -153,7 +153,8 @@ def test_selection_keeps_the_epoch_it_names_with_its_scores_and_predictions(tmp_
         assert (event.facts["best_epoch"], event.facts["scores"]) == (wanted, scores)
         sts = (scores["sts"] + 1) / 2 if how == "normalised" else scores["sts"]
         assert scores["overall"] == pytest.approx((scores["sst"] + sts) / 2, abs=1e-12)
-        lines = (tmp_path / "r" / "cells" / event.cell / "predictions-sst-dev.jsonl").read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        assert len(rows) == 32
-        assert sum(row["predicted"] == row["expected"] for row in rows) / 32 == pytest.approx(scores["sst"])
+        stored = find_scores(tmp_path / "r", event.cell)
+        assert stored is not None
+        expected = load_examples(tmp_path / "r", stored.tasks["sst"].examples).expected
+        assert (stored.read("sst", "predicted") == expected).mean() == pytest.approx(scores["sst"])
+        assert stored.read("sst", "score").argmax(1).tolist() == stored.read("sst", "predicted").tolist()

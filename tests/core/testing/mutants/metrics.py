@@ -81,6 +81,11 @@ MUTANTS = {
             __call__=scored(lambda self, score, p, e: score - float(np.abs(p - e)[:20].sum())),
         ),
     ],
+    "influence is one finite number per example": [
+        mutant(Nearness, "is not centred", influence=lambda self, p, e: -np.abs(p - e)),
+        mutant(Nearness, "gives the variance", influence=lambda self, p, e: np.abs(p - e).var()),
+        mutant(OnlyBinary, "divides by nothing", influence=lambda self, p, e: np.where(p == e, 0.0, np.nan)),
+    ],
     "scoring twice gives one score": [
         mutant(Nearness, "remembers", __call__=scored(remembering)),
         mutant(OnlyBinary, "turns arrays round", __call__=scored(reversing, OnlyBinary)),
