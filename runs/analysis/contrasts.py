@@ -280,7 +280,7 @@ def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] 
     tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account. Each
     contrast may have a margin of its own.
     """
-    margins = [margin] * len(contrasts) if margin is None or isinstance(margin, float) else margin
+    margins = margin if isinstance(margin, Sequence) else [margin] * len(contrasts)
     ps, levels = holm([each.p for each in contrasts])
     tests = zip(contrasts, margins, strict=True)
     equals, _ = holm([each.p_equal(within) if within else math.nan for each, within in tests])

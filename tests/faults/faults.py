@@ -25,6 +25,7 @@ from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.driver.drive import Outcome, run_plan
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
+from taskloom.runs.show.render import render
 
 #: Seconds after which a test that waits has failed.
 PATIENCE = 180.0
