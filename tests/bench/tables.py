@@ -17,7 +17,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runs" / "analysis"))
 
 from recorded import METRICS, Row, record
 
-COMMANDS = (["table", "made"], ["claims", "made"], ["effects", "made"], ["seeds", "made"])
+COMMANDS = (
+    ["table", "made"],
+    ["table", "made", "--metric", "macro_f1"],
+    ["claims", "made"],
+    ["effects", "made"],
+    ["seeds", "made"],
+)
 
 
 def main() -> None:
