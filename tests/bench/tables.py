@@ -20,6 +20,7 @@ from recorded import METRICS, Row, record
 
 COMMANDS = (
     ["table", "made"],
+    ["table", "made", "--metric", "macro_f1"],
     ["claims", "made"],
     ["effects", "made"],
     ["seeds", "made"],
