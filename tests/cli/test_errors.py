@@ -57,9 +57,12 @@ def cell(registry: Path, grid: str, label: str, seed: int = 0) -> str:
 
 def test_rows_and_cells_are_found_by_what_the_user_types(taskloom: Invoke, registry: Path) -> None:
     for arguments, names in {
-        ("better", cell(registry, "one", "twin", 1)[:8]): ("'better' of grid 'one', seed 1 of 0, 1", "'twin'"),
-        ("twin", "better", "--grid", "one"): ("'twin' of grid 'one', seeds 0, 1", "(1 of 3 seeds not finished)"),
-        ("only two", "better"): ("'only two' of grid 'two', seed 0", "'better' of grid 'one', seed 0 of 0, 1"),
+        ("better", cell(registry, "one", "twin", 1)[:8]): ("'better' of grid 'one', seed 1 of 0, 1, 2", "'twin'"),
+        ("twin", "better", "--grid", "one"): (
+            "'twin' of grid 'one', seeds 0, 1",
+            "'better' of grid 'one', seeds 0, 1 of 0, 1, 2",
+        ),
+        ("only two", "better"): ("'only two' of grid 'two', seed 0", "'better' of grid 'one', seed 0 of 0, 1, 2"),
     }.items():
         done = taskloom("compare", *arguments)
         assert done.exit_code == 0, done.output
@@ -104,10 +107,10 @@ def test_json_has_every_figure(taskloom: Invoke) -> None:
         assert task["delta"] == pytest.approx(task["b"] - task["a"])
         assert len(task["better"]["examples"]) <= 3
     example = found["tasks"][0]["better"]["examples"][0]
-    assert example["label"] in example["b"]["predicted"]
+    assert example["label"] in example["guesses"][1]["predicted"]
     errors = json.loads(taskloom("errors", "better", "--limit", "2", "--json").stdout)
     assert [len(task["worst"]) for task in errors["tasks"]] == [2, 2, 2]
-    assert sum(map(sum, errors["tasks"][0]["confusion"])) == pytest.approx(40)
+    assert sum(map(sum, errors["tasks"][0]["confusion"]["counts"])) == 2 * 40
 
 
 LIGHT = """

@@ -35,7 +35,7 @@ def forest_section(view: View) -> Section | None:
     lines = []
     for label, place in view.places.items():
         each = found.get(label)
-        word, note = (each.word, each.chance) if each else ("baseline", "")
+        word, note = (each.verdict, each.chance) if each else ("baseline", "")
         lines.append(Line(view.link(label), each, word, note, place))
     equal = f", one within ± {overview.margin:g} (shaded) is equal" if overview.margin else ""
     caption = joined(
@@ -104,7 +104,7 @@ def _effect(view: View, effect: Effect) -> Line:
     if effect.judged is None:
         return Line(head, None, "not estimated", over)
     each = shown(effect.judged, view.digits)
-    return Line(head, each, each.word, f"{each.chance}; {over}")
+    return Line(head, each, each.verdict, f"{each.chance}; {over}")
 
 
 def _breakable(path: str) -> Markup:

@@ -95,7 +95,7 @@ def _summary(view: View) -> Iterator[Markup]:
         yield element("p", grid.spec["description"])
     yield element("p", f"{size}: {finished} of {count(len(cells), 'cell')} finished. Last run {moment} UTC.")
     if found := view.differences[view.primary]:
-        words = element("strong", counted([*found.values()]), id="counted")
+        words = element("strong", counted(found.values()), id="counted")
         yield element("p", "Differences to ", view.base(), f" in {view.primary}: ", words, ".")
         if (stated := grid.spec.get("baseline")) != view.overview.baseline:
             why = f"The grid’s baseline, {stated}, has no result" if stated else "The grid names no baseline"

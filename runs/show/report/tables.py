@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.analysis.overview import Confusion
+from taskloom.runs.analysis.errors import Confusion
 from taskloom.runs.analysis.tables import TableRow
 from taskloom.runs.show.render import number
 from taskloom.runs.show.report.forest import verdict_word
@@ -74,41 +74,41 @@ def _figure(view: View, row: TableRow, column: str) -> Markup:
 def _difference(each: Shown | None) -> list[object]:
     if each is None:
         return [verdict_word("baseline")]
-    return [verdict_word(each.word), each.numbers and f" {each.numbers}"]
+    return [verdict_word(each.verdict), each.numbers and f" {each.numbers}"]
 
 
 def errors_section(view: View) -> Section | None:
     """What the baseline and the best other row predicted for what."""
-    found: dict[str, list[Confusion]] = {}
+    tables: dict[str, list[Markup]] = {}
     for label in view.overview.ranked[:2]:
         for confusion in view.overview.confusions(label):
-            found.setdefault(confusion.task, []).append(confusion)
-    if not found:
+            tables.setdefault(confusion.task, []).append(wide(_confusion(view, label, confusion)))
+    if not tables:
         return None
     text = (
         "What was predicted (across) for what is right (down), in percent of each line, over all seeds; values are "
         "counted in bins. Of the baseline and the best other row."
     )
     parts = [element("p", text)]
-    for task, confusions in found.items():
-        tables = [wide(_confusion(view, each)) for each in confusions]
-        parts += [element("h3", task), element("div", *tables, class_="charts")]
+    for task, made in tables.items():
+        parts += [element("h3", task), element("div", *made, class_="charts")]
     return "errors", "Errors", parts
 
 
-def _confusion(view: View, confusion: Confusion) -> Markup:
+def _confusion(view: View, label: str, confusion: Confusion) -> Markup:
     rows = []
     for name, line in zip(confusion.names, confusion.counts.tolist(), strict=True):
-        total = sum(line)
-        cells = [element("td", "–") for _ in line] if not total else [_share(each, total) for each in line]
+        cells = [_share(each, sum(line)) for each in line]
         rows.append(element("tr", element("th", name, scope="row"), *cells))
     worst = "; ".join(f"{wrong} for {right}: {times} of {total}" for right, wrong, times, total in confusion.worst)
     about = element("small", f"Most often {worst}." if worst else "No errors.")
-    caption = joined([view.link(confusion.label), element("br"), about])
+    caption = joined([view.link(label), element("br"), about])
     return make_table(caption, ("is \\ predicted", *confusion.names), rows, class_="confusion")
 
 
 def _share(part: int, total: int) -> Markup:
+    if not total:
+        return element("td", "–")
     shade = f"q{min(9, 10 * part // total)}"
     return element("td", f"{100 * part / total:.0f}", class_=shade, title=f"{part} of {total}")
 
