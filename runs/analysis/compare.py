@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv
 
 from taskloom.core.errors import RegistryError
-from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
+from taskloom.registry.results.records import GridCell, GridRecord
 from taskloom.registry.results.scores import TaskFacts
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, Verdict, holm, judge
 from taskloom.runs.analysis.errors import Example, bin_edges, example_at
@@ -59,44 +59,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class TaskComparison:
-    """A and B on one task; differences are B less A.
+    """A and B on one task, whose models belong together one by one; differences are B less A.
 
-    ``judged`` is about the task's metric, by ``mcnemar`` if that is given. ``better`` and ``worse`` are the examples
-    that B gets right (or nearer) and A does not, and the other way round, in most seeds: their number, and the most
-    extreme ones.
-    """
-
-    of: Predictions
-    texts: Texts
-    scores: tuple[float, float]
-    judged: Judged
-    mcnemar: McNemar | None
-    better: tuple[int, tuple[Example, ...]]
-    worse: tuple[int, tuple[Example, ...]]
-    by_label: tuple[Part, ...]
-    by_length: tuple[Part, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """A and B on all their common tasks; ``seeds`` are those of the pairs of models."""
-
-    a: Subject
-    b: Subject
-    seeds: tuple[tuple[int, int], ...]
-    tasks: tuple[TaskComparison, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Pair:
-    """A task with the predictions of A and B, whose models belong together one by one.
-
-    Contrasts are computed from ``results``, where A and B have the weights −1 and 1.
+    ``scores`` are means over seeds. Contrasts are computed from ``results``, where A and B have the weights −1 and 1.
     """
 
     a: Predictions
     b: Predictions
+    scores: tuple[float, float]
+    texts: Texts
     results: Results
     weights: Values
 
@@ -115,8 +86,46 @@ class _Pair:
         only_a, only_b = (self.a.right & ~self.b.right).sum(), (self.b.right & ~self.a.right).sum()
         return McNemar(int(only_a), int(only_b), examples)
 
+    @property
+    def of(self) -> Predictions:
+        """What is predicted; that is the same for both."""
+        return self.a
+
+    @property
+    def by_label(self) -> tuple[Part, ...]:
+        """A and B on each class, or on bins of values."""
+        expected = self.a.expected
+        edges = np.arange(self.a.facts.classes + 1) if self.a.facts.classes else bin_edges(expected)
+        return self._parts(np.digitize(expected, edges[1:-1]), expected)
+
+    @property
+    def by_length(self) -> tuple[Part, ...]:
+        """A and B on four parts of the examples by words, in which ties stay together; none if texts are not known."""
+        lengths = self.texts.lengths
+        if lengths is None:
+            return ()
+        return self._parts(np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths), lengths)
+
+    def flipped(self, limit: int, *, back: bool = False) -> tuple[int, tuple[Example, ...]]:
+        """What B gets right (of values: less wrong) and A does not, in most seeds: how many examples, and the first.
+
+        ``back`` asks for those of A. First come those that flipped in most seeds, then those whose label gained most
+        probability, or whose error shrank most.
+        """
+        before, after = (self.b, self.a) if back else (self.a, self.b)
+        gain = (before.wrongness - after.wrongness).mean(0)
+        flips = (after.right & ~before.right) if before.facts.classes else (after.wrongness < before.wrongness)
+        seeds = flips.sum(0)
+        chosen = seeds > len(flips) / 2
+        order = np.lexsort((-gain, -seeds))
+        shown = [
+            example_at(place, self.texts, (self.a, self.b), int(seeds[place]), float(gain[place]))
+            for place in order[chosen[order]][:limit].tolist()
+        ]
+        return int(chosen.sum()), tuple(shown)
+
     @cached_property
-    def measures(self) -> dict[tuple[int, int], Values]:
+    def _measures(self) -> dict[tuple[int, int], Values]:
         """Row and seed of ``results`` → how right or wrong each example is, [n]."""
         found = {}
         for (label, seed), cell in self.results.finished.items():
@@ -128,7 +137,7 @@ class _Pair:
                 found[place] = _measure(predicted, self.a.expected, facts)
         return found
 
-    def parts(self, numbers: NDArray[np.int64], values: Values | NDArray[np.int64]) -> tuple[Part, ...]:
+    def _parts(self, numbers: NDArray[np.int64], values: Values | NDArray[np.int64]) -> tuple[Part, ...]:
         """A and B on parts of the examples, those with the same number, and the differences judged as one family.
 
         ``numbers`` and what they are about, such as labels or lengths, are [n] each.
@@ -148,7 +157,7 @@ class _Pair:
         _, clusters = np.unique(self.a.examples.cluster[inside], return_inverse=True)
         values = np.full((len(self.results.rows), len(self.results.seeds)), np.nan)
         moves = {}
-        for place, measure in self.measures.items():
+        for place, measure in self._measures.items():
             part = measure[inside]
             values[place] = part.mean()
             moved: Values = np.bincount(clusters, (part - part.mean()) / len(part)).astype(np.float64)
@@ -161,32 +170,39 @@ def _measure(predicted: Values, expected: Values, facts: TaskFacts) -> Values:
     return np.asarray(predicted == expected, np.float64) if facts.classes else np.abs(predicted - expected)
 
 
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A and B on all their common tasks, and the differences judged as one family.
+
+    ``seeds`` are those of the pairs of models.
+    """
+
+    a: Subject
+    b: Subject
+    seeds: tuple[tuple[int, int], ...]
+    tasks: tuple[TaskComparison, ...]
+    judged: tuple[Judged, ...]
+    notes: tuple[str, ...]
+
+
 def compare(
-    a: Subject, b: Subject, registry: Path, *, only: Sequence[str] = (), limit: int = 10, folder: Path | None = None
+    a: Subject, b: Subject, registry: Path, *, only: Sequence[str] = (), folder: Path | None = None
 ) -> Comparison:
-    """Compare two subjects on their common tasks, which are one family of tests."""
+    """Compare two subjects on their common tasks, with texts of the data that may be in a ``folder`` now."""
     cells = _paired(a, b)
     if all(one.cell.id == other.cell.id for one, other in cells):
         raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
     results, label_a, label_b = _results(a, b, cells, registry)
     weights = results.row(label_b) - results.row(label_a)
-    tasks, notes = _common_tasks(a, b, registry, only)
-    cells_a, cells_b = ([pair[side].cell for pair in cells] for side in (0, 1))
-    pairs = [
-        _Pair(Predictions.load(registry, task, cells_a), Predictions.load(registry, task, cells_b), results, weights)
-        for task in tasks
-    ]
-    compared = []
-    for pair, judged in zip(pairs, _judge(pairs), strict=True):
-        task = pair.a.task
-        texts = texts_of(task, a.spec["tasks"][task]["data"], pair.a.examples, folder)
-        scores = _mean_score(cells_a, task), _mean_score(cells_b, task)
-        compared.append(_compare(pair, judged, texts, scores, limit))
-    return Comparison(a, b, tuple((one.seed, other.seed) for one, other in cells), tuple(compared), tuple(notes))
-
-
-def _mean_score(cells: Sequence[CellRecord], task: str) -> float:
-    return fmean(cell.scores.get(task, nan) for cell in cells)
+    names, notes = _common_tasks(a, b, registry, only)
+    tasks = []
+    for task in names:
+        of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells]) for side in (0, 1))
+        score_a, score_b = (fmean(pair[side].cell.scores.get(task, nan) for pair in cells) for side in (0, 1))
+        texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder)
+        tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, weights))
+    seeds = tuple((one.seed, other.seed) for one, other in cells)
+    return Comparison(a, b, seeds, tuple(tasks), tuple(_judge(tasks)), tuple(notes))
 
 
 def _paired(a: Subject, b: Subject) -> list[tuple[GridCell, GridCell]]:
@@ -234,53 +250,14 @@ def _common_tasks(a: Subject, b: Subject, registry: Path, only: Sequence[str]) -
     return tasks, notes
 
 
-def _judge(pairs: Sequence[_Pair]) -> list[Judged]:
+def _judge(tasks: Sequence[TaskComparison]) -> list[Judged]:
     """The tasks as one family, corrected by Holm's procedure, each by its own test."""
-    corrected, levels = holm([(pair.mcnemar or pair.contrast).p for pair in pairs])
+    corrected, levels = holm([(task.mcnemar or task.contrast).p for task in tasks])
     judged = []
-    for pair, p, level in zip(pairs, corrected, levels, strict=True):
+    for task, p, level in zip(tasks, corrected, levels, strict=True):
         verdict: Verdict = "open"
         if p < ALPHA:
-            verdict = "better" if pair.contrast.delta > 0 else "worse"
-        interval = (pair.mcnemar or pair.contrast).interval(level)
-        judged.append(Judged(pair.contrast, None if np.isnan(p) else p, interval, verdict, level))
+            verdict = "better" if task.contrast.delta > 0 else "worse"
+        interval = (task.mcnemar or task.contrast).interval(level)
+        judged.append(Judged(task.contrast, None if np.isnan(p) else p, interval, verdict, level))
     return judged
-
-
-def _compare(pair: _Pair, judged: Judged, texts: Texts, scores: tuple[float, float], limit: int) -> TaskComparison:
-    a, b, lengths = pair.a, pair.b, texts.lengths
-    labels = a.expected.astype(np.int64) if a.facts.classes else np.digitize(a.expected, bin_edges(a.expected)[1:-1])
-    by_length: tuple[Part, ...] = ()
-    if lengths is not None:  # in four parts; ties stay together
-        by_length = pair.parts(np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths), lengths)
-    return TaskComparison(
-        a,
-        texts,
-        scores,
-        judged,
-        pair.mcnemar,
-        _flipped(a, b, texts, limit),
-        _flipped(b, a, texts, limit, swapped=True),
-        pair.parts(labels, a.expected),
-        by_length,
-    )
-
-
-def _flipped(
-    before: Predictions, after: Predictions, texts: Texts, limit: int, *, swapped: bool = False
-) -> tuple[int, tuple[Example, ...]]:
-    """The examples that became right (of values: less wrong) in most pairs of models: how many, and the first.
-
-    First come those that did in most pairs, then those whose label gained most probability, or whose error shrank most.
-    """
-    gain = (before.wrongness - after.wrongness).mean(0)
-    flips = (after.right & ~before.right) if before.facts.classes else (after.wrongness < before.wrongness)
-    seeds = flips.sum(0)
-    chosen = seeds > len(flips) / 2
-    order = np.lexsort((-gain, -seeds))
-    both = (after, before) if swapped else (before, after)
-    shown = [
-        example_at(place, texts, both, int(seeds[place]), float(gain[place]))
-        for place in order[chosen[order]][:limit].tolist()
-    ]
-    return int(chosen.sum()), tuple(shown)

@@ -16,25 +16,19 @@ BINS = 5
 
 
 @dataclass(frozen=True)
-class Guess:
-    """What models predicted for one example, each of them; ``confidence`` is the mean probability that they gave it."""
-
-    predicted: tuple[float, ...]
-    confidence: float | None
-
-
-@dataclass(frozen=True)
 class Example:
     """An example with its texts (None if they cannot be read), its label and what was predicted for it.
 
-    ``seeds`` counts the models that got it wrong, or that differ. ``size`` is what such examples are ordered by, the
-    mean over models: how sure or how wrong they were, or how much less wrong others are.
+    ``predicted`` and ``confidence``, the mean probability that models gave to their predictions, have an entry for the
+    models of each subject. ``seeds`` counts the models that got it wrong, or that differ. ``size`` is what such
+    examples are ordered by, the mean over models: how sure or how wrong they were, or how much less wrong others are.
     """
 
     id: str
     texts: tuple[str, ...] | None
     label: float
-    guesses: tuple[Guess, ...]
+    predicted: tuple[tuple[float, ...], ...]
+    confidence: tuple[float | None, ...]
     seeds: int
     size: float
 
@@ -56,15 +50,6 @@ class Confusion:
     task: str
     names: tuple[str, ...]
     counts: NDArray[np.int64]
-
-    @property
-    def worst(self) -> list[tuple[str, str, int, int]]:
-        """The most frequent errors: label, prediction, how often, of how many with that label."""
-        wrong = self.counts - np.diag(np.diag(self.counts))
-        order = np.argsort(-wrong, axis=None, kind="stable")[:3]
-        places = [divmod(int(place), len(self.names)) for place in order]
-        totals = self.counts.sum(1)
-        return [(self.names[i], self.names[j], int(wrong[i, j]), int(totals[i])) for i, j in places if wrong[i, j]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +90,16 @@ def _worst(of: Predictions, texts: Texts, limit: int) -> Iterator[Example]:
 
 def example_at(place: int, texts: Texts, by: Sequence[Predictions], seeds: int, size: float) -> Example:
     """The example at a place, and what each of several predicted for it."""
-    guesses = [
-        Guess(
-            tuple(each.predicted[:, place].tolist()),
-            None if each.confidence is None else float(each.confidence[:, place].mean()),
-        )
-        for each in by
-    ]
     examples = by[0].examples
-    shown = None if texts.rows is None else texts.rows[place]
-    return Example(examples.ids[place], shown, float(examples.expected[place]), tuple(guesses), seeds, size)
+    return Example(
+        id=examples.ids[place],
+        texts=None if texts.rows is None else texts.rows[place],
+        label=float(examples.expected[place]),
+        predicted=tuple(tuple(each.predicted[:, place].tolist()) for each in by),
+        confidence=tuple(None if each.confidence is None else float(each.confidence[:, place].mean()) for each in by),
+        seeds=seeds,
+        size=size,
+    )
 
 
 def confusion_of(of: Predictions, names: Sequence[str] = ()) -> Confusion:

@@ -70,11 +70,11 @@ def compare(
     from taskloom.runs.analysis import compare as comparing
     from taskloom.runs.show.errors import comparison_json, show_comparison
 
-    made = comparing.compare(first, second, registry, only=tasks, limit=limit, folder=_folder(data))
+    made = comparing.compare(first, second, registry, only=tasks, folder=_folder(data))
     if as_json:
-        say_json(comparison_json(made))
+        say_json(comparison_json(made, limit))
     else:
-        say(show_comparison(made))
+        say(show_comparison(made, limit))
 
 
 @click.command(short_help="Show the worst errors of a row or cell, and which classes it confuses.")

@@ -9,7 +9,7 @@ from typing import Any
 from taskloom.core.errors import count
 from taskloom.runs.analysis.compare import Comparison, Part, TaskComparison
 from taskloom.runs.analysis.contrasts import Judged
-from taskloom.runs.analysis.errors import Example, Guess, TaskErrors
+from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
 from taskloom.runs.show.render import listing
@@ -23,23 +23,23 @@ _DIFFERENCE = ("B - A [95 % interval]", "p")
 # Comparisons
 
 
-def show_comparison(made: Comparison) -> str:
-    """A and B, the differences task by task, and for each task what flipped and where."""
+def show_comparison(made: Comparison, limit: int) -> str:
+    """A and B, the differences task by task, and for each task what flipped, the first ``limit``, and where."""
     used = [sorted({pair[side] for pair in made.seeds}) for side in (0, 1)]
     heads = [f"{name}: {_subject(each, seeds)}" for name, each, seeds in zip("AB", (made.a, made.b), used, strict=True)]
     rows = [
         (
             *(task.of.task, task.of.facts.metric, len(task.of.expected)),
             *map(_figure, task.scores),
-            *_difference(task.judged),
-            task.judged.verdict,
-            "McNemar" if task.mcnemar else f"paired, noise: {task.judged.contrast.variance or 'unknown'}",
+            *_difference(judged),
+            judged.verdict,
+            "McNemar" if task.mcnemar else f"paired, noise: {judged.contrast.variance or 'unknown'}",
         )
-        for task in made.tasks
+        for task, judged in zip(made.tasks, made.judged, strict=True)
     ]
     table = listing(rows, ["task", "metric", "examples", "A", "B", *_DIFFERENCE, "verdict", "test"])
     parts = ["\n".join(heads), table, "\n".join(map(one_line, _notes(made)))]
-    return "\n\n".join([*parts, *(_show_task(task, len(made.seeds)) for task in made.tasks)])
+    return "\n\n".join([*parts, *(_show_task(task, len(made.seeds), limit) for task in made.tasks)])
 
 
 def _notes(made: Comparison) -> Iterator[str]:
@@ -51,11 +51,11 @@ def _notes(made: Comparison) -> Iterator[str]:
     )
     if len(made.seeds) == 1:
         yield "One seed: this is about these two models, not about these two methods."
-    yield from (f"{task.of.task}: {why}" for task in made.tasks if (why := task.judged.contrast.why))
+    yield from (f"{task.of.task}: {why}" for task in made.tasks if (why := task.contrast.why))
     yield from made.notes
 
 
-def _show_task(task: TaskComparison, seeds: int) -> str:
+def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:
     classes = task.of.facts.classes
     most = f" in most of {seeds} seeds" if seeds > 1 else ""
     titles = ("wrong in A, right in B", "right in A, wrong in B") if classes else ("nearer in B", "nearer in A")
@@ -63,7 +63,8 @@ def _show_task(task: TaskComparison, seeds: int) -> str:
     if task.mcnemar is not None:
         only_a, only_b, p = task.mcnemar.only_a, task.mcnemar.only_b, format_p(task.mcnemar.p)
         parts.append(f"Right in A only {only_a}, in B only {only_b}; McNemar's exact test: p {p}, not corrected.")
-    for title, (number, examples) in zip(titles, (task.better, task.worse), strict=True):
+    for title, back in zip(titles, (False, True), strict=True):
+        number, examples = task.flipped(limit, back=back)
         shown = f" (the first {len(examples)})" if number > len(examples) > 0 else ""
         lines = [f"{count(number, 'example')}: {title}{most}{shown}"]
         parts.append("\n".join([*lines, *(_show_example(each, task, "AB", seeds) for each in examples)]))
@@ -125,7 +126,8 @@ def _subject(subject: Subject, seeds: Sequence[int]) -> str:
 
 def _show_example(example: Example, task: TaskComparison | TaskErrors, by: Sequence[str], seeds: int) -> str:
     """An example as a line, what was predicted for it by whom, and its texts below."""
-    guesses = [f"{name} {_guess(guess, task)}" for name, guess in zip(by, example.guesses, strict=True)]
+    given = zip(by, example.predicted, example.confidence, strict=True)
+    guesses = [f"{name} {_guess(predicted, confidence, task)}" for name, predicted, confidence in given]
     several = [f"{example.seeds} of {seeds} seeds"] if seeds > 1 and task.of.facts.classes else []
     facts = ", ".join([f"label {_label(example.label, task)}", *guesses, *several])
     texts = [one_line(text) for text in example.texts or ()]
@@ -148,16 +150,16 @@ def _label(value: float, task: TaskComparison | TaskErrors) -> str:
     return task.texts.names[int(value)] if task.texts.names else str(int(value))
 
 
-def _guess(guess: Guess, task: TaskComparison | TaskErrors) -> str:
+def _guess(predicted: Sequence[float], confidence: float | None, task: TaskComparison | TaskErrors) -> str:
     """What was predicted, by how many of several models, and how sure they were.
 
     A value is the mean ± the standard deviation of the models' predictions.
     """
     if not task.of.facts.classes:
-        return _mean(guess.predicted, 2)
-    counts = Counter(_label(each, task) for each in guess.predicted).most_common()
+        return _mean(predicted, 2)
+    counts = Counter(_label(each, task) for each in predicted).most_common()
     classes = ", ".join(f"{name} ×{times}" if len(counts) > 1 else name for name, times in counts)
-    return classes if guess.confidence is None else f"{classes} ({guess.confidence:.0%} sure)"
+    return classes if confidence is None else f"{classes} ({confidence:.0%} sure)"
 
 
 def _mean(values: Sequence[float], digits: int) -> str:
@@ -176,7 +178,7 @@ def _difference(judged: Judged) -> list[str]:
 # JSON
 
 
-def comparison_json(made: Comparison) -> dict[str, Any]:
+def comparison_json(made: Comparison, limit: int) -> dict[str, Any]:
     """Everything in a comparison; differences are B less A."""
     return {
         "a": _subject_json(made.a),
@@ -187,14 +189,14 @@ def comparison_json(made: Comparison) -> dict[str, Any]:
                 **_task_json(task),
                 "a": _finite(task.scores[0]),
                 "b": _finite(task.scores[1]),
-                **judged_json(task.judged),
+                **judged_json(judged),
                 "mcnemar": task.mcnemar and {**vars(task.mcnemar), "p": task.mcnemar.p},
-                "better": {"count": task.better[0], "examples": [_example_json(each) for each in task.better[1]]},
-                "worse": {"count": task.worse[0], "examples": [_example_json(each) for each in task.worse[1]]},
+                "better": _flipped_json(*task.flipped(limit)),
+                "worse": _flipped_json(*task.flipped(limit, back=True)),
                 "by_label": [_part_json(part) for part in task.by_label],
                 "by_length": [_part_json(part) for part in task.by_length],
             }
-            for task in made.tasks
+            for task, judged in zip(made.tasks, made.judged, strict=True)
         ],
         "notes": list(made.notes),
     }
@@ -208,7 +210,7 @@ def errors_json(subject: Subject, tasks: Sequence[TaskErrors]) -> dict[str, Any]
             {
                 **_task_json(task),
                 "scores": [_finite(score) for score in task.scores],
-                "worst": [_example_json(each) for each in task.worst],
+                "worst": [vars(each) for each in task.worst],
                 "confusion": {"names": task.confusion.names, "counts": task.confusion.counts.tolist()},
                 "by_class": [vars(each) for each in task.by_class],
             }
@@ -241,8 +243,8 @@ def _part_json(part: Part) -> dict[str, Any]:
     return {**facts, **judged_json(part.judged)}
 
 
-def _example_json(example: Example) -> dict[str, Any]:
-    return {**vars(example), "guesses": [vars(guess) for guess in example.guesses]}
+def _flipped_json(number: int, examples: Sequence[Example]) -> dict[str, Any]:
+    return {"count": number, "examples": [vars(each) for each in examples]}
 
 
 def _finite(value: float) -> float | None:

@@ -107,7 +107,7 @@ def test_json_has_every_figure(taskloom: Invoke) -> None:
         assert task["delta"] == pytest.approx(task["b"] - task["a"])
         assert len(task["better"]["examples"]) <= 3
     example = found["tasks"][0]["better"]["examples"][0]
-    assert example["label"] in example["guesses"][1]["predicted"]
+    assert example["label"] in example["predicted"][1]
     errors = json.loads(taskloom("errors", "better", "--limit", "2", "--json").stdout)
     assert [len(task["worst"]) for task in errors["tasks"]] == [2, 2, 2]
     assert sum(map(sum, errors["tasks"][0]["confusion"]["counts"])) == 2 * 40

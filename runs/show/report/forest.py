@@ -1,6 +1,5 @@
 """Differences with their intervals, one under another: rows against the baseline, claims, effects."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,18 +97,13 @@ def effects_section(view: View) -> Section | None:
 
 def _effect(view: View, effect: Effect) -> Line:
     at = f", {effect.other.name}: {effect.at}" if effect.other else ""
-    about = element("small", _breakable(f"{effect.factor.name}{at}"))
-    head = joined([element("strong", _breakable(f"{effect.before} → {effect.after}")), element("br"), about])
+    about = element("small", f"{effect.factor.name}{at}")
+    head = joined([element("strong", f"{effect.before} → {effect.after}"), element("br"), about])
     over = f"over {format_pairs(effect)}"
     if effect.judged is None:
         return Line(head, None, "not estimated", over)
     each = shown(effect.judged, view.digits)
     return Line(head, each, each.verdict, f"{each.chance}; {over}")
-
-
-def _breakable(path: str) -> Markup:
-    """Text in which names may be broken after dots and underscores."""
-    return joined(re.split(r"(?<=[._])(?=\D)", path), element("wbr"))
 
 
 def _forest(

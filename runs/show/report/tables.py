@@ -100,10 +100,7 @@ def _confusion(view: View, label: str, confusion: Confusion) -> Markup:
     for name, line in zip(confusion.names, confusion.counts.tolist(), strict=True):
         cells = [_share(each, sum(line)) for each in line]
         rows.append(element("tr", element("th", name, scope="row"), *cells))
-    worst = "; ".join(f"{wrong} for {right}: {times} of {total}" for right, wrong, times, total in confusion.worst)
-    about = element("small", f"Most often {worst}." if worst else "No errors.")
-    caption = joined([view.link(label), element("br"), about])
-    return make_table(caption, ("is \\ predicted", *confusion.names), rows, class_="confusion")
+    return make_table(view.link(label), ("is \\ predicted", *confusion.names), rows, class_="confusion")
 
 
 def _share(part: int, total: int) -> Markup:

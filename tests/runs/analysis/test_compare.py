@@ -89,10 +89,10 @@ def test_rows_of_a_grid_are_tested_as_the_table_tests_them(made: Path) -> None:
     with Ledger.open(made, create=False) as ledger:
         results = Results(ledger.grid("made"), made)
     for task in found.tasks:
-        assert task.judged.contrast == results.difference(task.of.task, "far", "a")
+        assert task.contrast == results.difference(task.of.task, "far", "a")
         assert task.mcnemar is None
-        assert task.judged.verdict == "better"
-        assert task.scores[1] - task.scores[0] == pytest.approx(task.judged.contrast.delta)
+        assert task.scores[1] - task.scores[0] == pytest.approx(task.contrast.delta)
+    assert [judged.verdict for judged in found.judged] == ["better"] * 3
 
 
 def test_two_models_on_classes_are_tested_by_mcnemars_test(made: Path) -> None:
@@ -100,36 +100,33 @@ def test_two_models_on_classes_are_tested_by_mcnemars_test(made: Path) -> None:
     assert found.seeds == ((0, 1),)
     tests = {task.of.task: task for task in found.tasks}
     assert tests["sts"].mcnemar is None
-    assert tests["sts"].judged.contrast.variance == "examples"
+    assert tests["sts"].contrast.variance == "examples"
     a, far = predicted(made, "a", "sst").right[0], predicted(made, "far", "sst").right[1]
     test = tests["sst"].mcnemar
     assert test is not None
     assert (test.only_a, test.only_b) == ((a & ~far).sum(), (far & ~a).sum())
-    alone = compare(row(made, "a", 0), row(made, "far", 1), made, only=["sst"]).tasks[0]
-    assert alone.judged.p == pytest.approx(test.p)
-    assert alone.judged.interval == test.interval()
+    (alone,) = compare(row(made, "a", 0), row(made, "far", 1), made, only=["sst"]).judged
+    assert alone.p == pytest.approx(test.p)
+    assert alone.interval == test.interval()
 
 
 def test_examples_that_share_a_text_are_not_taken_as_apart(tmp_path: Path) -> None:
     data = {"sst": write_table(tmp_path / "sst.csv", [f"text {place // 2}" for place in range(60)])}
     folder = record(tmp_path / "r", [Row("a"), Row("b", 1.4)], seeds=(0,), data_sets=data)
     task = compare(row(folder, "a"), row(folder, "b"), folder, only=["sst"]).tasks[0]
-    assert (task.mcnemar, task.judged.contrast.freedom) == (None, 29)
+    assert (task.mcnemar, task.contrast.freedom) == (None, 29)
 
 
 def test_what_is_exchanged_changes_only_its_sign(made: Path) -> None:
-    one, other = (compare(*pair, made).tasks for pair in _both(made))
-    for task, back in zip(one, other, strict=True):
-        assert task.judged.contrast.delta == pytest.approx(-back.judged.contrast.delta)
-        assert task.judged.p == pytest.approx(back.judged.p)
-        assert task.better[0] == back.worse[0]
-        assert [each.id for each in task.better[1]] == [each.id for each in back.worse[1]]
+    a, far = row(made, "a"), row(made, "far")
+    one, other = compare(a, far, made), compare(far, a, made)
+    assert [each.p for each in one.judged] == pytest.approx([each.p for each in other.judged])
+    for task, back in zip(one.tasks, other.tasks, strict=True):
+        assert task.contrast.delta == pytest.approx(-back.contrast.delta)
+        (number, examples), (same, others) = task.flipped(10), back.flipped(10, back=True)
+        assert (number, [each.id for each in examples]) == (same, [each.id for each in others])
         for part, mirrored in zip(task.by_label + task.by_length, back.by_label + back.by_length, strict=True):
             assert (part.a, part.b) == (mirrored.b, mirrored.a)
-
-
-def _both(made: Path) -> list[tuple[Subject, Subject]]:
-    return [(row(made, "a"), row(made, "far")), (row(made, "far"), row(made, "a"))]
 
 
 # What flipped
@@ -138,29 +135,30 @@ def _both(made: Path) -> list[tuple[Subject, Subject]]:
 def test_an_example_flipped_if_it_did_in_most_seeds(made: Path) -> None:
     a, far = predicted(made, "a", "sst"), predicted(made, "far", "sst")
     flips = (far.right & ~a.right).sum(0)
-    task = compare(row(made, "a"), row(made, "far"), made, limit=1000).tasks[0]
-    number, examples = task.better
+    task = compare(row(made, "a"), row(made, "far"), made).tasks[0]
+    number, examples = task.flipped(1000)
     assert number == len(examples) == (flips >= 2).sum()
     place = {id: number for number, id in enumerate(a.examples.ids)}
     assert [each.seeds for each in examples] == sorted((flips[flips >= 2]).tolist(), reverse=True)
     gains = [(each.seeds, each.size) for each in examples]
     assert gains == sorted(gains, reverse=True), "the most extreme first"
     for each in examples:
-        before, after = each.guesses
-        assert before.predicted == tuple(a.predicted[:, place[each.id]])
-        assert after.predicted == tuple(far.predicted[:, place[each.id]])
+        before, after = each.predicted
+        assert before == tuple(a.predicted[:, place[each.id]])
+        assert after == tuple(far.predicted[:, place[each.id]])
         assert each.label == a.expected[place[each.id]]
         assert each.texts is not None
         assert each.texts[0].endswith(f"number {place[each.id]}")
-    assert len(compare(row(made, "a"), row(made, "far"), made, limit=2).tasks[0].better[1]) == 2
+    assert task.flipped(2) == (number, examples[:2])
 
 
 def test_a_value_flips_if_its_error_shrinks(made: Path) -> None:
     a, more = predicted(made, "a", "sts"), predicted(made, "more", "sts")
-    task = compare(row(made, "a"), row(made, "more"), made, only=["sts"], limit=1000).tasks[0]
+    task = compare(row(made, "a"), row(made, "more"), made, only=["sts"]).tasks[0]
     shrunk = np.abs(more.predicted - more.expected) < np.abs(a.predicted - a.expected)
-    assert task.better[0] == len(task.better[1]) == (shrunk.sum(0) >= 2).sum()
-    assert task.better[0] + task.worse[0] == len(a.expected)
+    number, examples = task.flipped(1000)
+    assert number == len(examples) == (shrunk.sum(0) >= 2).sum()
+    assert number + task.flipped(0, back=True)[0] == len(a.expected)
 
 
 def test_breakdowns_are_means_over_parts_that_make_up_the_whole(made: Path) -> None:
@@ -184,7 +182,7 @@ def test_a_breakdown_into_one_part_is_the_whole_comparison(tmp_path: Path) -> No
     task = compare(row(folder, "a"), row(folder, "b"), folder, only=["sst"]).tasks[0]
     (part,) = task.by_length
     for name in ("delta", "spread", "common", "freedom"):
-        assert getattr(part.judged.contrast, name) == pytest.approx(getattr(task.judged.contrast, name))
+        assert getattr(part.judged.contrast, name) == pytest.approx(getattr(task.contrast, name))
 
 
 def test_what_cannot_be_compared_is_said(made: Path, tmp_path: Path) -> None:
@@ -214,10 +212,6 @@ def test_scores_per_class_and_confusion_are_those_of_scikit_learn(made: Path) ->
         of = Predictions.load(made, "sst", [place.cell for place in subject.cells])
         whole = [confusion_matrix(of.expected, each, labels=range(5)) for each in of.predicted]
         assert task.confusion.counts.tolist() == np.sum(whole, 0).tolist()
-        right, wrong, times, total = task.confusion.worst[0]
-        errors = np.sum(whole, 0) * (1 - np.eye(5))
-        assert errors[NAMES.index(right), NAMES.index(wrong)] == times == errors.max()
-        assert np.sum(whole, 0)[NAMES.index(right)].sum() == total
         found = np.mean([precision_recall_fscore_support(of.expected, each)[:3] for each in of.predicted], 0)
         ours = [[getattr(each, name) for each in task.by_class] for name in ("precision", "recall", "f1")]
         assert np.array(ours) == pytest.approx(found)
@@ -236,7 +230,7 @@ def test_the_worst_errors_are_wrong_in_most_seeds_and_the_surest(made: Path) -> 
     of = predicted(made, "a", "sst")
     task = errors_of(row(made, "a"), made, limit=1000)[0]
     assert len(task.worst) == ((~of.right).sum(0) >= 2).sum()
-    order = [(each.seeds, each.guesses[0].confidence) for each in task.worst]
+    order = [(each.seeds, each.confidence[0]) for each in task.worst]
     assert order == sorted(order, reverse=True)
     assert of.confidence is not None
     assert of.confidence == pytest.approx(of.probabilities.max(-1))
@@ -253,7 +247,7 @@ def test_of_values_the_largest_errors_and_a_confusion_of_bins(made: Path) -> Non
     assert counts.sum(1).tolist() == (3 * np.histogram(of.expected, 5)[0]).tolist()
     assert task.by_class == ()
     perfect = replace(of, predicted=np.stack([of.expected, of.expected]))
-    assert confusion_of(perfect).worst == []
+    assert np.trace(confusion_of(perfect).counts) == 2 * len(of.expected)
 
 
 def test_values_of_a_correlation_are_taken_to_the_scale_of_the_labels() -> None:
