@@ -101,9 +101,9 @@ class TaskComparison:
     @property
     def by_length(self) -> tuple[Part, ...]:
         """A and B on four parts of the examples by words, in which ties stay together; none if texts are not known."""
-        lengths = self.texts.lengths
-        if lengths is None:
+        if self.texts.rows is None:
             return ()
+        lengths = np.array([sum(len(text.split()) for text in row) for row in self.texts.rows])
         return self._parts(np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths), lengths)
 
     def flipped(self, limit: int, *, back: bool = False) -> tuple[int, tuple[Example, ...]]:
@@ -174,7 +174,7 @@ def _measure(predicted: Values, expected: Values, facts: TaskFacts) -> Values:
 class Comparison:
     """A and B on all their common tasks, and the differences judged as one family.
 
-    ``seeds`` are those of the pairs of models.
+    ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared.
     """
 
     a: Subject
@@ -182,19 +182,19 @@ class Comparison:
     seeds: tuple[tuple[int, int], ...]
     tasks: tuple[TaskComparison, ...]
     judged: tuple[Judged, ...]
-    notes: tuple[str, ...]
+    left: tuple[str, ...]
 
 
-def compare(
-    a: Subject, b: Subject, registry: Path, *, only: Sequence[str] = (), folder: Path | None = None
-) -> Comparison:
+def compare(a: Subject, b: Subject, registry: Path, *, folder: Path | None = None) -> Comparison:
     """Compare two subjects on their common tasks, with texts of the data that may be in a ``folder`` now."""
     cells = _paired(a, b)
     if all(one.cell.id == other.cell.id for one, other in cells):
         raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
     results, label_a, label_b = _results(a, b, cells, registry)
     weights = results.row(label_b) - results.row(label_a)
-    names, notes = _common_tasks(a, b, registry, only)
+    names, left = _common_tasks(a, b, registry)
+    if not names:
+        raise RegistryError(f"{a.name} and {b.name} have no task with the same examples and metric in common")
     tasks = []
     for task in names:
         of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells]) for side in (0, 1))
@@ -202,7 +202,7 @@ def compare(
         texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder)
         tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, weights))
     seeds = tuple((one.seed, other.seed) for one, other in cells)
-    return Comparison(a, b, seeds, tuple(tasks), tuple(_judge(tasks)), tuple(notes))
+    return Comparison(a, b, seeds, tuple(tasks), tuple(_judge(tasks)), tuple(left))
 
 
 def _paired(a: Subject, b: Subject) -> list[tuple[GridCell, GridCell]]:
@@ -234,20 +234,12 @@ def _results(
     return Results(GridRecord("", {}, "", "", tuple(places)), registry), "A", "B"
 
 
-def _common_tasks(a: Subject, b: Subject, registry: Path, only: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The tasks that can be compared, and a note on each that cannot; ``RegistryError`` if none can."""
-    of_a, of_b = a.tasks(registry, only), b.tasks(registry)
-    tasks, notes = [], []
-    for task in of_a if only else {**of_a, **of_b}:
-        facts = [(each[task].examples, each[task].metric) for each in (of_a, of_b) if task in each]
-        if len(facts) == 2 and facts[0] == facts[1]:
-            tasks.append(task)
-        else:
-            why = "have different examples or metrics" if len(facts) == 2 else "do not both have it"
-            notes.append(f"{task} is not compared: A and B {why}")
-    if not tasks:
-        raise RegistryError(f"{a.name} and {b.name} have no task in common. {'; '.join(notes)}")
-    return tasks, notes
+def _common_tasks(a: Subject, b: Subject, registry: Path) -> tuple[list[str], list[str]]:
+    """The tasks on which both were scored with the same examples and metric, and all others."""
+    of_a, of_b = a.tasks(registry), b.tasks(registry)
+    facts = {task: [(each[task].examples, each[task].metric) for each in (of_a, of_b)] for task in of_a if task in of_b}
+    common = [task for task, (one, other) in facts.items() if one == other]
+    return common, [task for task in {**of_a, **of_b} if task not in common]
 
 
 def _judge(tasks: Sequence[TaskComparison]) -> list[Judged]:

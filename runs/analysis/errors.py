@@ -64,12 +64,10 @@ class TaskErrors:
     by_class: tuple[ClassScores, ...]
 
 
-def errors_of(
-    subject: Subject, registry: Path, *, only: Sequence[str] = (), limit: int = 10, folder: Path | None = None
-) -> list[TaskErrors]:
+def errors_of(subject: Subject, registry: Path, *, limit: int = 10, folder: Path | None = None) -> list[TaskErrors]:
     """The errors of a subject, task by task, the ``limit`` worst with their texts."""
     found = []
-    for task in subject.tasks(registry, only):
+    for task in subject.tasks(registry):
         of = Predictions.load(registry, task, [place.cell for place in subject.cells])
         texts = texts_of(task, subject.spec["tasks"][task]["data"], of.examples, folder)
         scores = tuple(place.cell.scores.get(task, float("nan")) for place in subject.cells)

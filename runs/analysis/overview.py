@@ -59,14 +59,9 @@ class Overview:
     claims: tuple[Claim, ...]
     history: Mapping[str, tuple[EpochRecord, ...]]
 
-    @property
-    def primary(self) -> str:
-        """The column that rows are judged by first."""
-        return self.table.primary
-
     @cached_property
     def effects(self) -> Effects:
-        return effects_of(self.results, self.primary)
+        return effects_of(self.results, self.table.primary)
 
     @property
     def margin(self) -> float | None:
@@ -81,7 +76,7 @@ class Overview:
         """Each row less a baseline: the primary column's differences are one family, all others' a second one."""
         found: dict[str, dict[str, Judged]] = {column: {} for column in self.columns}
         place = self.results.rows.index(baseline)
-        for family in ([self.primary], [column for column in self.columns if column != self.primary]):
+        for family in ([self.table.primary], [column for column in self.columns if column != self.table.primary]):
             contrasts: dict[tuple[str, str], Contrast] = {}
             for column in family:
                 each = zip(self.results.rows, self.results.scores(column).differences(place), strict=True)
@@ -93,7 +88,11 @@ class Overview:
     @cached_property
     def ranked(self) -> tuple[str, ...]:
         """The rows that have a result: the baseline first, then the others from the best to the worst."""
-        means = {row.label: row.figures[self.primary].mean for row in self.table.rows if self.primary in row.figures}
+        means = {
+            row.label: row.figures[self.table.primary].mean
+            for row in self.table.rows
+            if self.table.primary in row.figures
+        }
         found = [label for label, mean in means.items() if mean is not None and label != self.baseline]
         return self.baseline, *sorted(found, key=lambda label: -(means[label] or 0.0))
 

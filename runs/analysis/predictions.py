@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core import DataSet
-from taskloom.core.errors import RegistryError, TaskloomError, unknown
+from taskloom.core.errors import RegistryError, TaskloomError
 from taskloom.registry.installed.light import make_light
 from taskloom.registry.installed.manager import guard
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
@@ -34,13 +34,10 @@ class Subject:
     def spec(self) -> dict[str, Any]:
         return self.cells[0].cell.spec
 
-    def tasks(self, registry: Path, only: Sequence[str] = ()) -> dict[str, TaskFacts]:
-        """The tasks with predictions, or those of them that are named."""
+    def tasks(self, registry: Path) -> dict[str, TaskFacts]:
+        """The tasks with predictions."""
         stored = _stored(registry, self.cells[0].cell.id).tasks
-        for name in only:
-            if name not in stored:
-                raise RegistryError(unknown("task", name, stored, where=f"tasks of {self.name} with predictions"))
-        return {task: stored[task] for task in self.spec["tasks"] if task in (only or stored) and task in stored}
+        return {task: stored[task] for task in self.spec["tasks"] if task in stored}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +137,6 @@ class Texts:
     rows: tuple[tuple[str, ...], ...] | None
     names: tuple[str, ...] = ()
     note: str = ""
-
-    @property
-    def lengths(self) -> NDArray[np.int64] | None:
-        """Words of each example."""
-        return None if self.rows is None else np.array([sum(len(text.split()) for text in row) for row in self.rows])
 
 
 def texts_of(task: str, spec: Mapping[str, Any], examples: ExampleSet, folder: Path | None = None) -> Texts:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _options = combined(
     click.option("--grid", metavar="GRID", help="Of which grid a row is, by name or path."),
-    click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated."),
     click.option(
         "--limit",
         type=click.IntRange(min=0),
@@ -40,7 +39,6 @@ def compare(
     a: str,
     b: str,
     grid: str | None,
-    tasks: tuple[str, ...],
     limit: int,
     data: Path | None,
     registry: Path,
@@ -60,7 +58,7 @@ def compare(
     \b
     Examples:
       taskloom compare sum pcgrad --grid quickstart
-      taskloom compare sum pcgrad --task sst --limit 30
+      taskloom compare sum pcgrad --limit 30
       taskloom compare 3f0c9a 81d2e4 --data ~/data
       taskloom compare sum pcgrad --json | jq '.tasks[] | {task, delta, p}'
     """
@@ -70,7 +68,7 @@ def compare(
     from taskloom.runs.analysis import compare as comparing
     from taskloom.runs.show.errors import comparison_json, show_comparison
 
-    made = comparing.compare(first, second, registry, only=tasks, folder=_folder(data))
+    made = comparing.compare(first, second, registry, folder=_folder(data))
     if as_json:
         say_json(comparison_json(made, limit))
     else:
@@ -83,7 +81,6 @@ def compare(
 def errors(
     source: str,
     grid: str | None,
-    tasks: tuple[str, ...],
     limit: int,
     data: Path | None,
     registry: Path,
@@ -100,7 +97,7 @@ def errors(
     \b
     Examples:
       taskloom errors pcgrad --grid quickstart
-      taskloom errors 3f0c9a --task sst --limit 30
+      taskloom errors 3f0c9a --limit 30
       taskloom errors pcgrad --json | jq '.tasks[0].confusion'
     """
     with Ledger.open(registry, create=False) as ledger:
@@ -109,7 +106,7 @@ def errors(
     from taskloom.runs.analysis.errors import errors_of
     from taskloom.runs.show.errors import errors_json, show_errors
 
-    found = errors_of(subject, registry, only=tasks, limit=limit, folder=_folder(data))
+    found = errors_of(subject, registry, limit=limit, folder=_folder(data))
     if as_json:
         say_json(errors_json(subject, found))
     else:

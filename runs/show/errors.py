@@ -8,15 +8,12 @@ from typing import Any
 
 from taskloom.core.errors import count
 from taskloom.runs.analysis.compare import Comparison, Part, TaskComparison
-from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line
 
-#: Characters of a text that are shown; the JSON form has all of them.
-LONGEST = 400
 _DIFFERENCE = ("B - A [95 % interval]", "p")
 
 
@@ -31,8 +28,7 @@ def show_comparison(made: Comparison, limit: int) -> str:
         (
             *(task.of.task, task.of.facts.metric, len(task.of.expected)),
             *map(_figure, task.scores),
-            *_difference(judged),
-            judged.verdict,
+            *(format_difference(judged), format_p(judged.p), judged.verdict),
             "McNemar" if task.mcnemar else f"paired, noise: {judged.contrast.variance or 'unknown'}",
         )
         for task, judged in zip(made.tasks, made.judged, strict=True)
@@ -52,7 +48,7 @@ def _notes(made: Comparison) -> Iterator[str]:
     if len(made.seeds) == 1:
         yield "One seed: this is about these two models, not about these two methods."
     yield from (f"{task.of.task}: {why}" for task in made.tasks if (why := task.contrast.why))
-    yield from made.notes
+    yield from (f"{task} is not compared: A and B do not have the same examples and metric" for task in made.left)
 
 
 def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:
@@ -80,7 +76,8 @@ def _show_parts(parts: Iterable[Part], head: str, task: TaskComparison) -> str:
     for part in parts:
         low, high = (f"{each:g}" if head == "words" else _label(each, task) for each in (part.low, part.high))
         name = low if low == high else f"{low} to {high}"
-        rows.append((name, part.examples, _figure(part.a), _figure(part.b), *_difference(part.judged)))
+        difference = format_difference(part.judged), format_p(part.judged.p)
+        rows.append((name, part.examples, _figure(part.a), _figure(part.b), *difference))
     return listing(rows, [head, "examples", "A", "B", *_DIFFERENCE])
 
 
@@ -130,9 +127,8 @@ def _show_example(example: Example, task: TaskComparison | TaskErrors, by: Seque
     guesses = [f"{name} {_guess(predicted, confidence, task)}" for name, predicted, confidence in given]
     several = [f"{example.seeds} of {seeds} seeds"] if seeds > 1 and task.of.facts.classes else []
     facts = ", ".join([f"label {_label(example.label, task)}", *guesses, *several])
-    texts = [one_line(text) for text in example.texts or ()]
-    shown = [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
-    return "\n".join([f"  {one_line(example.id)}: {one_line(facts)}", *(f"      {text}" for text in shown)])
+    texts = [f"      {one_line(text)}" for text in example.texts or ()]
+    return "\n".join([f"  {one_line(example.id)}: {one_line(facts)}", *texts])
 
 
 def _task_notes(task: TaskComparison | TaskErrors) -> Iterator[str]:
@@ -171,10 +167,6 @@ def _figure(value: float | None) -> str:
     return "—" if value is None else f"{value:.3f}"
 
 
-def _difference(judged: Judged) -> list[str]:
-    return [format_difference(judged), format_p(judged.p)]
-
-
 # JSON
 
 
@@ -198,7 +190,7 @@ def comparison_json(made: Comparison, limit: int) -> dict[str, Any]:
             }
             for task, judged in zip(made.tasks, made.judged, strict=True)
         ],
-        "notes": list(made.notes),
+        "not_compared": made.left,
     }
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,12 +62,12 @@ def draw(overview: Overview, kind: str, suffix: str) -> bytes:
 
 
 def _forest(figure: "Figure", overview: Overview) -> None:
-    found = overview.differences[overview.primary]
+    found = overview.differences[overview.table.primary]
     lines = [(clipped(label, 28), judged) for label, judged in found.items() if judged.contrast.seeds]
     if not lines:
         raise TaskloomError(f"{overview.table.name} has no second row with a result, so there is nothing to compare")
     axes = _intervals(figure, lines, overview.margin)
-    axes.set_xlabel(f"difference to {overview.baseline} in {overview.primary}")
+    axes.set_xlabel(f"difference to {overview.baseline} in {overview.table.primary}")
 
 
 def _effects(figure: "Figure", overview: Overview) -> None:
@@ -108,37 +109,25 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
     return axes
 
 
-def _curves(figure: "Figure", overview: Overview) -> None:
-    _panels(figure, overview, SCORE, "no epochs are recorded")
-
-
-def _conflicts(figure: "Figure", overview: Overview) -> None:
-    otherwise = "no cell has recorded conflicts; combiners that keep tasks apart do, such as pcgrad"
-    _panels(figure, overview, "conflicts", otherwise)
-
-
-def _panels(figure: "Figure", overview: Overview, what: str, otherwise: str) -> None:
+def _panels(figure: "Figure", overview: Overview, *, what: str) -> None:
     """A panel for each chart of a kind, with one legend; rows beyond the colours are grey."""
     charts = [chart for chart in overview.charts if chart.what == what]
     if not charts:
-        raise TaskloomError(f"{overview.table.name}: {otherwise}")
+        raise TaskloomError(f"no cell of {overview.table.name} has recorded {what}; pcgrad, say, records conflicts")
     from matplotlib.ticker import MaxNLocator
 
     drawn = [label for label in overview.ranked if any(label in chart.lines for chart in charts)]
     styles = dict(zip(drawn, zip(COLOURS, DASHES, strict=True), strict=False))
-    names = [*styles, *(["other rows"] if len(drawn) > len(styles) else [])]
-    handles: dict[str, Any] = {}
-    for axes, chart in zip(_grid(figure, len(charts), 1.25, 0.16 * len(names) / 2 + 0.4), charts, strict=True):
+    legend: dict[str, Any] = {}
+    for axes, chart in zip(_grid(figure, len(charts), 1.25, 0.08 * len(styles) + 0.5), charts, strict=True):
         for label in reversed(drawn):
             colour, dash = styles.get(label, ("#bbbbbb", "-"))
             for lines, width in ((chart.train, 0.6), (chart.lines, 1.3)):
                 if label in lines:
                     xs, ys = zip(*lines[label], strict=True)
                     marker = "o" if len(xs) == 1 else None
-                    (line,) = axes.plot(
-                        xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=3
-                    )
-                    handles[label if label in styles else "other rows"] = line
+                    (line,) = axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, ms=3)
+                    legend[clipped(label, 24) if label in styles else "other rows"] = line
         for end in chart.stages:
             axes.axvline(end, color="#cccccc", linewidth=0.6, linestyle=":")
         axes.set_title(chart.about.replace("+", " and "))
@@ -146,14 +135,8 @@ def _panels(figure: "Figure", overview: Overview, what: str, otherwise: str) -> 
     figure.supylabel(NAMES.get(what, what), fontsize=8)
     thin = " (thin lines: train)" if any(chart.train for chart in charts) else ""
     figure.supxlabel(f"epoch{thin}", fontsize=8)
-    shown = [name for name in names if name in handles]
-    figure.legend(
-        [handles[name] for name in shown],
-        [clipped(name, 24) for name in shown],
-        loc="outside upper center",
-        ncols=2,
-        frameon=False,
-    )
+    names = [*reversed(legend)]  # the baseline first, as it was drawn last
+    figure.legend([legend[name] for name in names], names, loc="outside upper center", ncols=2, frameon=False)
 
 
 def _grid(figure: "Figure", panels: int, height: float, more: float, *, share: bool = False) -> "list[Axes]":
@@ -209,9 +192,9 @@ def _confusion(figure: "Figure", overview: Overview) -> None:
 
 KINDS: dict[str, Callable[["Figure", Overview], None]] = {
     "forest": _forest,
-    "curves": _curves,
+    "curves": partial(_panels, what=SCORE),
     "bars": _bars,
     "effects": _effects,
-    "conflicts": _conflicts,
+    "conflicts": partial(_panels, what="conflicts"),
     "confusion": _confusion,
 }

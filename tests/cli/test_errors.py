@@ -39,6 +39,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "classes": NAMES,
     }
     data = {"para": para, "sst": {"name": "generated", "task": "sentiment", "dev_size": 40}}
+    data["sts"] = {"name": "generated", "task": "similarity", "dev_size": 40}
     rows = [Row("twin", 0.1), Row("better", 0.6), Row("broken")]
     broken = {("broken", seed): "it broke" for seed in range(3)}
     record(folder / "r", rows, examples=40, name="one", data_sets=data, failed={**broken, ("better", 2): "it broke"})
@@ -78,7 +79,6 @@ def test_a_wrong_request_gets_one_sentence(taskloom: Invoke, registry: Path, tmp
         ("errors", "broken"): ("no finished seed", "taskloom cells one"),
         ("errors", cell(registry, "one", "broken")[:9]): ("it broke",),
         ("errors", ""): ("''",),
-        ("errors", "better", "--task", "stst"): ("'sts'",),
         ("errors", "better", "--data", str(tmp_path / "no")): ("--data",),
         ("compare", "better", "better"): ("same models",),
     }.items():
@@ -89,12 +89,12 @@ def test_a_wrong_request_gets_one_sentence(taskloom: Invoke, registry: Path, tmp
 
 @pytest.mark.parametrize("arguments", [["compare", "twin", "better", "--grid", "one"], ["errors", "better"]])
 def test_texts_never_steer_the_terminal(taskloom: Invoke, arguments: list[str]) -> None:
-    done = taskloom(*arguments, "--task", "para")
+    done = taskloom(*arguments)
     assert done.exit_code == 0, done.output
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", done.stdout)
     assert r"\u001b[2J\u0007rude\u009b text of two lines \u202eand more" in done.stdout
-    found = json.loads(taskloom(*arguments, "--task", "para", "--json").stdout)
-    assert found["tasks"][0]["classes"] == NAMES
+    found = json.loads(taskloom(*arguments, "--json").stdout)
+    assert found["tasks"][1]["classes"] == NAMES
 
 
 def test_json_has_every_figure(taskloom: Invoke) -> None:
@@ -126,7 +126,7 @@ assert "torch" not in sys.modules
 
 @pytest.mark.parametrize("arguments", [["compare", "twin", "better", "--grid", "one"], ["errors", "better"]])
 def test_no_torch_is_imported(registry: Path, arguments: list[str]) -> None:
-    command = [sys.executable, "-c", LIGHT, *arguments, "--task", "sst", "--task", "para", "--registry", str(registry)]
+    command = [sys.executable, "-c", LIGHT, *arguments, "--registry", str(registry)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
     assert "ids are shown" not in done.stdout

@@ -50,7 +50,7 @@ COMMANDS = {
     ],
     "compare": [
         ["compare", "sum", "pcgrad", "--limit", "1"],
-        ["compare", "SINGLE", "SINGLE2", "--task", "sst", "--limit", "1"],
+        ["compare", "SINGLE", "SINGLE2", "--limit", "1"],
         ["compare", "sum", "pcgard"],
     ],
     "errors": [["errors", "sum", "--limit", "1"], ["errors", "tniy"]],

@@ -52,6 +52,7 @@ class Shown:
         return None if self.why else (self.low * unit, self.delta * unit, self.high * unit)
 
     def packed(self, reasons: list[str]) -> str:
+        """For the script; a new reason is added to the list."""
         if self.why:
             if self.why not in reasons:
                 reasons.append(self.why)
@@ -66,17 +67,10 @@ def shown(judged: Judged, digits: int) -> Shown:
     contrast = judged.contrast
     values = (contrast.delta if contrast.seeds else 0.0, *(judged.interval or (0.0, 0.0)))
     delta, low, high = (round(round(value, digits) * 10.0**digits) for value in values)  # as it is everywhere else
-    p = 1.0 if judged.p is None else judged.p
+    p = 1000 if judged.p is None else 0 if judged.p < 0.001 else round(1000 * judged.p)
     why = contrast.why or ("" if judged.interval else "no interval")
     verdict = judged.verdict if contrast.seeds else NO_RESULT
-    return Shown(
-        delta, low, high, 0 if p < 0.001 else round(1000 * p), verdict, contrast.variance == "own", why, digits
-    )
-
-
-def pack(found: Iterable[Judged | None], digits: int, reasons: list[str]) -> str:
-    """Differences one after another; None is the baseline itself. New ``reasons`` are added to the list."""
-    return "".join("x" if each is None else shown(each, digits).packed(reasons) for each in found)
+    return Shown(delta, low, high, p, verdict, contrast.variance == "own", why, digits)
 
 
 def signed(value: int, digits: int) -> str:

@@ -9,10 +9,7 @@ from taskloom.runs.analysis.tables import TableRow
 from taskloom.runs.show.render import number
 from taskloom.runs.show.report.forest import verdict_word
 from taskloom.runs.show.report.markup import Markup, element, joined
-from taskloom.runs.show.report.packed import Shown
-from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table, wide
-
-VERDICTS = ("any verdict", "better", "worse", "equal", "open")
+from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table
 
 
 def scores_section(view: View) -> Section:
@@ -27,16 +24,18 @@ def scores_section(view: View) -> Section:
         ]
     )
     heads = ("row", "seeds", *map(_column_name, columns))
-    made = make_table(caption, heads, [_row(view, row) for row in table.rows], id="scores-table")
+    made = make_table(
+        caption, heads, [_row(view, row) for row in table.rows], id="scores-table", name="Table of scores"
+    )
     notes = [*table.checks, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
     notes += [f"{each.task}: {each.says} scores {each.score:.{view.digits}f}." for each in table.constants]
-    parts = [_controls(view), wide(made, "Table of scores")]
+    parts = [_controls(view), made]
     return "table", "Table", [*parts, *([element("h3", "What to know"), make_list(notes)] if notes else [])]
 
 
 def _controls(view: View) -> Markup:
     """What only the script can serve, which also shows it."""
-    verdicts = [element("option", each, value=each) for each in VERDICTS]
+    verdicts = [element("option", each, value=each) for each in ("any verdict", "better", "worse", "equal", "open")]
     parts = [
         element("label", "Baseline ", element("select", id="base")),
         element("label", "Rows with ", element("input", id="filter", type="search", placeholder="part of a name")),
@@ -67,14 +66,10 @@ def _figure(view: View, row: TableRow, column: str) -> Markup:
     if row.complete and len(figure.values) < len(row.seeds):
         parts.append(element("span", f" ({len(figure.values)} of {len(row.seeds)})", class_="lacking"))
     if column in view.differences:
-        parts.append(element("small", *_difference(view.differences[column].get(row.label))))
+        each = view.differences[column].get(row.label)
+        numbers = f" {each.numbers}" if each and each.numbers else ""
+        parts.append(element("small", verdict_word(each.verdict if each else "baseline"), numbers))
     return element("td", *parts, data_v=f"{figure.mean:.6g}")
-
-
-def _difference(each: Shown | None) -> list[object]:
-    if each is None:
-        return [verdict_word("baseline")]
-    return [verdict_word(each.verdict), each.numbers and f" {each.numbers}"]
 
 
 def errors_section(view: View) -> Section | None:
@@ -82,7 +77,7 @@ def errors_section(view: View) -> Section | None:
     tables: dict[str, list[Markup]] = {}
     for label in view.overview.ranked[:2]:
         for confusion in view.overview.confusions(label):
-            tables.setdefault(confusion.task, []).append(wide(_confusion(view, label, confusion)))
+            tables.setdefault(confusion.task, []).append(_confusion(view, label, confusion))
     if not tables:
         return None
     text = (
@@ -123,7 +118,7 @@ def failures_section(view: View) -> Section | None:
             )
     if not rows:
         return None
-    return "failures", "Failures", [wide(make_table("What is missing, and why.", ("row", "seed", "reason"), rows))]
+    return "failures", "Failures", [make_table("What is missing, and why.", ("row", "seed", "reason"), rows)]
 
 
 def environment_section(view: View) -> Section:
@@ -132,7 +127,7 @@ def environment_section(view: View) -> Section:
         text = ", ".join(f"{value} ({count(cells, 'cell')})" for value, cells in values.items())
         rows.append(element("tr", element("th", name, scope="row"), element("td", text)))
     table = make_table("Devices and versions that the cells ran with.", ("what", "value"), rows)
-    return "environment", "Environment", [wide(table)]
+    return "environment", "Environment", [table]
 
 
 def cells_section(view: View) -> Section:
@@ -151,10 +146,8 @@ def cells_section(view: View) -> Section:
             seen.add(anchor)
         bodies.append(element("tbody", *rows, id=view.anchor(label)[1:]))
     heads = ("row", "seed", "state", *map(_column_name, columns), "look at it with")
-    line = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
-    caption = element("caption", element("span", "Every cell: one row with one seed."))
-    table = element("table", caption, line, *bodies, class_="cells")
-    return "cells", "Cells", [wide(table, "Table of cells")]
+    caption = "Every cell: one row with one seed."
+    return "cells", "Cells", [make_table(caption, heads, bodies, class_="cells", name="Table of cells")]
 
 
 def _cell(view: View, label: str, seed: int, cell: CellRecord, columns: Sequence[str]) -> list[Markup]:
