@@ -113,7 +113,8 @@ def _panels(figure: "Figure", overview: Overview, *, what: str) -> None:
     """A panel for each chart of a kind, with one legend; rows beyond the colours are grey."""
     charts = [chart for chart in overview.charts if chart.what == what]
     if not charts:
-        raise TaskloomError(f"no cell of {overview.table.name} has recorded {what}; pcgrad, say, records conflicts")
+        hint = "combiners that keep tasks apart record conflicts, such as pcgrad"
+        raise TaskloomError(f"no cell of {overview.table.name} has recorded {what}; {hint}")
     from matplotlib.ticker import MaxNLocator
 
     drawn = [label for label in overview.ranked if any(label in chart.lines for chart in charts)]
