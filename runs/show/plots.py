@@ -2,13 +2,16 @@
 
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from taskloom.core.errors import TaskloomError
 from taskloom.runs.analysis.contrasts import Judged
-from taskloom.runs.analysis.overview import Chart, Overview
+from taskloom.runs.analysis.overview import SCORE, Overview
 from taskloom.runs.show.report.figures import NAMES
-from taskloom.runs.show.report.svg import span_of
+from taskloom.runs.show.report.svg import clipped, span_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,19 +62,22 @@ def draw(overview: Overview, kind: str, suffix: str) -> bytes:
 
 
 def _forest(figure: "Figure", overview: Overview) -> None:
-    found = overview.differences[overview.primary]
-    lines = [(label, judged) for label, judged in found.items() if judged.contrast.seeds]
+    found = overview.differences[overview.table.primary]
+    lines = [(clipped(label, 28), judged) for label, judged in found.items() if judged.contrast.seeds]
     if not lines:
         raise TaskloomError(f"{overview.table.name} has no second row with a result, so there is nothing to compare")
     axes = _intervals(figure, lines, overview.margin)
-    axes.set_xlabel(f"difference to {overview.baseline} in {overview.primary}")
+    axes.set_xlabel(f"difference to {overview.baseline} in {overview.table.primary}")
 
 
 def _effects(figure: "Figure", overview: Overview) -> None:
-    effects = [each for each in overview.effects.main if each.judged is not None]
-    if not effects:
+    lines = [
+        (f"{clipped(f'{each.before} → {each.after}', 28)}\n{clipped(each.factor.name, 28)}", each.judged)
+        for each in overview.effects.main
+        if each.judged is not None
+    ]
+    if not lines:
         raise TaskloomError(f"no two rows of {overview.table.name} differ in one thing alone, so no effect can be told")
-    lines = [(f"{each.before} → {each.after}\n{each.factor.name}", each.judged) for each in effects if each.judged]
     axes = _intervals(figure, lines, overview.margin)
     axes.set_xlabel(f"effect on {overview.effects.column}")
 
@@ -97,60 +103,41 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
     pad = 0.04 * (high - low)
     axes.set_xlim(low - pad, high + pad)
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_yticks(range(len(lines)), [_clipped(label) for label, _ in lines])
+    axes.set_yticks(range(len(lines)), [label for label, _ in lines])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return axes
 
 
-def _curves(figure: "Figure", overview: Overview) -> None:
-    charts = [chart for chart in overview.learning if chart.what == "score"]
-    _panels(figure, overview, charts, "no epochs are recorded")
-
-
-def _conflicts(figure: "Figure", overview: Overview) -> None:
-    charts = [chart for chart in overview.conflicts if chart.what == "conflicts"]
-    _panels(
-        figure, overview, charts, "no cell has recorded conflicts; combiners that keep tasks apart do, such as pcgrad"
-    )
-
-
-def _panels(figure: "Figure", overview: Overview, charts: Sequence[Chart], otherwise: str) -> None:
-    """A panel for each chart, with one legend; rows beyond the colours are grey."""
+def _panels(figure: "Figure", overview: Overview, *, what: str) -> None:
+    """A panel for each chart of a kind, with one legend; rows beyond the colours are grey."""
+    charts = [chart for chart in overview.charts if chart.what == what]
     if not charts:
-        raise TaskloomError(f"{overview.table.name}: {otherwise}")
+        hint = "combiners that keep tasks apart record conflicts, such as pcgrad"
+        raise TaskloomError(f"no cell of {overview.table.name} has recorded {what}; {hint}")
     from matplotlib.ticker import MaxNLocator
 
     drawn = [label for label in overview.ranked if any(label in chart.lines for chart in charts)]
     styles = dict(zip(drawn, zip(COLOURS, DASHES, strict=True), strict=False))
-    names = [*styles, *(["other rows"] if len(drawn) > len(styles) else [])]
-    handles: dict[str, Any] = {}
-    for axes, chart in zip(_grid(figure, len(charts), 1.25, 0.16 * len(names) / 2 + 0.4), charts, strict=True):
+    legend: dict[str, Any] = {}
+    for axes, chart in zip(_grid(figure, len(charts), 1.25, 0.08 * len(styles) + 0.5), charts, strict=True):
         for label in reversed(drawn):
             colour, dash = styles.get(label, ("#bbbbbb", "-"))
             for lines, width in ((chart.train, 0.6), (chart.lines, 1.3)):
                 if label in lines:
                     xs, ys = zip(*lines[label], strict=True)
                     marker = "o" if len(xs) == 1 else None
-                    (line,) = axes.plot(
-                        xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=3
-                    )
-                    handles[label if label in styles else "other rows"] = line
+                    (line,) = axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, ms=3)
+                    legend[clipped(label, 24) if label in styles else "other rows"] = line
         for end in chart.stages:
             axes.axvline(end, color="#cccccc", linewidth=0.6, linestyle=":")
         axes.set_title(chart.about.replace("+", " and "))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    figure.supylabel(NAMES.get(charts[0].what, charts[0].what), fontsize=8)
+    figure.supylabel(NAMES.get(what, what), fontsize=8)
     thin = " (thin lines: train)" if any(chart.train for chart in charts) else ""
     figure.supxlabel(f"epoch{thin}", fontsize=8)
-    shown = [name for name in names if name in handles]
-    figure.legend(
-        [handles[name] for name in shown],
-        [_clipped(name, 24) for name in shown],
-        loc="outside upper center",
-        ncols=2,
-        frameon=False,
-    )
+    names = [*reversed(legend)]  # the baseline first, as it was drawn last
+    figure.legend([legend[name] for name in names], names, loc="outside upper center", ncols=2, frameon=False)
 
 
 def _grid(figure: "Figure", panels: int, height: float, more: float, *, share: bool = False) -> "list[Axes]":
@@ -173,21 +160,13 @@ def _bars(figure: "Figure", overview: Overview) -> None:
             axes.barh(place, row.figures[column].mean or 0.0, height=0.6, color="#56b4e9")
             axes.plot(values, [place] * len(values), ".", color="black", markersize=2.5)
             if column in row.reported:
-                same = row.split == overview.results.split_of(row.label)
-                axes.plot(
-                    row.reported[column],
-                    place,
-                    "D",
-                    markersize=4,
-                    color="#d55e00",
-                    markerfacecolor=None if same else "none",
-                )
+                axes.plot(row.reported[column], place, "D", markersize=4, color="#d55e00")
         axes.set_title(column)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.set_yticks(range(len(rows)), [_clipped(row.label, 20) for row in rows])
+        axes.set_yticks(range(len(rows)), [clipped(row.label, 20) for row in rows])
     if overview.table.reported:
-        figure.supxlabel("diamonds: published (hollow: on another split)", fontsize=7)
+        figure.supxlabel("diamonds: published", fontsize=7)
 
 
 def _confusion(figure: "Figure", overview: Overview) -> None:
@@ -200,31 +179,23 @@ def _confusion(figure: "Figure", overview: Overview) -> None:
         totals = confusion.counts.sum(1, keepdims=True)
         shares = confusion.counts / totals.clip(1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        for (row, column), share in _entries(shares):
+        for row, column in np.ndindex(shares.shape):
+            share = shares[row, column]
             colour = "white" if share > 0.6 else "black"
             axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=6, color=colour)
         places = range(len(confusion.names))
         axes.set_xticks(places, confusion.names, rotation=90 if max(map(len, confusion.names)) > 2 else 0)
         axes.set_yticks(places, confusion.names)
         axes.set_title(confusion.task)
-    figure.supxlabel(f"predicted by {_clipped(overview.baseline)} (%)", fontsize=8)
+    figure.supxlabel(f"predicted by {clipped(overview.baseline, 28)} (%)", fontsize=8)
     figure.supylabel("right", fontsize=8)
-
-
-def _entries(shares: Any) -> list[tuple[tuple[int, int], float]]:
-    return [((row, column), float(share)) for row, line in enumerate(shares) for column, share in enumerate(line)]
-
-
-def _clipped(label: str, most: int = 28) -> str:
-    """Each line of a label, cut where it is too long."""
-    return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in label.split("\n"))
 
 
 KINDS: dict[str, Callable[["Figure", Overview], None]] = {
     "forest": _forest,
-    "curves": _curves,
+    "curves": partial(_panels, what=SCORE),
     "bars": _bars,
     "effects": _effects,
-    "conflicts": _conflicts,
+    "conflicts": partial(_panels, what="conflicts"),
     "confusion": _confusion,
 }

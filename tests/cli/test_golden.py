@@ -53,7 +53,7 @@ COMMANDS = {
     "seeds": [["seeds", "mine"], ["seeds", "mine", "--queue"], ["seeds", "single"], ["seeds", "tiny.json"]],
     "compare": [
         ["compare", "sum", "pcgrad", "--limit", "1"],
-        ["compare", "SINGLE", "SINGLE2", "--task", "sst", "--limit", "1"],
+        ["compare", "SINGLE", "SINGLE2", "--limit", "1"],
         ["compare", "sum", "pcgard"],
     ],
     "errors": [["errors", "sum", "--limit", "1"], ["errors", "tniy"]],

@@ -1,74 +1,118 @@
 """Lines over epochs and bars by task."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.overview import Chart, Line
+from taskloom.runs.analysis.overview import LOSS, SCORE, Chart, Line
 from taskloom.runs.analysis.tables import TableRow
 from taskloom.runs.show.report.markup import Markup, element
-from taskloom.runs.show.report.svg import Bar, bars, line_chart, swatch
+from taskloom.runs.show.report.svg import Scale, clipped, described, percent, tick_text, ticks
 from taskloom.runs.show.report.view import SHORT, Section, View
 
 #: Rows that are drawn as lines, and as bars: the baseline and the best.
-MOST_LINES, MOST_BARS = 40, 100
+MOST_LINES, MOST_BARS = 40, 300
+#: The size of a chart, and the space left of and below its lines; the height of a bar with its label.
+WIDTH, HEIGHT, LEFT, BOTTOM, BAR = 360, 190, 46, 26, 32
 #: What charts are called; others by their own name.
 NAMES = {"conflicts": "share of steps with a conflict", "cosine": "cosine of the gradients"}
 
 
+# Lines
+
+
 def learning_section(view: View) -> Section | None:
     """Scores and train losses over the epochs."""
-    charts = view.overview.learning
-    if not charts:
-        return None
+    charts = [chart for chart in view.overview.charts if chart.what in (SCORE, LOSS)]
     dashed = " Solid: dev. Dashed: a sample of the training data." if any(chart.train for chart in charts) else ""
     text = f"Over the epochs, the mean over the finished seeds of each row.{dashed}"
-    return "learning", "Learning curves", [element("p", text), _legend(view), _charts(view, charts)]
+    return _charts(view, "learning", "Learning curves", text, charts)
 
 
 def diagnostics_section(view: View) -> Section | None:
     """Margins, conflicts and what else is known of losses and gradients."""
-    charts = view.overview.diagnostics
-    if not charts:
-        return None
+    charts = [chart for chart in view.overview.charts if chart.what not in (SCORE, LOSS)]
     text = "Figures of the losses, and what was seen of the tasks’ gradients; over the epochs, means over seeds."
-    return "diagnostics", "Margins and conflicts", [element("p", text), _legend(view), _charts(view, charts)]
+    return _charts(view, "diagnostics", "Margins and conflicts", text, charts)
 
 
-def chart_name(chart: Chart) -> str:
-    """What a chart shows, and of which task or pair of tasks."""
-    about = chart.about.replace("+", " and ")
-    what = NAMES.get(chart.what, chart.what.replace("_", " "))
-    return f"{about}: {what}" if about else what
-
-
-def _charts(view: View, charts: Sequence[Chart]) -> Markup:
-    drawn = {*view.overview.ranked[:MOST_LINES]}
+def _charts(view: View, key: str, title: str, text: str, charts: Sequence[Chart]) -> Section | None:
     figures = []
     for chart in charts:
-        kept = replace(chart, lines=_only(chart.lines, drawn), train=_only(chart.train, drawn))
-        if kept.lines:
-            name = chart_name(chart)
-            drawing = line_chart(kept, view.colours, view.places, name)
-            figures.append(element("figure", element("figcaption", name), drawing))
-    return element("div", *figures, class_="charts")
+        about = chart.about.replace("+", " and ")
+        what = NAMES.get(chart.what, chart.what.replace("_", " "))
+        name = f"{about}: {what}" if about else what
+        lines = {label: chart.lines[label] for label in view.overview.ranked[:MOST_LINES] if label in chart.lines}
+        if lines:
+            figures.append(element("figure", element("figcaption", name), _line_chart(view, chart, lines, name)))
+    if not figures:
+        return None
+    return key, title, [element("p", text), _legend(view), element("div", *figures, class_="charts")]
 
 
-def _only(lines: Mapping[str, Line], kept: set[str]) -> dict[str, Line]:
-    return {label: line for label, line in lines.items() if label in kept}
+def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) -> Markup:
+    """A line for each row over the epochs, those for the training data dashed; rows without a colour are grey."""
+    train = {label: chart.train[label] for label in lines if label in chart.train}
+    every = [point for line in (*lines.values(), *train.values()) for point in line]
+    (first, *_, last), (least, *_, most) = (sorted([*values, *values]) for values in zip(*every, strict=True))
+    pad = 0.05 * (most - least) or 0.05
+    across = Scale(first, max(last, first + 1), LEFT + 6, WIDTH - 8)
+    upward = Scale(least - pad, most + pad, HEIGHT - BOTTOM, 6)
+    marks = _axes(across, upward)
+    for end in chart.stages:
+        marks.append(element("line", class_="stage", x1=across(end), x2=across(end), y1=6, y2=HEIGHT - BOTTOM))
+    for label in reversed([*lines]):  # the baseline and the best on top
+        title = element("title", f"{label}: {_figure(lines[label][0][1])} → {_figure(lines[label][-1][1])}")
+        drawn = [_polyline(lines[label], across, upward)]
+        drawn += [_polyline(train[label], across, upward, "d")] if label in train else []
+        kind = f"l c{view.colours.get(label, 'x')}"
+        marks.append(element("g", title, *drawn, class_=kind, data_r=view.places[label]))
+    about = f"Epochs {first:g} to {last:g}, values from {_figure(least)} to {_figure(most)}."
+    return described("img", name, about, marks, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.3f}".replace("-", "−")
+
+
+def _axes(across: Scale, upward: Scale) -> list[Markup]:
+    marks, rows, bottom = [], ticks(upward.low, upward.high), HEIGHT - BOTTOM
+    for tick in rows:
+        marks.append(element("line", class_="g", x1=LEFT, x2=WIDTH, y1=upward(tick), y2=upward(tick)))
+        exact = tick_text(tick, rows)
+        shown = exact if len(exact) < 8 else f"{tick:.2g}".replace("-", "−")
+        marks.append(element("text", shown, class_="t e", x=LEFT - 5, y=upward(tick) + 4))
+    columns = [tick for tick in ticks(across.low, across.high, 8) if tick == int(tick)]
+    marks += [element("text", f"{tick:g}", class_="t", x=across(tick), y=bottom + 16) for tick in columns]
+    return [*marks, element("line", class_="z", x1=LEFT, x2=WIDTH, y1=bottom, y2=bottom)]
+
+
+def _polyline(line: Line, across: Scale, upward: Scale, kind: str | None = None) -> Markup:
+    points = [(across(x), upward(y)) for x, y in line]
+    if len(points) == 1:
+        return element("circle", cx=points[0][0], cy=points[0][1], r=2.5)
+    return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=kind)
 
 
 def _legend(view: View) -> Markup:
     ranked = view.overview.ranked
     items = [
-        element("li", swatch(colour), view.link(label), data_r=view.places[label])
+        element("li", _swatch(colour), view.link(label), data_r=view.places[label])
         for label, colour in view.colours.items()
     ]
     grey = min(len(ranked), MOST_LINES) - len(items)
-    items += [element("li", swatch("x"), count(grey, "other row"))] if grey > 0 else []
+    items += [element("li", _swatch("x"), count(grey, "other row"))] if grey > 0 else []
     left = len(ranked) - MOST_LINES
     items += [element("li", f"{count(left, 'row')} with less {view.primary} not drawn")] if left > 0 else []
     return element("ul", *items, class_="legend", aria_label="Rows")
+
+
+def _swatch(colour: int | str) -> Markup:
+    """A piece of a row's line."""
+    line = element("line", x1=1, x2=23, y1=6, y2=6)
+    return element("svg", element("g", line, class_=f"l c{colour}"), class_="swatch", aria_hidden="true")
+
+
+# Bars
 
 
 def bars_section(view: View) -> Section:
@@ -76,28 +120,45 @@ def bars_section(view: View) -> Section:
     kept = {*view.overview.ranked[:MOST_BARS]}
     figures = []
     for column in view.overview.columns:
-        rows = [row for row in view.table.rows if row.label in kept]
-        drawn = [bar for row in rows if (bar := _bar(view, row, column)) is not None]
-        if drawn:
-            drawing = bars(drawn, view.digits, f"{column} of each row")
-            figures.append(element("figure", element("figcaption", column), drawing))
+        rows = [row for row in view.table.rows if row.label in kept and row.figures[column].values]
+        if rows:
+            figures.append(element("figure", element("figcaption", column), _bars(view, rows, column)))
     text = "Means over seeds, from zero; a dot is one seed and leads to its cell."
     if view.table.reported:
-        text += " A diamond is a published figure, hollow where it was taken on another split than ours."
+        text += " A diamond is a published figure."
     if len(view.overview.ranked) > MOST_BARS:
         text += f" Only the best {MOST_BARS} rows are drawn."
     return "bars", "Scores by task", [element("p", text), element("div", *figures, class_="charts tall")]
 
 
-def _bar(view: View, row: TableRow, column: str) -> Bar | None:
-    mean = row.figures[column].mean
-    if mean is None:
-        return None
-    seeds = []
+def _bars(view: View, rows: Sequence[TableRow], column: str) -> Markup:
+    """A bar for each row, as wide as there is space: a dot for each seed, a diamond for a published figure."""
+    values = [value for row in rows for value in (*row.figures[column].values, row.reported.get(column, 0.0))]
+    scale = Scale(min(0.0, *values), max(0.0, *values) or 1.0, 0.6, 98.5)
+    marks = [mark for place, row in enumerate(rows) for mark in _bar(view, row, column, scale, place * BAR)]
+    name = f"{column} of each row"
+    about = "; ".join(f"{row.label} {row.figures[column].mean:.{view.digits}f}" for row in rows[:20])
+    return described("group", name, about, marks, class_="bars", height=BAR * len(rows) + 2)
+
+
+def _bar(view: View, row: TableRow, column: str, scale: Scale, top: int) -> Iterator[Markup]:
+    mean, reported = row.figures[column].mean or 0.0, row.reported.get(column)
+    left, right = sorted((scale(0.0), scale(mean)))
+    shown = f"{mean:.{view.digits}f}".replace("-", "−")
+    published = "" if reported is None else f", published {reported:g} ({row.split})"
+    parts = [
+        element("title", f"{row.label}: {shown}{published}"),
+        element("text", clipped(row.label, 40), x="0", y=top + 12),
+        element("text", shown, class_="e", x="100%", y=top + 12),
+        element("rect", class_="b", x=percent(left), width=percent(right - left), y=top + 17, height=9),
+    ]
+    yield element("a", *parts, href=view.anchor(row.label), data_r=view.places[row.label])
     for seed in row.seeds:
-        if cell := view.results.finished.get((row.label, seed)):
-            value = view.results.final_scores(row.label, cell).get(column)
-            if value is not None and value == value:  # not NaN
-                seeds.append((value, f"c-{cell.id[:SHORT]}"))
-    ours = view.results.split_of(row.label)
-    return Bar(row.label, view.places[row.label], mean, seeds, row.reported.get(column), row.split, row.split == ours)
+        cell = view.results.finished.get((row.label, seed))
+        value = None if cell is None else view.results.final_scores(row.label, cell).get(column)
+        if cell is not None and value is not None and value == value:  # not NaN
+            dot = element("circle", cx=percent(scale(value)), cy=top + 21.5, r=2.5)
+            # By keyboard and by ear the bar leads there.
+            yield element("a", dot, href=f"#c-{cell.id[:SHORT]}", tabindex=-1, aria_hidden="true")
+    if reported is not None:
+        yield element("text", "◆", class_="p", x=percent(scale(reported)), y=top + 26)

@@ -1,42 +1,40 @@
 """Differences with their intervals, one under another: rows against the baseline, claims, effects."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.claims import Claim
+from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.effects import Effect
 from taskloom.runs.show.findings import format_pairs, format_seeds
 from taskloom.runs.show.report.markup import Markup, element, joined
-from taskloom.runs.show.report.packed import Shown, shown
+from taskloom.runs.show.report.packed import shown
 from taskloom.runs.show.report.svg import Scale, span_of, strip, strip_axis
-from taskloom.runs.show.report.view import Section, View, make_list, make_table, wide
+from taskloom.runs.show.report.view import Section, View, make_list, make_table
 
 ONE_SEED = "One seed: the intervals have the noise of the examples only, and are about these models, not these methods."
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a forest plot: its heading, the difference, the verdict in a word, a note, and which row it is."""
+    """A line of a forest plot: its heading, the difference, further notes, another word than its verdict, its row."""
 
     head: Markup
-    difference: Shown | None
-    word: str
-    note: str
+    judged: Judged | None
+    notes: Sequence[str] = ()
+    word: str = ""
     place: int | None = None
 
 
 def forest_section(view: View) -> Section | None:
     """All rows against the baseline, in the primary column."""
-    overview, found = view.overview, view.differences[view.primary]
+    overview, found = view.overview, view.overview.differences[view.primary]
     if not found:
         return None
-    lines = []
-    for label, place in view.places.items():
-        each = found.get(label)
-        word, note = (each.word, each.chance) if each else ("baseline", "")
-        lines.append(Line(view.link(label), each, word, note, place))
+    lines = [
+        Line(view.link(label), found.get(label), word="" if label in found else "baseline", place=place)
+        for label, place in view.places.items()
+    ]
     equal = f", one within ± {overview.margin:g} (shaded) is equal" if overview.margin else ""
     caption = joined(
         [
@@ -48,9 +46,8 @@ def forest_section(view: View) -> Section | None:
             "that is noisier is judged by its own variance.",
         ]
     )
-    table = wide(_forest(caption, "row", "verdict", lines, margin=overview.margin, id="forest-table"))
-    judged = overview.differences[view.primary].values()
-    one = [element("p", ONE_SEED)] if any(each.contrast.variance == "examples" for each in judged) else []
+    table = _forest(view, caption, "row", "verdict", lines, margin=overview.margin, id="forest-table")
+    one = [element("p", ONE_SEED)] if any(each.contrast.variance == "examples" for each in found.values()) else []
     return "forest", "Differences to the baseline", [table, *one]
 
 
@@ -59,25 +56,18 @@ def claims_section(view: View) -> Section | None:
         return None
     lines = []
     for claim in view.overview.claims:
-        each = shown(claim.judged, view.digits)
         about = element("small", view.link(claim.row), " against ", view.link(claim.other), f" on {claim.column}")
         head = joined([element("strong", claim.says), element("br"), about])
-        lines.append(Line(head, each, claim.answer, _claim_note(claim, each)))
-    table = _forest("Each claim as a difference; they are judged together (Holm).", "claim", "answer", lines)
-    return "claims", "Claims", [wide(table)]
-
-
-def _claim_note(claim: Claim, each: Shown) -> str:
-    written = {True: "written before the run", False: "written afterwards", None: ""}[claim.before]
-    settle = format_seeds(claim.judged) if claim.answer == "open" else ""
-    parts = [
-        each.chance,
-        "" if claim.within is None else f"equal within ± {claim.within:g}",
-        count(claim.judged.contrast.seeds, "seed"),
-        settle and f"to settle it: {settle}",
-        written,
-    ]
-    return "; ".join(part for part in parts if part)
+        settle = format_seeds(claim.judged) if claim.answer == "open" else ""
+        notes = [
+            "" if claim.within is None else f"equal within ± {claim.within:g}",
+            count(claim.judged.contrast.seeds, "seed"),
+            settle and f"to settle it: {settle}",
+            {True: "written before the run", False: "written afterwards", None: ""}[claim.before],
+        ]
+        lines.append(Line(head, claim.judged, notes, claim.answer))
+    caption = "Each claim as a difference; they are judged together (Holm)."
+    return "claims", "Claims", [_forest(view, caption, "claim", "answer", lines)]
 
 
 def effects_section(view: View) -> Section | None:
@@ -88,7 +78,7 @@ def effects_section(view: View) -> Section | None:
         ("Simple effects: a change where the other axis is fixed", effects.simple),
     )
     parts = [
-        wide(_forest(f"{title}, {effects.column}.", "change", "effect", [_effect(view, each) for each in found]))
+        _forest(view, f"{title}, {effects.column}.", "change", "effect", [_effect(each) for each in found])
         for title, found in kinds
         if found
     ]
@@ -96,41 +86,35 @@ def effects_section(view: View) -> Section | None:
     return ("effects", "Effects", parts) if parts else None
 
 
-def _effect(view: View, effect: Effect) -> Line:
+def _effect(effect: Effect) -> Line:
     at = f", {effect.other.name}: {effect.at}" if effect.other else ""
-    about = element("small", _breakable(f"{effect.factor.name}{at}"))
-    head = joined([element("strong", _breakable(f"{effect.before} → {effect.after}")), element("br"), about])
-    over = f"over {format_pairs(effect)}"
-    if effect.judged is None:
-        return Line(head, None, "not estimated", over)
-    each = shown(effect.judged, view.digits)
-    return Line(head, each, each.word, f"{each.chance}; {over}")
-
-
-def _breakable(path: str) -> Markup:
-    """Text in which names may be broken after dots and underscores."""
-    return joined(re.split(r"(?<=[._])(?=\D)", path), element("wbr"))
+    about = element("small", f"{effect.factor.name}{at}")
+    head = joined([element("strong", f"{effect.before} → {effect.after}"), element("br"), about])
+    return Line(head, effect.judged, [f"over {format_pairs(effect)}"], "" if effect.judged else "not estimated")
 
 
 def _forest(
-    caption: object, head: str, verdict: str, lines: Sequence[Line], margin: float | None = None, id: str | None = None
+    view: View,
+    caption: object,
+    head: str,
+    verdict: str,
+    lines: Sequence[Line],
+    margin: float | None = None,
+    id: str | None = None,
 ) -> Markup:
     """Differences as a table: heading, interval, verdict with the numbers."""
-    intervals = [found for line in lines if line.difference and (found := line.difference.interval) is not None]
-    scale = Scale(*span_of(intervals), 2.0, 98.0)
+    found = [shown(line.judged, view.digits) if line.judged else None for line in lines]
+    scale = Scale(*span_of([each.interval for each in found if each and each.interval]), 2.0, 98.0)
     rows = []
-    for line in lines:
-        each = line.difference
+    for line, each in zip(lines, found, strict=True):
         mark = strip(each.interval if each else None, scale, each.verdict if each else "", margin)
+        word = verdict_word(line.word or (each.verdict if each else ""))
+        notes = "; ".join(note for note in (each.chance if each else "", *line.notes) if note)
+        numbers = f" {each.numbers}" if each and each.numbers else ""
         cells = [
             element("th", line.head, scope="row"),
             element("td", mark),
-            element(
-                "td",
-                verdict_word(line.word),
-                each.numbers and f" {each.numbers}" if each else "",
-                element("small", line.note),
-            ),
+            element("td", word, numbers, element("small", notes)),
         ]
         rows.append(element("tr", *cells, data_r=line.place))
     axis = joined([element("span", "difference with its interval", class_="unseen"), strip_axis(scale)])

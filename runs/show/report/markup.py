@@ -47,9 +47,6 @@ def joined(parts: Any, between: str = "") -> Markup:
 
 def _attribute(name: str, value: object) -> str:
     name = name.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{text(_short(value))}"'
-
-
-def _short(value: object) -> object:
-    """A coordinate needs no more than a tenth of a pixel."""
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+    if isinstance(value, float):  # a coordinate, which needs no more than a tenth of a pixel
+        value = f"{value:.1f}".removesuffix(".0")
+    return f" {name}" if value is True else f' {name}="{text(value)}"'

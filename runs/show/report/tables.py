@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.analysis.overview import Confusion
+from taskloom.runs.analysis.errors import Confusion
 from taskloom.runs.analysis.tables import TableRow
 from taskloom.runs.show.render import number
 from taskloom.runs.show.report.forest import verdict_word
 from taskloom.runs.show.report.markup import Markup, element, joined
-from taskloom.runs.show.report.packed import Shown
-from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table, wide
-
-VERDICTS = ("any verdict", "better", "worse", "equal", "open")
+from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table
 
 
 def scores_section(view: View) -> Section:
@@ -27,16 +24,18 @@ def scores_section(view: View) -> Section:
         ]
     )
     heads = ("row", "seeds", *map(_column_name, columns))
-    made = make_table(caption, heads, [_row(view, row) for row in table.rows], id="scores-table")
+    made = make_table(
+        caption, heads, [_row(view, row) for row in table.rows], id="scores-table", name="Table of scores"
+    )
     notes = [*table.checks, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
     notes += [f"{each.task}: {each.says} scores {each.score:.{view.digits}f}." for each in table.constants]
-    parts = [_controls(view), wide(made, "Table of scores")]
+    parts = [_controls(view), made]
     return "table", "Table", [*parts, *([element("h3", "What to know"), make_list(notes)] if notes else [])]
 
 
 def _controls(view: View) -> Markup:
     """What only the script can serve, which also shows it."""
-    verdicts = [element("option", each, value=each) for each in VERDICTS]
+    verdicts = [element("option", each, value=each) for each in ("any verdict", "better", "worse", "equal", "open")]
     parts = [
         element("label", "Baseline ", element("select", id="base")),
         element("label", "Rows with ", element("input", id="filter", type="search", placeholder="part of a name")),
@@ -67,48 +66,41 @@ def _figure(view: View, row: TableRow, column: str) -> Markup:
     if row.complete and len(figure.values) < len(row.seeds):
         parts.append(element("span", f" ({len(figure.values)} of {len(row.seeds)})", class_="lacking"))
     if column in view.differences:
-        parts.append(element("small", *_difference(view.differences[column].get(row.label))))
+        each = view.differences[column].get(row.label)
+        numbers = f" {each.numbers}" if each and each.numbers else ""
+        parts.append(element("small", verdict_word(each.verdict if each else "baseline"), numbers))
     return element("td", *parts, data_v=f"{figure.mean:.6g}")
-
-
-def _difference(each: Shown | None) -> list[object]:
-    if each is None:
-        return [verdict_word("baseline")]
-    return [verdict_word(each.word), each.numbers and f" {each.numbers}"]
 
 
 def errors_section(view: View) -> Section | None:
     """What the baseline and the best other row predicted for what."""
-    found: dict[str, list[Confusion]] = {}
+    tables: dict[str, list[Markup]] = {}
     for label in view.overview.ranked[:2]:
         for confusion in view.overview.confusions(label):
-            found.setdefault(confusion.task, []).append(confusion)
-    if not found:
+            tables.setdefault(confusion.task, []).append(_confusion(view, label, confusion))
+    if not tables:
         return None
     text = (
         "What was predicted (across) for what is right (down), in percent of each line, over all seeds; values are "
         "counted in bins. Of the baseline and the best other row."
     )
     parts = [element("p", text)]
-    for task, confusions in found.items():
-        tables = [wide(_confusion(view, each)) for each in confusions]
-        parts += [element("h3", task), element("div", *tables, class_="charts")]
+    for task, made in tables.items():
+        parts += [element("h3", task), element("div", *made, class_="charts")]
     return "errors", "Errors", parts
 
 
-def _confusion(view: View, confusion: Confusion) -> Markup:
+def _confusion(view: View, label: str, confusion: Confusion) -> Markup:
     rows = []
     for name, line in zip(confusion.names, confusion.counts.tolist(), strict=True):
-        total = sum(line)
-        cells = [element("td", "–") for _ in line] if not total else [_share(each, total) for each in line]
+        cells = [_share(each, sum(line)) for each in line]
         rows.append(element("tr", element("th", name, scope="row"), *cells))
-    worst = "; ".join(f"{wrong} for {right}: {times} of {total}" for right, wrong, times, total in confusion.worst)
-    about = element("small", f"Most often {worst}." if worst else "No errors.")
-    caption = joined([view.link(confusion.label), element("br"), about])
-    return make_table(caption, ("is \\ predicted", *confusion.names), rows, class_="confusion")
+    return make_table(view.link(label), ("is \\ predicted", *confusion.names), rows, class_="confusion")
 
 
 def _share(part: int, total: int) -> Markup:
+    if not total:
+        return element("td", "–")
     shade = f"q{min(9, 10 * part // total)}"
     return element("td", f"{100 * part / total:.0f}", class_=shade, title=f"{part} of {total}")
 
@@ -126,7 +118,7 @@ def failures_section(view: View) -> Section | None:
             )
     if not rows:
         return None
-    return "failures", "Failures", [wide(make_table("What is missing, and why.", ("row", "seed", "reason"), rows))]
+    return "failures", "Failures", [make_table("What is missing, and why.", ("row", "seed", "reason"), rows)]
 
 
 def environment_section(view: View) -> Section:
@@ -135,7 +127,7 @@ def environment_section(view: View) -> Section:
         text = ", ".join(f"{value} ({count(cells, 'cell')})" for value, cells in values.items())
         rows.append(element("tr", element("th", name, scope="row"), element("td", text)))
     table = make_table("Devices and versions that the cells ran with.", ("what", "value"), rows)
-    return "environment", "Environment", [wide(table)]
+    return "environment", "Environment", [table]
 
 
 def cells_section(view: View) -> Section:
@@ -154,10 +146,8 @@ def cells_section(view: View) -> Section:
             seen.add(anchor)
         bodies.append(element("tbody", *rows, id=view.anchor(label)[1:]))
     heads = ("row", "seed", "state", *map(_column_name, columns), "look at it with")
-    line = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
-    caption = element("caption", element("span", "Every cell: one row with one seed."))
-    table = element("table", caption, line, *bodies, class_="cells")
-    return "cells", "Cells", [wide(table, "Table of cells")]
+    caption = "Every cell: one row with one seed."
+    return "cells", "Cells", [make_table(caption, heads, bodies, class_="cells", name="Table of cells")]
 
 
 def _cell(view: View, label: str, seed: int, cell: CellRecord, columns: Sequence[str]) -> list[Markup]:

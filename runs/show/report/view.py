@@ -20,7 +20,7 @@ class View:
     def __init__(self, overview: Overview) -> None:
         self.overview = overview
         self.results, self.table = overview.results, overview.table
-        self.digits, self.primary = self.table.digits, overview.primary
+        self.digits, self.primary = self.table.digits, self.table.primary
         self.places = {label: place for place, label in enumerate(self.results.rows)}
         self.colours = {label: place for place, label in enumerate(overview.ranked[:COLOURS])}
 
@@ -49,15 +49,18 @@ class View:
         return f"#r{self.places[label]}"
 
 
-def wide(table: Markup, name: str | None = None) -> Markup:
-    """A table that is scrolled sideways where it does not fit, by keyboard, too, if it has a name."""
+def make_table(
+    caption: object, heads: Sequence[object], rows: Sequence[Markup], *, name: str | None = None, **attributes: object
+) -> Markup:
+    """A table, whose rows may be in bodies already; it is scrolled sideways where it does not fit.
+
+    If it has a name, it is scrolled by keyboard, too.
+    """
+    head = element("thead", element("tr", *(element("th", head, scope="col") for head in heads)))
+    bodies = rows if any(row.startswith("<tbody") for row in rows) else [element("tbody", *rows)]
+    table = element("table", element("caption", element("span", caption)), head, *bodies, **attributes)
     region = {"tabindex": "0", "role": "region", "aria_label": name} if name else {}
     return element("div", table, class_="wide", **region)
-
-
-def make_table(caption: object, heads: Sequence[object], rows: Sequence[Markup], **attributes: object) -> Markup:
-    head = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
-    return element("table", element("caption", element("span", caption)), head, element("tbody", *rows), **attributes)
 
 
 def make_list(notes: Sequence[object]) -> Markup:

@@ -17,8 +17,7 @@
       const word = delta === null ? "no result" : "open";
       return { verdict: word, numbers: delta === null ? "" : signed(delta), chance: data.reasons[second] };
     }
-    const p = given.length > 2 ? given[2] : 1000;
-    const low = delta - second, high = delta + (given.length > 3 ? given[3] : second);
+    const [, low, high, p = 1000] = given;
     const own = letter === letter.toUpperCase() ? ", own variance" : "";
     return {
       verdict: words[letter.toLowerCase()],
@@ -118,8 +117,7 @@
     const counted = document.getElementById("counted");
     if (counted) {
       const count = (word) => primary.filter((each) => each.verdict === word).length;
-      const parts = Object.values(words).filter(count).map((word) => `${count(word)} ${word}`);
-      if (count("no result")) parts.push(`${count("no result")} without a result`);
+      const parts = [...Object.values(words), "no result"].filter(count).map((word) => `${count(word)} ${word}`);
       counted.textContent = parts.join(", ");
     }
     current = base;
