@@ -2,32 +2,29 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.claims import claims_of
-from taskloom.runs.analysis.contrasts import Judged, judge
-from taskloom.runs.analysis.effects import effects_of
-from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.cli.common import recorded_grid, say, say_json
 from taskloom.runs.cli.options import json_option, registry_option
-from taskloom.runs.show.findings import (
-    Comparison,
-    advised_seeds,
-    claims_json,
-    effects_json,
-    list_claims,
-    list_effects,
-    list_seeds,
-    seeds_json,
-    seeds_settle,
+
+if TYPE_CHECKING:  # which imports numpy
+    from taskloom.runs.analysis.contrasts import Judged
+    from taskloom.runs.analysis.results import Results
+    from taskloom.runs.show.findings import Comparison
+
+column_option = click.option(
+    "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, or overall."
 )
 
 
-def finished_results(ledger: Ledger, source: str) -> Results:
+def finished_results(ledger: Ledger, source: str) -> "Results":
     """The results of a grid, of which at least one cell is finished."""
+    from taskloom.runs.analysis.results import Results
+
     results = Results(recorded_grid(ledger, source), ledger.folder)
     if not results.finished:
         raise TaskloomError(f"no cell of {results.grid.name!r} is finished yet; `taskloom cells {source}` shows why")
@@ -57,6 +54,9 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
       taskloom claims quickstart
       taskloom claims grid.json --json | jq '.[] | select(.answer == "open") | .more_seeds'
     """
+    from taskloom.runs.analysis.claims import claims_of
+    from taskloom.runs.show.findings import claims_json, list_claims
+
     with Ledger.open(registry, create=False) as ledger:
         results = finished_results(ledger, grid)
         found = claims_of(results, ledger.claims(results.grid.name), results.grid.spec.get("margin"))
@@ -70,7 +70,7 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
 @click.command(short_help="Show what each axis of a grid does, over matched rows.")
 @click.argument("grid")
 @registry_option
-@click.option("--on", "column", default=OVERALL, show_default=True, metavar="COLUMN", help="A task, or overall.")
+@column_option
 @json_option
 def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
     """Show what each axis of GRID does to a score.
@@ -84,6 +84,9 @@ def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
       taskloom effects surgery.json
       taskloom effects surgery.json --on sts --json
     """
+    from taskloom.runs.analysis.effects import effects_of
+    from taskloom.runs.show.findings import effects_json, list_effects
+
     with Ledger.open(registry, create=False) as ledger:
         results = finished_results(ledger, grid)
     check_column(results, column)
@@ -98,7 +101,7 @@ def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
 @click.command(short_help="Say how many more seeds settle each open comparison.")
 @click.argument("grid")
 @registry_option
-@click.option("--on", "column", default=OVERALL, show_default=True, metavar="COLUMN", help="A task, or overall.")
+@column_option
 @click.option("--queue", is_flag=True, help="Let the next `taskloom run` of the grid add the seeds.")
 @json_option
 def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) -> None:
@@ -113,6 +116,8 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
       taskloom seeds quickstart
       taskloom seeds quickstart --queue && taskloom run quickstart
     """
+    from taskloom.runs.show.findings import advised_seeds, list_seeds, seeds_json, seeds_settle
+
     with Ledger.open(registry, create=False) as ledger:
         results = finished_results(ledger, grid)
         check_column(results, column)
@@ -134,8 +139,12 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
         say(f"\n{added} {said}.")
 
 
-def _comparisons(results: Results, ledger: Ledger, column: str) -> list[Comparison]:
+def _comparisons(results: "Results", ledger: Ledger, column: str) -> "list[Comparison]":
     """Every row with the baseline, and the claims that are open."""
+    from taskloom.runs.analysis.claims import claims_of
+    from taskloom.runs.analysis.contrasts import judge
+    from taskloom.runs.show.findings import Comparison
+
     spec = results.grid.spec
     baseline = spec.get("baseline")
     rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
@@ -147,12 +156,12 @@ def _comparisons(results: Results, ledger: Ledger, column: str) -> list[Comparis
     ]
 
 
-def _say_one_seed(judged: Iterable[Judged]) -> None:
+def _say_one_seed(judged: "Iterable[Judged]") -> None:
     if any(each.contrast.seeds == 1 for each in judged):
         say("\nWhere there is one seed, this is about these models, not about their methods: add seeds.")
 
 
-def check_column(results: Results, column: str) -> None:
+def check_column(results: "Results", column: str) -> None:
     """Raise an error with what there is, if no finished cell has a score of that name."""
     known = list(dict.fromkeys(name for cell in results.finished.values() for name in cell.scores))
     if column not in known:

@@ -10,8 +10,6 @@ import click
 
 from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.results import Results
-from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, say_table
 from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
@@ -74,6 +72,8 @@ def run(
 
     loaded = load_grid(grid)  # before torch is imported: a misspelt path should be reported at once
 
+    from taskloom.runs.analysis.results import Results
+    from taskloom.runs.analysis.tables import table_of
     from taskloom.runs.driver.drive import make_engine, run_plan
     from taskloom.runs.driver.loop import broken_trackers
     from taskloom.runs.grid.plan import make_plan
