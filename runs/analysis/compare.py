@@ -190,11 +190,11 @@ def compare(a: Subject, b: Subject, registry: Path, *, folder: Path | None = Non
     cells = _paired(a, b)
     if all(one.cell.id == other.cell.id for one, other in cells):
         raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
-    results, label_a, label_b = _results(a, b, cells, registry)
-    weights = results.row(label_b) - results.row(label_a)
     names, left = _common_tasks(a, b, registry)
     if not names:
         raise RegistryError(f"{a.name} and {b.name} have no task with the same examples and metric in common")
+    results, label_a, label_b = _results(a, b, cells, registry)
+    weights = results.row(label_b) - results.row(label_a)
     tasks = []
     for task in names:
         of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells]) for side in (0, 1))
