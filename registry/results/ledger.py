@@ -106,7 +106,7 @@ class Ledger:
                 {"name": name, "spec": json.dumps(spec), "now": moment},
             )
             for claim in spec.get("claims") or ():
-                key = json.dumps(claim, sort_keys=True)
+                key = json.dumps({"margin": spec.get("margin"), **claim}, sort_keys=True)
                 db.execute("INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [name, key, moment])
             db.execute("DELETE FROM grid_cells WHERE grid = ?", [name])
             turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
@@ -150,7 +150,7 @@ class Ledger:
     # Reading
 
     def claims(self, grid: str) -> dict[str, str]:
-        """When each claim of a grid was first seen, by its JSON with sorted keys."""
+        """When each claim of a grid was first seen, by its JSON with the grid's margin and sorted keys."""
         with self.snapshot() as db:
             return dict(db.execute("SELECT claim, written FROM claims WHERE grid = ?", [grid]).fetchall())
 

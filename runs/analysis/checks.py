@@ -140,7 +140,7 @@ def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
     if groups:
         more = [f"{len(groups) - MOST_GROUPS} more groups of rows"] if len(groups) > MOST_GROUPS else []
         listed = "; ".join([*groups[:MOST_GROUPS], *more])
-        yield f"The same losses and scores in every epoch, so what they differ in did nothing: {listed}."
+        yield f"The same losses and scores in every epoch, so whatever they differ in did nothing: {listed}."
     if still := rows_where(lambda history: len(history) > 1 and _one([each.losses for each in history])):
         yield f"Training changed nothing in {named(still)}: the losses of all epochs are the same."
     surgery = [row for row, found in cells.items() if found[0].spec.get("stages") and _is_surgery(found[0])]
@@ -189,7 +189,7 @@ def _constants(results: Results) -> Iterator[str]:
             if np.ptp(stored.read(task, "predicted")) == 0:
                 same.setdefault(task, []).append(label)
     for task, rows in same.items():
-        yield f"{named(rows)}: every prediction for {task} is the same."
+        yield f"{named(rows)}: every prediction for {task} is the same, in one seed at least."
     for each in constants_of(results):
         means = dict(zip(results.rows, _means(results, each.task), strict=True))
         below = [label for label in _rows_of_tasks(results)[each.task] if means[label] <= each.score]

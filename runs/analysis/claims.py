@@ -48,15 +48,15 @@ def claims_of(results: Results, written: Mapping[str, str], margin: float | None
             claim.get("within"),
             each,
             _answer("equal" in claim, claim.get("within"), each),
-            _before(results, (row, other), written.get(claim_key(claim))),
+            _before(results, (row, other), written.get(claim_key(claim, margin))),
         )
         for claim, (row, other, column), each in zip(claims, rows, judged, strict=True)
     ]
 
 
-def claim_key(claim: Mapping[str, Any]) -> str:
-    """What is the same for a claim however its JSON is laid out."""
-    return json.dumps(claim, sort_keys=True)
+def claim_key(claim: Mapping[str, Any], margin: float | None) -> str:
+    """What is the same for a claim however its JSON is laid out; another margin makes it another claim."""
+    return json.dumps({"margin": margin, **claim}, sort_keys=True)
 
 
 def _row(claim: Mapping[str, Any]) -> str:

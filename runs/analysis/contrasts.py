@@ -33,7 +33,7 @@ MOST_SEEDS = 1000
 _MOST_DF = 1e6
 
 #: Why rows cannot be compared.
-UNLIKE, UNKNOWN = "they were scored on other examples", "their predictions are not in the registry"
+UNLIKE, UNKNOWN = "they were scored on other examples", "their predictions are not in the registry or cannot be read"
 
 Verdict = Literal["better", "worse", "equal", "open"]
 Values = NDArray[np.float64]
@@ -73,7 +73,7 @@ class Scores:
         delta = float(differences.mean())
         examples = int(self.sets[rows[0]])
         if examples < 0 or (self.sets[rows] != examples).any():
-            return Contrast(delta, seeds, why=UNLIKE if (self.sets[rows] >= 0).all() else UNKNOWN)
+            return Contrast(why=UNLIKE) if (self.sets[rows] >= 0).all() else Contrast(delta, seeds, why=UNKNOWN)
         covariances = np.einsum("i,isjt,j->st", w, self.shared[np.ix_(rows, used, rows, used)], w)  # [S, S]
         pairs = covariances.sum() - np.trace(covariances) if seeds > 1 else covariances[0, 0]
         common = max(float(pairs / max(seeds * (seeds - 1), 1)), 0.0)
@@ -121,6 +121,8 @@ class Scores:
         """A contrast, by the larger of the pooled seed variance and its own."""
         if seeds == 1:
             return Contrast(delta, 1, "examples", common=common, freedom=max(self.examples[examples] - 1, 1))
+        if delta == own == 0 and common < 1e-18:  # the same on every seed and example, but for rounding
+            return Contrast(0.0, seeds, "own", freedom=seeds - 1)
         if own > pooled * (1 + 1e-9) or not freedom:
             return Contrast(delta, seeds, "own", own, common, seeds - 1)
         return Contrast(delta, seeds, "pooled", pooled, common, freedom)
@@ -277,18 +279,19 @@ def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] 
 
     The interval of a contrast has the level of the step at which Holm's procedure tested it: it leaves out 0 just
     where the corrected p value is below 0.05. ``equal`` is only said of what is within ± ``margin`` by two one-sided
-    tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account. Each
-    contrast may have a margin of its own.
+    tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account, and
+    its p value and interval are those of these tests: the interval is within the margin. Each contrast may have a
+    margin of its own.
     """
     margins = margin if isinstance(margin, Sequence) else [margin] * len(contrasts)
     ps, levels = holm([each.p for each in contrasts])
     tests = zip(contrasts, margins, strict=True)
-    equals, _ = holm([each.p_equal(within) if within else math.nan for each, within in tests])
+    equals, tails = holm([each.p_equal(within) if within else math.nan for each, within in tests])
     judged = []
-    for each, p, level, equal, within in zip(contrasts, ps, levels, equals, margins, strict=True):
+    for each, p, level, equal, tail, within in zip(contrasts, ps, levels, equals, tails, margins, strict=True):
         verdict: Verdict = "open"
         if equal < ALPHA:
-            verdict = "equal"
+            verdict, p, level = "equal", equal, 2 * tail
         elif p < ALPHA:
             verdict = "better" if each.delta > 0 else "worse"
         judged.append(Judged(each, None if each.why else p, each.interval(level), verdict, level, within))

@@ -206,7 +206,9 @@ def _crossings(one: Factor, other: Factor) -> list[_Change]:
 def _family(results: Results, column: str, changes: Iterable[_Change], factors: Sequence[Factor]) -> list[Effect]:
     """The effects of changes that are judged together."""
     estimated = [(change, *_estimate(results, column, change, factors)) for change in changes]
-    judged = iter(judge([contrast for *_, contrast in estimated if contrast is not None]))
+    judged = iter(
+        judge([contrast for *_, contrast in estimated if contrast is not None], results.grid.spec.get("margin"))
+    )
     effects = []
     for change, pairs, used, missing, contrast in estimated:
         factor, other = change.factor, change.other

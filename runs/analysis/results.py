@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core.data import Metric
-from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.errors import RegistryError, TaskloomError, unknown
 from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
 from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
@@ -101,9 +101,15 @@ class Results:
         return f"{column} has no labelled test split"
 
     def stored(self, cell: str, split: str = "dev") -> StoredScores | None:
-        """The stored scores of a cell; None if there are none."""
+        """The stored scores of a cell; None if there are none that can be read, with their examples."""
         if (cell, split) not in self._stored:
-            self._stored[cell, split] = find_scores(self.registry, cell, split)
+            try:
+                found = find_scores(self.registry, cell, split)
+                for facts in found.tasks.values() if found else ():
+                    self.examples(facts.examples)
+            except RegistryError:
+                found = None
+            self._stored[cell, split] = found
         return self._stored[cell, split]
 
     def examples(self, key: str) -> ExampleSet:

@@ -105,8 +105,9 @@ class TableRow:
 class Table:
     """A grid's table before it is rendered.
 
-    ``differences`` are those of each row and column to the baseline: the ``primary`` column's are judged as one family,
-    all others as a second; within ``margin`` they are equal. ``best`` has the row that is better than every other
+    ``differences`` are those of each row and column to the baseline, also of columns that are not shown: those of the
+    overall score are judged as one family, all others as a second; within ``margin`` they are equal. ``primary`` is the
+    column whose differences are shown. ``best`` has the row that is better than every other
     by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
     where a row is near it, ``checks`` what was found by computing, ``notes`` what the grid's author says.
     """
@@ -197,12 +198,17 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
 
 
 def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
-    """Each row less the baseline; Holm's correction over the rows of the primary column, and over all others."""
+    """Each row less the baseline; Holm's correction over the rows of the overall score, and over all other columns.
+
+    Which columns are shown makes no difference: nobody should choose a family by looking.
+    """
     baseline = table.baseline
     if baseline is None or baseline not in weights:
         return {}
     found: dict[tuple[str, str], Judged] = {}
-    for family in ([table.primary], [column for column in table.scores if column != table.primary]):
+    tasks = dict.fromkeys(name for key, cell in results.finished.items() for name in results.final_scores(key[0], cell))
+    columns = dict.fromkeys((*table.scores, *tasks))
+    for family in ([OVERALL] if OVERALL in columns else [], [column for column in columns if column != OVERALL]):
         keys = [(row, column) for column in family for row in weights if row != baseline]
         contrasts = [results.scores(column).contrast(weights[row] - weights[baseline]) for row, column in keys]
         found |= zip(keys, judge(contrasts, table.margin), strict=True)
@@ -224,7 +230,8 @@ def _best(
         if len(ranked) < 2 or not weights:
             continue
         best, scores = ranked[0], results.scores(column)
-        comparisons = (len(weights) - 1) * (1 if column == table.primary else len(table.scores) - 1)
+        family = [key for key in differences if (key[1] == OVERALL) == (column == OVERALL)]
+        comparisons = len(family) or (len(weights) - 1) * len(table.scores)
         compared = ranked if best == table.baseline else [best]
         equal = any(differences[key].verdict == "equal" for row in compared if (key := (row, column)) in differences)
         contrasts = (scores.contrast(weights[best] - weights[other]) for other in ranked[1:])
@@ -349,7 +356,7 @@ def _row(
     return TableRow(
         label=label,
         seeds=tuple(place.seed for place in places),
-        n=sum(place.cell.status == "finished" for place in places),
+        n=sum(place.cell.status == "finished" and bool(results.final_scores(label, place.cell)) for place in places),
         figures={column: Figure(tuple(filter(math.isfinite, _values(results, label, column)))) for column in columns},
         reported=dict(places[0].reported),
         missing=tuple(dict.fromkeys(missing for place in places for missing in _missing(results, place, columns))),

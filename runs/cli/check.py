@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import Problem, RequestError, TaskloomError
+from taskloom.core.errors import Problem, RequestError, TaskloomError, count
 from taskloom.registry.results.artifacts import write_text
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
@@ -59,7 +59,7 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
         say_json({"valid": True, "errors": []})
         return
     rows = len({cell.label for cell in made.chosen})
-    say(f"{grid} is valid: {len(made.chosen)} cells in {rows} rows")
+    say(f"{grid} is valid: {count(len(made.chosen), 'cell')} in {count(rows, 'row')}")
 
 
 @click.command(short_help="Show what running a grid would do.")

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -72,6 +73,18 @@ def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
     """Print a table, on a terminal with bold type."""
     bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     say(render(table, form, terminal=bold, reported=reported), styled=True)
+
+
+def counted_look(ledger: Ledger, made: "Table") -> "Table":
+    """The table. If it has test scores, the look at them is written down, and said from the second time on."""
+    if not any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows):
+        return made
+    try:
+        looks = ledger.add_look(made.name)
+    except RegistryError:  # a registry that may only be read
+        return replace(made, checks=(*made.checks, "That the test scores were looked at could not be written down."))
+    said = f"The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
+    return replace(made, checks=(*made.checks, *([said] if looks > 1 else [])))
 
 
 def how_to_continue() -> str:

@@ -64,6 +64,8 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
         say_json(claims_json(found))
         return
     say(list_claims(found) if found else f"{results.grid.name} makes no claims; `taskloom claims --help` shows one")
+    if len(found) > 1:
+        say(f"\nIntervals and p are corrected for {len(found)} claims (Holm); of equal rows, those of equality.")
     _say_one_seed(claim.judged for claim in found)
 
 
@@ -95,6 +97,7 @@ def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
         say_json(effects_json(found))
     else:
         say(list_effects(found))
+        say("\nIntervals and p are corrected over the changes of each axis, or pair of axes (Holm).")
         _say_one_seed(effect.judged for effect in found.main if effect.judged)
 
 

@@ -1,12 +1,13 @@
 """``taskloom report`` and ``taskloom plot``: a grid's results as a page, and as figures for a paper."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import recorded_grid, say
+from taskloom.runs.cli.common import counted_look, note, recorded_grid, say
 from taskloom.runs.cli.options import path_option, registry_option
 
 KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
@@ -33,7 +34,8 @@ def report(grid: str, registry: Path, out: Path) -> None:
     from taskloom.runs.show.report.page import render_report
 
     with Ledger.open(registry, create=False) as ledger:
-        page = render_report(overview_of(ledger, recorded_grid(ledger, grid)))
+        overview = overview_of(ledger, recorded_grid(ledger, grid))
+        page = render_report(replace(overview, table=counted_look(ledger, overview.table)))
     _write(out, page.encode())
     say(f"{out} ({len(page.encode()) / 1000:.0f} kB)")
 
@@ -66,6 +68,8 @@ def plot(grid: str, registry: Path, kind: str, out: Path) -> None:
 
     with Ledger.open(registry, create=False) as ledger:
         overview = overview_of(ledger, recorded_grid(ledger, grid))
+    if overview.baseline != (stated := overview.results.grid.spec.get("baseline")) and stated:
+        note(f"{stated!r}, the grid's baseline, has no result; differences are to {overview.baseline!r}.")
     _write(out, draw(overview, kind, out.suffix))
     say(str(out))
 

@@ -10,7 +10,7 @@ import click
 
 from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, say_table
+from taskloom.runs.cli.common import checked_catalogue, counted_look, how_to_continue, note, say_table
 from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
 from taskloom.runs.show.render import failures_summary
@@ -115,7 +115,7 @@ def run(
                 os._exit(INTERRUPTED)
             context.exit(INTERRUPTED)
         record = ledger.grid(plan.grid.name)
-        made = table_of(Results(record, ledger.folder), ledger.epochs)
+        made = counted_look(ledger, table_of(Results(record, ledger.folder), ledger.epochs))
     say_table(made, form)
     if failures := failures_summary(record, registry, {cell.id for cell in plan.chosen}):
         note(failures)

@@ -1,20 +1,15 @@
 """``taskloom table``."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from taskloom.core.errors import RequestError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.cli.common import NotRunError, recorded_grid, say_table
+from taskloom.runs.cli.common import NotRunError, counted_look, recorded_grid, say_table
 from taskloom.runs.cli.options import format_option, registry_option
-
-if TYPE_CHECKING:  # which imports numpy
-    from taskloom.runs.analysis.tables import Table
 
 
 @click.command(short_help="Print the comparison table of a grid.")
@@ -86,18 +81,9 @@ def table(
             record = unrun_grid(grid)
         epochs = ledger.epochs if ledger else lambda cell: ()
         made = table_of(Results(record, registry, scorer), epochs, Wanted(columns, sort, group_by))
-        if ledger is not None and _shows_test(made):
-            looks = ledger.add_look(record.name)
-            made = replace(made, checks=(*made.checks, *([_LOOKED.format(looks=looks)] if looks > 1 else [])))
+        if ledger is not None:
+            made = counted_look(ledger, made)
     say_table(made, form, reported=reported)
-
-
-def _shows_test(made: "Table") -> bool:
-    """Whether there is a test score in a table."""
-    return any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows)
-
-
-_LOOKED = "The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
 
 
 def unrun_grid(source: str) -> GridRecord:

@@ -96,7 +96,7 @@ def _show_errors(task: TaskErrors) -> str:
     parts = [f"== {one_line(of.task)}: {of.facts.metric} {_mean(task.scores, 3)}{wrong}"]
     title = "largest errors" if not of.facts.classes else "worst errors, surest first"
     lines = [_show_example(each, task, ["predicted"], seeds) for each in task.worst]
-    parts.append("\n".join([title, *lines] if lines else ["no errors"]))
+    parts += ["\n".join([title, *lines])] if lines else []
     body = [[name, *row] for name, row in zip(task.confusion.names, counts.tolist(), strict=True)]
     title = f"confusion matrix, a row per label, a column per prediction{', all seeds' * (seeds > 1)}\n"
     parts.append(title + listing(body, ["", *task.confusion.names]))

@@ -97,7 +97,8 @@ def advised_seeds(judged: Sequence[Judged]) -> int:
 def seeds_settle(judged: Sequence[Judged], number: int) -> str:
     """What so many more seeds should do."""
     settled = sum((more_seeds(each) or number + 1) <= number for each in judged)
-    return f"should settle {settled} of {count(sum(each.verdict == 'open' for each in judged), 'open comparison')}"
+    left = count(sum(each.verdict == "open" for each in judged), "open comparison")
+    return f"settles, with a power of 80 % each, {settled} of {left}"
 
 
 def list_seeds(comparisons: Sequence[Comparison]) -> str:
@@ -158,7 +159,7 @@ def _effects(effects: Sequence[Effect]) -> str:
                 format_pairs(effect),
                 "—" if judged is None else format_difference(judged),
                 "" if judged is None else format_p(judged.p),
-                "" if judged is None else judged.verdict,
+                "" if judged is None else judged.contrast.why or judged.verdict,
             )
         )
     headers = ("axis", "change", *(["with"] if at else []), "over", "effect", "p", "verdict")

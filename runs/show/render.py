@@ -35,6 +35,7 @@ FORMATS = ("plain", "github", "latex", "html", "csv", "json")
 MOST_NOTES = 12
 #: Rows that are named for one reason; further ones are counted.
 MOST_ROWS = 4
+OVERALL = "overall"
 
 _LATEX = str.maketrans(
     {
@@ -75,7 +76,7 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
     (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
     marked, body = False, []
     for row in table.rows:
-        body.append([escape(one_line(row.label))])
+        body.append([escape(one_line(row.label if row.split == "dev" else f"{row.label} ({row.split})"))])
         for part, column in parts:
             text = escape(_text(table, row, part, column))
             if part == "figure" and table.best.get(column) == row.label:
@@ -230,14 +231,16 @@ def _difference_notes(table: "Table") -> list[str]:
     if not judged:
         return notes
     shown = f"Δ {table.primary}: difference to {table.baseline!r} and its 95 % interval"
-    if len(judged) > 1:
-        shown += f"; intervals and p are corrected for {len(judged)} comparisons (Holm)"
+    family = [each for key, each in table.differences.items() if (key[1] == OVERALL) == (table.primary == OVERALL)]
+    comparisons = sum(each.interval is not None for each in family)
+    if comparisons > 1:
+        shown += f"; intervals and p are corrected for {comparisons} comparisons (Holm)"
     notes.append(f"{shown}.")
     notes += _seed_notes(table, judged)
     if any(each.verdict == "equal" for each in table.differences.values()):
         notes.append(
             f"equal: within ± {table.margin:g} of {table.baseline!r}, which is the grid's margin, by two one-sided "
-            "tests at 5 %, corrected alike; this goes before better and worse."
+            "tests at 5 %, corrected alike; p and interval (90 %) are theirs, and this goes before better and worse."
         )
     return [*notes, *_other_columns(table)]
 
@@ -272,12 +275,11 @@ def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
 
 def _other_columns(table: "Table") -> list[str]:
     """What differs from the baseline beside the primary column."""
-    others = {
-        key: each for key, each in table.differences.items() if key[1] != table.primary and each.interval is not None
-    }
-    if not others:
+    others = {key: each for key, each in table.differences.items() if key[1] != OVERALL and each.interval is not None}
+    shown = [column for column in table.scores if column != table.primary]
+    columns = [column for column in shown if any(column == key[1] for key in others)]
+    if not columns:
         return []
-    columns = [column for column in table.scores if any(column == key[1] for key in others)]
     notes = []
     for column in columns:
         found = [
