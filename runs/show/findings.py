@@ -98,7 +98,7 @@ def seeds_settle(judged: Sequence[Judged], number: int) -> str:
     """What so many more seeds should do."""
     settled = sum((more_seeds(each) or number + 1) <= number for each in judged)
     left = count(sum(each.verdict == "open" for each in judged), "open comparison")
-    return f"settles, with a power of 80 % each, {settled} of {left}"
+    return f"would settle, with a power of 80 % each, {settled} of {left}"
 
 
 def list_seeds(comparisons: Sequence[Comparison]) -> str:

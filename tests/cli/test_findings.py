@@ -50,7 +50,10 @@ def test_claims_are_answered_with_difference_interval_and_p(taskloom: Invoke, tm
     for claim in found:
         low, high = claim["interval"]
         assert low <= claim["delta"] <= high
-        assert (claim["p"] < 0.05) == (not low <= 0 <= high)
+        if claim["verdict"] == "equal":  # then both are those of equality
+            assert -claim["within"] < low <= high < claim["within"]
+        else:
+            assert (claim["p"] < 0.05) == (not low <= 0 <= high)
         assert claim["seeds"] == 3
     assert found[-1]["more_seeds"] is None or found[-1]["more_seeds"] > 0
     assert found[0]["more_seeds"] is None, "nothing is left to settle"

@@ -69,7 +69,6 @@ class Saboteur:
 
 def test_a_node_that_dies_changes_nothing(cluster: Any, undisturbed: Any, tmp_path: Path) -> None:
     grid, reference = undisturbed
-    second = cluster.add_node(num_cpus=1)
 
     def kill(started: dict[str, Any]) -> bool:
         if started["worker"] != f"ray:{second.node_id[:8]}":
@@ -77,12 +76,15 @@ def test_a_node_that_dies_changes_nothing(cluster: Any, undisturbed: Any, tmp_pa
         cluster.remove_node(second, allow_graceful=False)
         return True
 
-    saboteur = Saboteur(kill)
-    outcome = run_here(grid, tmp_path, engine=address(cluster), listen=saboteur)
-    assert saboteur.done, saboteur.started
-    assert (outcome.finished, outcome.failed) == (3, 0), outcome
-    assert_same(tmp_path, reference)
-    assert losses(tmp_path) == ["its Ray node died"]
+    for turn in range(4):  # until a cell was not quicker to end than its node
+        folder, second, saboteur = tmp_path / str(turn), cluster.add_node(num_cpus=1), Saboteur(kill)
+        outcome = run_here(grid, folder, engine=address(cluster), listen=saboteur)
+        assert saboteur.done, saboteur.started
+        assert (outcome.finished, outcome.failed) == (3, 0), outcome
+        assert_same(folder, reference)
+        if losses(folder):
+            break
+    assert losses(folder) == ["its Ray node died"]
 
 
 def test_a_worker_that_is_killed_and_a_stop_in_the_middle_change_nothing(

@@ -80,7 +80,7 @@ def said(results: Results, **given: Any) -> str:
 def test_identical_trajectories(made: Path) -> None:
     same = lambda seed, epoch: {"losses": {"sst": epoch + seed}, "scores": {"sst": 0.5}}  # noqa: E731
     results = results_of(made, lambda label, cell: replace(cell, scores={"sst": 0.5}))
-    assert said(results, a=same, b=same).endswith("what they differ in did nothing: 'a' and 'b'.")
+    assert said(results, a=same, b=same).endswith("whatever they differ in did nothing: 'a' and 'b'.")
     assert checks_of(results, histories(results, a=same)) == []
 
 
@@ -114,7 +114,7 @@ def test_a_margin_that_never_moved(made: Path) -> None:
 def test_constant_predictions_and_scores_below_the_majority_class(made: Path) -> None:
     results = results_of(made)
     rewrite(results, "b", "para", predicted=1)
-    assert said(results_of(made)) == "'b': every prediction for para is the same."
+    assert said(results_of(made)) == "'b': every prediction for para is the same, in one seed at least."
 
     def poor(label: str, cell: CellRecord) -> CellRecord:
         return replace(cell, scores={**cell.scores, "para": 0.4}) if label == "b" else cell

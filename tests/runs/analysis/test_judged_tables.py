@@ -255,13 +255,13 @@ def test_a_row_about_test_shows_test_scores_and_looks_are_counted(tmp_path: Path
     test = [results.finished["t", seed].test["sst"] for seed in range(3)]
     dev = [results.finished["t", seed].scores["sst"] for seed in range(3)]
     assert test != dev
-    assert re.search(rf"^t +3 +{np.mean(test):.3f} ± ", first.stdout, re.MULTILINE)
+    assert re.search(rf"^t \(test\) +3 +{np.mean(test):.3f} ± ", first.stdout, re.MULTILINE)
     assert "looked at" not in first.stdout
     assert "The test scores of this grid were looked at 2 times" in second.stdout
     unscored = record(tmp_path / "unscored", [Row("a"), Row("t")], cells=cells)
     for _ in range(2):
         text = taskloom(unscored).stdout
-    assert re.search(r"^t +3 +— ", text, re.MULTILINE), "never dev under that label"
+    assert re.search(r"^t \(test\) +0/3 +— ", text, re.MULTILINE), "never dev under that label"
     assert '— t: test was not scored; a run with "score": {"test": true} does that' in text
     assert "looked at" not in text
 
@@ -281,6 +281,10 @@ def test_printed_intervals_and_p_never_contradict_the_verdict(
         delta, low, high = re.findall(r"[-+][\d.e-]+", format_difference(each))
         p = format_p(each.p)
         significant = p == "<0.05" or float(p.removeprefix("<")) < 0.05
+        if each.verdict == "equal":  # of which p and interval are those of equality
+            assert significant
+            assert -margin <= each.interval[0] <= each.interval[1] <= margin
+            continue
         assert significant == (float(low) > 0 or float(high) < 0)
         if each.verdict in ("better", "worse"):
             assert significant

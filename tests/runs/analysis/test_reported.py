@@ -169,7 +169,7 @@ def test_text_says_what_a_reader_should_know(table: Table) -> None:
     assert lines[0].split() == ["seeds", *parts, "seconds"]
     figures = "0.625 0.500 +0.125 0.125 0.250 -0.125 0.375 0.400† -0.025 2.0"
     assert lines[2].split()[2:] == figures.split()
-    assert lines[3].split()[2:5] == ["0.750", "0.500", "+0.250"], "a test figure is beside our test score"
+    assert lines[3].split()[3:6] == ["0.750", "0.500", "+0.250"], "a test figure is beside our test score"
     assert any(line.startswith("† mine: ") and "0.400" in line and "0.375" in line for line in lines)
     assert any(line.endswith(": theirs") for line in lines)
     for line in ("mine: A slip in the source.", "Read this first.", "Run with stages.*.epochs = 1."):

@@ -61,4 +61,4 @@ def test_the_advice_is_what_settles_all_that_few_seeds_settle() -> None:
     assert advised_seeds([few, some, many]) == 12
     assert advised_seeds([many]) == 100, "if nothing is settled with fewer"
     assert advised_seeds([]) == 0
-    assert seeds_settle([few, some, many], 12) == "should settle 2 of 3 open comparisons"
+    assert seeds_settle([few, some, many], 12) == "would settle, with a power of 80 % each, 2 of 3 open comparisons"
