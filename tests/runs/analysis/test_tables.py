@@ -124,7 +124,9 @@ def test_without_stored_predictions_there_is_a_difference_and_no_verdict() -> No
     head, first, second = body(table)
     assert head[-4:] == ["Δ overall", "p", "verdict", "seconds"]
     assert (first[-2], second[-3:-1]) == ("baseline", ["+0.125", "—"])
-    assert "Not compared with 'sum': 'pcgrad'; their predictions are not in the registry or cannot be read." in render(table, "plain")
+    assert "Not compared with 'sum': 'pcgrad'; their predictions are not in the registry or cannot be read." in render(
+        table, "plain"
+    )
     rows = as_json(table)
     assert [row["baseline"] for row in rows] == [True, False]
     assert rows[1]["metrics"]["sts"]["delta"] == pytest.approx(0.25)
