@@ -68,7 +68,7 @@ def write_plugin(given: str, kind: str, into: Path) -> tuple[str, Path]:
     files = package_files(name, kind)
     try:
         if not into.is_dir():
-            raise TaskloomError(f"there is no folder {into}; create it first, or choose another with --into")
+            raise TaskloomError(f"{into} is not a folder; create it first, or choose another with --into")
         if target.exists():
             raise TaskloomError(f"{target} exists already; choose another name or --into")
         with tempfile.TemporaryDirectory(dir=into, prefix=".taskloom-") as folder:

@@ -122,7 +122,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(install: Any, tmp
     for name, message in REFUSED.items():
         done = new_plugin(name, "--kind", "loss", "--into", tmp_path)
         assert (done.exit_code, message in done.output) == (2, True), done.output
-    for place, message in ((tmp_path / "gone", "there is no folder"), ("/proc", "cannot be written: ")):
+    for place, message in ((tmp_path / "gone", "is not a folder"), ("/proc", "cannot be written: ")):
         done = new_plugin("third", "--into", place, "--kind", "head")
         assert (done.exit_code, message in done.output) == (2, True), done.output
     assert contents(tmp_path) == before

@@ -129,6 +129,10 @@ def test_the_same_runs_under_two_names_are_identical():
     twice = Scores.of(np.repeat(scores.values[:1], 2, 0), np.repeat(moves[:1], 2, 0))
     (judged,) = judge([twice.contrast(less(2, 1, 0))])
     assert judged.contrast.identical
+    beside = Scores.of(
+        np.concatenate([twice.values, scores.values[1:]]), np.concatenate([np.repeat(moves[:1], 2, 0), moves[1:]])
+    )
+    assert beside.contrast(less(3, 1, 0)).identical, "whatever noise other rows have"
     assert (judged.p, judged.interval, judged.verdict) == (1.0, (0.0, 0.0), "open")
 
 

@@ -71,6 +71,12 @@ def test_json_has_what_the_contrasts_give_for_every_score(made: Path) -> None:
     assert not PARTS & set(rows["better"]["seconds"])
 
 
+def test_what_is_shown_changes_no_verdict(made: Path) -> None:
+    every = made_table(results_of(made)).differences
+    assert made_table(results_of(made), columns=("sst",)).differences == every
+    assert made_table(results_of(made), columns=("overall", "seconds")).differences == every
+
+
 def test_csv_has_the_same_in_columns(made: Path) -> None:
     table = made_table(results_of(made))
     facts = {row["label"]: row["metrics"]["sts"] for row in as_json(table)}
@@ -258,6 +264,9 @@ def test_a_row_about_test_shows_test_scores_and_looks_are_counted(tmp_path: Path
     assert re.search(rf"^t \(test\) +3 +{np.mean(test):.3f} ± ", first.stdout, re.MULTILINE)
     assert "looked at" not in first.stdout
     assert "The test scores of this grid were looked at 2 times" in second.stdout
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(cli, ["report", "made", "--registry", str(folder), "-o", str(page)]).exit_code == 0
+    assert "looked at 3 times" in page.read_text(), "a page is a look, too"
     unscored = record(tmp_path / "unscored", [Row("a"), Row("t")], cells=cells)
     for _ in range(2):
         text = taskloom(unscored).stdout

@@ -69,6 +69,7 @@ def test_predictions_that_are_gone_or_damaged_are_never_guessed(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(RegistryError, match="cannot be read"):
         find_scores(folder, results.finished["a", 0].id)
+    assert results_of(folder).difference("overall", "b", "a").why == UNKNOWN, "the row, and not the whole table"
     file.unlink()
     assert results_of(folder).difference("overall", "b", "a").why == UNKNOWN
 
