@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from taskloom.core.tokens import SpecialTokens as SpecialTokens
     from taskloom.core.tokens import Tokens as Tokens
     from taskloom.core.tokens import arrange as arrange
+    from taskloom.core.tokens import place_arrays as place_arrays
     from taskloom.core.work import find_work as find_work
     from taskloom.core.work import is_out_of_memory as is_out_of_memory
     from taskloom.core.work import perform as perform

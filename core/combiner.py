@@ -1,31 +1,30 @@
 """Interface 5 of 5: per-task gradients → one update."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
-from taskloom.core.errors import Problem
-from taskloom.core.gradients import Gradients, combine_gradients, gramian_of, take_gradients
+from taskloom.core.errors import Problem, TrainingError
+from taskloom.core.gradients import Gradients, combine_gradients, densify_gradients, gramian_of, take_gradients
 
 
-class Step(Protocol):
+class Step(ABC):
     """One optimizer step as the runner offers it to a combiner."""
 
-    @property
-    def tasks(self) -> Sequence[str]:
-        """The tasks of this step's group, in order."""
+    #: The tasks of this step's group, in order.
+    tasks: Sequence[str]
+    #: The trainable parameters that several tasks share; a head's own never take part in combination.
+    shared: Sequence[nn.Parameter]
 
-    @property
-    def shared(self) -> Sequence[nn.Parameter]:
-        """The trainable parameters that several tasks share; a head's own never take part in combination."""
-
+    @abstractmethod
     def own(self, task: str) -> Sequence[nn.Parameter]:
         """The trainable parameters that one task has for itself: its head's and its loss's."""
 
+    @abstractmethod
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         """Forward, loss and backward of one task: adds ``scale`` × its gradient to every ``.grad``.
 
@@ -33,24 +32,58 @@ class Step(Protocol):
         activations are gone when this returns.
         """
 
+    @abstractmethod
     def evaluate(self, task: str) -> Tensor:
         """The task's loss on this step's batch at the present parameters, without gradients."""
 
+    @abstractmethod
     def observe(self, gramian: Tensor, weights: Tensor) -> None:
         """Let the run take down the Gramian [T, T] and the weights [T], for its diagnostics; changes nothing."""
-        ...
 
+    @abstractmethod
     def apply(self) -> None:
         """Clip, step the optimizer and clear the gradients."""
+
+    def add_up(self, factors: Sequence[float]) -> dict[str, Tensor]:
+        """Leave Σ wᵢ gᵢ in ``.grad``, dense and finite; returns each task's loss. A run takes all tasks in one pass."""
+        losses = {task: self.backward(task, factor) for task, factor in zip(self.tasks, factors, strict=True)}
+        densify_gradients(self.shared)
+        gradients = [parameter.grad for parameter in self.shared if parameter.grad is not None]
+        if gradients and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
+            self.blame()
+        return losses
+
+    def blame(self, *, again: bool = True) -> NoReturn:
+        """Raise an error that names the task whose gradient is not finite.
+
+        ``again`` goes through the tasks once more, one at a time; where the step is long past, all of them are named.
+        """
+        take_gradients(self.shared)
+        for task in self.tasks if again else ():
+            self.backward(task)
+            gramian_of([take_gradients(self.shared)], [task])
+        raise TrainingError(f"the summed gradient of tasks {', '.join(map(repr, self.tasks))} is not finite")
+
+    def gradients(self) -> tuple[dict[str, Tensor], list[Gradients]]:
+        """Each task's loss, and its gradients of the shared parameters by themselves; ``.grad`` has its own ones.
+
+        A run gets all of them from one pass where the encoder allows it.
+        """
+        losses: dict[str, Tensor] = {}
+        taken: list[Gradients] = []
+        for task in self.tasks:
+            losses[task] = self.backward(task)
+            taken.append(take_gradients(self.shared))
+        return losses, taken
 
 
 class GradientCombiner(nn.Module, Component, ABC):
     """Turns per-task gradients into one update of the shared parameters.
 
     The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class takes
-    the gradients task by task (one task's activations alive at a time, nothing flattened or copied), forms
-    G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that needs more than that
-    overrides :meth:`update`. A gradient that is not finite is an error that names the task, and what is in
+    each task's gradients, forms G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that
+    needs more than that overrides :meth:`update`, with ``step.add_up`` where the weights are known beforehand,
+    ``step.gradients`` where they are not, and ``step.backward`` to take one task after another. A gradient that is not finite is an error that names the task, and what is in
     ``.grad`` when ``step.apply`` is called is dense.
 
     State that changes during training belongs into buffers; random numbers come from ``self.generator``.
@@ -82,11 +115,7 @@ class GradientCombiner(nn.Module, Component, ABC):
 
     def update(self, step: Step) -> dict[str, Tensor]:
         """Carry out one step; returns each task's loss."""
-        losses: dict[str, Tensor] = {}
-        taken: list[Gradients] = []
-        for task in step.tasks:
-            losses[task] = step.backward(task)
-            taken.append(take_gradients(step.shared))
+        losses, taken = step.gradients()
         gramian = gramian_of(taken, step.tasks)
         weights = self.weights(gramian)
         step.observe(gramian, weights)

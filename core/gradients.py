@@ -1,6 +1,10 @@
-"""Arithmetic on per-task gradients: nothing is flattened, nothing is copied, gradients go as they are used up."""
+"""Arithmetic on per-task gradients, which go as they are used up.
 
-from collections.abc import Sequence
+On a CPU nothing is flattened and nothing is copied, and of a table of embeddings only the rows count that were used. On a
+GPU, where every call has its price, one call takes many parameters.
+"""
+
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 import torch
@@ -12,13 +16,15 @@ Gradients = list[Tensor | None]  # one per shared parameter; None where the task
 
 #: A matrix with this many times more rows than columns is looked at as a table of embeddings.
 _TABLE = 8
+#: Numbers of each task that a GPU lays side by side for one product.
+_CHUNK = 2**23
 
 
 def take_gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
     """Move the gradients out of the parameters: no copy, and the next backward starts from nothing.
 
-    A table of embeddings, of which a batch touches few rows, is kept as those rows (a sparse tensor): half of a
-    small BERT's gradient is zeros that need neither memory nor arithmetic.
+    On a CPU a table of embeddings, of which a batch touches few rows, is kept as those rows (a sparse tensor): half of
+    a small BERT's gradient is zeros that need neither memory nor arithmetic.
     """
     taken: Gradients = []
     for parameter in parameters:
@@ -32,6 +38,45 @@ def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
 
     A task whose gradient is not finite is an error that names it.
     """
+    gramian = _gramian_by_chunks(gradients) if _on_gpu(gradients) else _gramian_by_pairs(gradients)
+    norms = gramian.diagonal().tolist()
+    bad = [repr(task) for task, norm in zip(tasks, norms, strict=True) if not isfinite(norm)]
+    if bad:
+        raise TrainingError(f"the gradient of task {', '.join(bad)} is not finite")
+    return gramian
+
+
+def _on_gpu(gradients: Sequence[Gradients]) -> bool:
+    """Whether all of it is dense and on a GPU."""
+    parts = [part for taken in gradients for part in taken if part is not None]
+    return bool(parts) and not any(part.device.type == "cpu" or part.is_sparse for part in parts)
+
+
+def _gramian_by_chunks(gradients: Sequence[Gradients]) -> Tensor:
+    """One product for many parameters; the host waits once, for the sum."""
+    products = [(rows @ rows.T).double() for rows in _chunks(gradients)]
+    return torch.stack(products).sum(0).cpu()
+
+
+def _chunks(gradients: Sequence[Gradients]) -> Iterator[Tensor]:
+    """The gradients side by side, [tasks, numbers], some parameters at a time; zeros where a task does not reach."""
+    waiting: list[list[Tensor]] = [[] for _ in gradients]
+    numbers = 0
+    for places in zip(*gradients, strict=True):
+        known = next((part for part in places if part is not None), None)
+        if known is None:
+            continue
+        for row, part in zip(waiting, places, strict=True):
+            row.append((torch.zeros_like(known) if part is None else part).reshape(-1))
+        numbers += known.numel()
+        if numbers >= _CHUNK:
+            yield torch.stack([torch.cat(row) for row in waiting])
+            waiting, numbers = [[] for _ in gradients], 0
+    if numbers:
+        yield torch.stack([torch.cat(row) for row in waiting])
+
+
+def _gramian_by_pairs(gradients: Sequence[Gradients]) -> Tensor:
     pairs = [(i, j) for i in range(len(gradients)) for j in range(i + 1)]
     dots: dict[tuple[int, int], list[Tensor]] = {pair: [] for pair in pairs}
     # Parameter by parameter, so that a gradient comes from memory once and not once per pair.
@@ -44,10 +89,6 @@ def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
     for i, j in pairs:
         if dots[i, j]:
             gramian[i, j] = gramian[j, i] = torch.stack(dots[i, j]).double().sum()
-    norms = gramian.diagonal().tolist()
-    bad = [repr(task) for task, norm in zip(tasks, norms, strict=True) if not isfinite(norm)]
-    if bad:
-        raise TrainingError(f"the gradient of task {', '.join(bad)} is not finite")
     return gramian
 
 
@@ -57,6 +98,16 @@ def combine_gradients(gradients: Sequence[Gradients], weights: Tensor, parameter
     Uses the gradients up: afterwards the lists hold nothing.
     """
     factors = weights.tolist()
+    if _on_gpu(gradients) and all(part is not None for taken in gradients for part in taken):
+        first, *others = [[part for part in taken if part is not None] for taken in gradients]
+        torch._foreach_mul_(first, factors[0])
+        for factor, other in zip(factors[1:], others, strict=True):
+            torch._foreach_add_(first, other, alpha=factor)
+        for parameter, total in zip(parameters, first, strict=True):
+            parameter.grad = total
+        for taken in gradients:
+            taken[:] = [None] * len(taken)
+        return
     for place, parameter in enumerate(parameters):
         parts = [(w, taken[place]) for w, taken in zip(factors, gradients, strict=True)]
         for taken in gradients:
@@ -68,12 +119,16 @@ def densify_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Turn sparse gradients (of embeddings) into dense ones, which is what optimizers and clipping expect."""
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.to_dense()
+            found = parameter.grad
+            # A GPU adds rows that come twice in any order, unless they are sorted first.
+            parameter.grad = (found if found.device.type == "cpu" else found.coalesce()).to_dense()
 
 
 def _compact(gradient: Tensor) -> Tensor:
     if gradient.is_sparse:
         return gradient.coalesce() if gradient.sparse_dim() == 1 else gradient.to_dense()
+    if gradient.device.type != "cpu":  # counting rows would make the host wait
+        return gradient
     if gradient.dim() != 2 or gradient.shape[0] < _TABLE * gradient.shape[1]:
         return gradient
     # The 1-norm of a row is zero only if the row is zero; the 2-norm may underflow.

@@ -73,6 +73,11 @@ def predict(encoder: "Encoder", head: "Head", tokens: Tokens, rows: Tensor | Non
     return Pass(encoder, head, tokens, rows).forward(None)
 
 
+def autocast_to(precision: torch.dtype, device: torch.device) -> AbstractContextManager[Any]:
+    """A block in which products are taken in ``precision``."""
+    return nullcontext() if precision == torch.float32 else torch.autocast(device.type, dtype=precision)
+
+
 class Pass(nn.Module):
     """Encoder and head as one module, so that a replay can exchange the parameters of both.
 
@@ -99,23 +104,23 @@ class Pass(nn.Module):
 
     def forward(self, embedded: Tensor | None) -> Prediction:
         start = self.embed() if embedded is None else embedded
-        with self._precise():
+        with autocast_to(self.precision, start.device):
             pooled = self.encoder.vectors(start, self.tokens)  # [S·B, d]
-            vectors = torch.unflatten(pooled, 0, (SEQUENCES[self.head.reads], -1))  # [S, B, d]
-            found: Prediction = self.head(vectors)
-        if self.precision != torch.float32:
-            found = replace(found, score=found.score.float(), vectors=found.vectors.float())
-        return replace(found, rows=self.rows, replay=Replay(start, self), part=self.part)
+        return self.predict(start, pooled)
 
     def embed(self) -> Tensor:
         """The input embeddings that the pass starts from, [N, d]."""
-        with self._precise():
+        with autocast_to(self.precision, self.tokens.ids.device):
             return self.encoder.embed(self.tokens)
 
-    def _precise(self) -> AbstractContextManager[Any]:
-        if self.precision == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.tokens.ids.device.type, dtype=self.precision)
+    def predict(self, embedded: Tensor, pooled: Tensor) -> Prediction:
+        """The end of the pass: what the head makes of the vectors, [S·B, d], that came of the embeddings."""
+        vectors = torch.unflatten(pooled, 0, (SEQUENCES[self.head.reads], -1))  # [S, B, d]
+        with autocast_to(self.precision, pooled.device):
+            found: Prediction = self.head(vectors)
+        if self.precision != torch.float32:
+            found = replace(found, score=found.score.float(), vectors=found.vectors.float())
+        return replace(found, rows=self.rows, replay=Replay(embedded, self), part=self.part)
 
     def replaced(self, parameters: Mapping[str, Tensor], embedded: Tensor | None) -> Prediction:
         """The pass with other tensors in the place of parameters."""

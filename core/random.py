@@ -20,7 +20,8 @@ class Dropout(nn.Module):
 
     In training each element is zeroed with probability ``p`` and the rest scaled by 1/(1 − p), as
     ``torch.nn.Dropout`` does; the runner binds the run's generator with :func:`bind_generator`, so that two runs
-    of one seed are equal and nothing else that draws numbers can disturb them.
+    of one seed are equal and nothing else that draws numbers can disturb them. On a GPU it is torch's own kernel, which
+    draws from the device's default generator: a run seeds that one for each stage and keeps its state in checkpoints.
 
     >>> drop = Dropout(0.5).train()
     >>> bind_generator(drop, torch.Generator().manual_seed(0))
@@ -42,7 +43,9 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` with elements dropped in training, as it is otherwise."""
-        return x * self.noise(x) if self.active else x
+        if not self.active:
+            return x
+        return x * self.noise(x) if x.device.type == "cpu" else torch.native_dropout(x, self.p, True)[0]
 
     def noise(self, like: Tensor) -> Tensor:
         """What an active dropout multiplies a tensor of this form with: 0, or 1/(1 − p)."""

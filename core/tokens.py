@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,23 +21,41 @@ SEQUENCES: dict[Reads, int] = {"single": 1, "pair": 2, "triple": 3, "joint": 1, 
 COLUMNS: dict[Reads, int] = {"single": 1, "pair": 2, "triple": 3, "joint": 2, "both_orders": 2}
 
 
-@dataclass(frozen=True, eq=False)
 class Tokens:
     """A batch of token sequences, packed: one row of N ids for S sequences, and their lengths.
 
     Every linear layer works on [N, d] and wastes nothing on padding; :meth:`pad` lays the rows out as
-    [S, L, …] for the one operation that needs it (attention), :meth:`unpad` takes them back.
+    [S, L, …] where an operation needs it, :meth:`unpad` takes them back. The lengths stay on the host, where the layout
+    of a batch is worked out: asking a GPU for them would make the host wait. ``parts`` are the sequences of each task
+    where several tasks are packed together (see :meth:`join`).
 
     >>> tokens = Tokens.pack([[101, 7, 102], [101, 102]])
-    >>> tokens.positions.tolist(), tokens.longest
-    ([0, 1, 2, 0, 1], 3)
+    >>> tokens.positions.tolist(), tokens.offsets.tolist(), tokens.longest
+    ([0, 1, 2, 0, 1], [0, 3, 5], 3)
     >>> tokens.pad(tokens.ids).tolist()
     [[101, 7, 102], [101, 102, 0]]
     """
 
-    ids: Tensor  # [N]
-    lengths: Tensor  # [S]
-    types: Tensor  # [N] segment of each token: 0, or 1 in the second text of a joined pair
+    def __init__(
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        types: Tensor,
+        *,
+        parts: tuple[int, ...] = (),
+        positions: Tensor | None = None,
+        offsets: Tensor | None = None,
+    ) -> None:
+        self.ids = ids  # [N]
+        self.types = types  # [N] segment of each token: 0, or 1 in the second text of a joined pair
+        self.lengths = lengths  # [S], on the host
+        self.parts = parts or (len(lengths),)  # sequences of each task
+        self.rows = (len(ids),)  # tokens of each task
+        if len(self.parts) > 1:
+            self.rows = tuple(int(part.sum()) for part in torch.split(lengths, list(self.parts)))
+        self.longest = int(lengths.max()) if len(lengths) else 0
+        self.layouts: dict[object, object] = {}  # what encoders worked out for this batch, by a key of their own
+        self._positions, self._offsets = positions, offsets
 
     @classmethod
     def pack(cls, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> "Tokens":
@@ -47,45 +65,58 @@ class Tokens:
         lengths = [len(sequence) for sequence in sequences]
         return cls(torch.tensor(flat), torch.tensor(lengths), torch.tensor(kinds))
 
+    @classmethod
+    def join(cls, batches: Sequence["Tokens"]) -> "Tokens":
+        """The batches of several tasks as one, still on the host; ``parts`` remembers whose sequences are whose."""
+        ids, types, lengths = (torch.cat([getattr(one, key) for one in batches]) for key in ("ids", "types", "lengths"))
+        return cls(ids, lengths, types, parts=tuple(map(len, batches)))
+
     def __len__(self) -> int:
         return self.lengths.shape[0]
-
-    @cached_property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return int(self.lengths.max())
 
     @property
     def even(self) -> bool:
         """Whether all sequences have one length, so that nothing needs padding."""
         return len(self) * self.longest == self.ids.shape[0]
 
-    @cached_property
-    def starts(self) -> Tensor:
-        """Row of each sequence's first token, [S]."""
-        return self.lengths.cumsum(0) - self.lengths
-
-    @cached_property
-    def owners(self) -> Tensor:
-        """Sequence of each token, [N]."""
-        return torch.repeat_interleave(
-            torch.arange(len(self), device=self.ids.device), self.lengths, output_size=self.ids.shape[0]
-        )
-
-    @cached_property
+    @property
     def positions(self) -> Tensor:
         """Place of each token in its sequence, [N]."""
-        return torch.arange(self.ids.shape[0], device=self.ids.device) - self.starts[self.owners]
+        if self._positions is None:
+            self._place()
+        assert self._positions is not None
+        return self._positions
+
+    @property
+    def offsets(self) -> Tensor:
+        """Where sequences begin and end, [S + 1], int32: sequence s has the rows from offsets[s] to offsets[s + 1]."""
+        if self._offsets is None:
+            self._place()
+        assert self._offsets is not None
+        return self._offsets
+
+    def _place(self) -> None:
+        counts = self.lengths.numpy()
+        ends = np.cumsum(counts, dtype=np.int64)
+        positions = np.arange(len(self.ids), dtype=np.int64) - np.repeat(ends - counts, counts)
+        arrays = [positions, np.concatenate([[0], ends]).astype(np.int32)]
+        self._positions, self._offsets = place_arrays(arrays, self.ids.device)
+
+    @property
+    def starts(self) -> Tensor:
+        """Row of each sequence's first token, [S]."""
+        return self.offsets[:-1]
 
     @cached_property
     def slots(self) -> Tensor:
         """Row of each token in the padded [S·L] layout, [N]."""
-        return self.owners * self.longest + self.positions
+        owners = np.repeat(np.arange(len(self)), self.lengths.numpy())  # sequence of each token
+        return place_arrays([owners * self.longest], self.ids.device)[0] + self.positions
 
     @cached_property
     def mask(self) -> Tensor:
         """True where the padded [S, L] layout holds a token."""
-        return torch.arange(self.longest, device=self.ids.device) < self.lengths[:, None]
+        return place_arrays([np.arange(self.longest) < self.lengths.numpy()[:, None]], self.ids.device)[0]
 
     def pad(self, rows: Tensor) -> Tensor:
         """[N, …] → [S, L, …], zero where there is no token."""
@@ -99,9 +130,45 @@ class Tokens:
         flat = padded.flatten(0, 1)
         return flat if self.even else flat.index_select(0, self.slots)
 
+    def split(self) -> "list[Tokens]":
+        """The parts, each as a batch of its own; the inverse of :meth:`join`, on any device."""
+        if len(self.parts) == 1:
+            return [self]
+        ids, types = (torch.split(column, list(self.rows)) for column in (self.ids, self.types))
+        lengths = torch.split(self.lengths, list(self.parts))
+        return [Tokens(i, n, t) for i, n, t in zip(ids, lengths, types, strict=True)]
+
     def to(self, device: torch.device | str) -> "Tokens":
         """The same batch on another device."""
-        return Tokens(self.ids.to(device), self.lengths.to(device), self.types.to(device))
+        return self.sent(device)[0]
+
+    def sent(self, device: torch.device | str, *beside: NDArray[Any]) -> "tuple[Tokens, list[Tensor]]":
+        """The batch on a device, and other arrays of the host that travel there in the same copy."""
+        own = [column.numpy() for column in (self.ids, self.types, self.positions, self.offsets)]
+        ids, types, positions, offsets, *rest = place_arrays([*own, *beside], device)
+        tokens = Tokens(ids, self.lengths, types, parts=self.parts, positions=positions, offsets=offsets)
+        return tokens, rest
+
+
+def place_arrays(arrays: Sequence[NDArray[Any]], device: torch.device | str) -> list[Tensor]:
+    """Arrays of the host as tensors on a device. To a GPU they go in one copy for which nobody waits.
+
+    >>> place_arrays([np.array([1, 2]), np.array([0.5], np.float32)], "cpu")
+    [tensor([1, 2]), tensor([0.5000])]
+    """
+    device = torch.device(device)
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    if device.type == "cpu":
+        return tensors
+    sizes = [-(-tensor.nbytes // 8) for tensor in tensors]  # in words of 8 bytes, so that each begins well aligned
+    buffer = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=True)
+    for tensor, room in zip(tensors, torch.split(buffer, sizes), strict=True):
+        room.view(torch.uint8)[: tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
+    there = torch.split(buffer.to(device, non_blocking=True), sizes)
+    return [
+        room.view(tensor.dtype)[: tensor.numel()].view(tensor.shape)
+        for tensor, room in zip(tensors, there, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from taskloom.core.combiner import GradientCombiner
+from taskloom.core.combiner import GradientCombiner, Step
 from taskloom.core.errors import TrainingError
 from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import given, law, require
@@ -18,7 +18,7 @@ from taskloom.core.testing.subjects import Subject
 _SEEDS = 48
 
 
-class SmallStep:
+class SmallStep(Step):
     """A step over a small model: a table of embeddings and a layer that all tasks share, one head per task.
 
     ``spoilt`` names a task whose gradient is not finite; ``scale`` multiplies every gradient, and not the losses;
@@ -36,7 +36,7 @@ class SmallStep:
     ) -> None:
         draws = new_generator(7)
         names = tuple(f"task{k}" for k in range(count))
-        self.tasks: Sequence[str] = names if order is None else tuple(names[k] for k in order)
+        self.tasks = names if order is None else tuple(names[k] for k in order)
         self.spoilt, self.scale = spoilt, scale
         self.shared = [
             nn.Parameter(torch.randn(40, 4, generator=draws).to(dtype)),

@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from taskloom.core import GradientCombiner, Gradients, Step, combine_gradients, gramian_of, take_gradients
-from taskloom.plugins.combiners.fixed import add_up
+from taskloom.core import GradientCombiner, Gradients, Step, combine_gradients, gramian_of
 from taskloom.plugins.combiners.pcgrad import PCGrad
 
 
@@ -46,7 +45,7 @@ class GSE(GradientCombiner):
     def update(self, step: Step) -> dict[str, Tensor]:
         if self.second == "fresh":
             losses = self.surgery.update(step)
-            add_up(step, [1.0] * len(step.tasks))
+            step.add_up([1.0] * len(step.tasks))
         else:
             losses, kept = self._first_keeping(step)
             for parameter, gradient in kept:
@@ -56,11 +55,7 @@ class GSE(GradientCombiner):
 
     def _first_keeping(self, step: Step) -> tuple[dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
         """The first step; also returns the plain sum of its gradients, parameter by parameter."""
-        losses: dict[str, Tensor] = {}
-        taken: list[Gradients] = []
-        for task in step.tasks:
-            losses[task] = step.backward(task)
-            taken.append(take_gradients(step.shared))
+        losses, taken = step.gradients()
         own = [parameter for task in step.tasks for parameter in step.own(task)]
         kept = [(parameter, parameter.grad.clone()) for parameter in own if parameter.grad is not None]
         gramian = gramian_of(taken, step.tasks)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taskloom.core import GradientCombiner, Step, combine_gradients, densify_gradients, gramian_of, take_gradients
+from taskloom.core import GradientCombiner, Step, combine_gradients, densify_gradients, gramian_of
 
 
 class PCGrad(GradientCombiner):
@@ -59,10 +59,9 @@ class PCGrad(GradientCombiner):
     def update(self, step: Step) -> dict[str, Tensor]:
         if self.scope == "shared":
             return super().update(step)
-        losses, taken, squares = {}, [], []
+        losses, taken = step.gradients()
+        squares = []
         for task in step.tasks:
-            losses[task] = step.backward(task)
-            taken.append(take_gradients(step.shared))
             densify_gradients(step.own(task))
             squares.append(gramian_of([[parameter.grad for parameter in step.own(task)]], [task])[0, 0])
         # Heads have no parameter in common, so they only add to the norms.

@@ -20,7 +20,6 @@ from taskloom.core import (
     TrainingError,
     combine_gradients,
     gramian_of,
-    take_gradients,
     unknown,
 )
 
@@ -84,11 +83,7 @@ class TorchJD(GradientCombiner):
         self._take(make_aggregator(self.wanted, self.options, len(tasks)))
 
     def update(self, step: Step) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = {}
-        taken: list[Gradients] = []
-        for task in step.tasks:
-            losses[task] = step.backward(task)
-            taken.append(take_gradients(step.shared))
+        losses, taken = step.gradients()
         gramian = gramian_of(taken, step.tasks)
         if self._by_gramian:
             weights = self._call(gramian, self._seed())

@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import GradientCombiner, Step
-from taskloom.plugins.combiners.fixed import add_up
 
 
 class Uncertainty(GradientCombiner):
@@ -55,7 +54,7 @@ class Uncertainty(GradientCombiner):
         parameters = [self.log_variances[self.tasks.index(task)] for task in step.tasks]
         weights = self.metrics()
         factors = [weights[task] for task in step.tasks]
-        losses = add_up(step, factors)
+        losses = step.add_up(factors)
         for parameter, factor, loss in zip(parameters, factors, losses.values(), strict=True):
             parameter.grad = (self.rate * (0.5 - factor * loss)).to(parameter)
         step.apply()

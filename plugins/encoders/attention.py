@@ -1,80 +1,95 @@
-"""Self-attention over packed rows: padded group by group, because padding is all that attention wastes."""
+"""Self-attention over packed rows: one fused kernel on a GPU; on a CPU padded blocks, one for each range of lengths."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-from taskloom.core import Dropout, Tokens
+from taskloom.core import Dropout, Tokens, place_arrays
 
-#: Scores (sequences × heads × L²) that a further group has to save to pay for its kernel calls; measured.
+#: Scores (sequences × heads × L²) that a further block has to save to pay for its kernel calls; measured.
 WORTH = 2**15
+#: The fused kernel reads vectors of so many numbers; heads of another size are padded.
+ALIGNED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """Sequences of similar length that share one padded block."""
+class Block:
+    """Sequences of similar length that are padded to one."""
 
-    tokens: Tokens
-
-    @cached_property
-    def bias(self) -> Tensor | None:
-        """0 for a token, −∞ for padding, [S, 1, 1, L]; None where nothing is padded."""
-        if self.tokens.even:
-            return None
-        absent = ~self.tokens.mask[:, None, None]
-        return torch.zeros(absent.shape, device=absent.device).masked_fill_(absent, -math.inf)
+    sequences: int
+    longest: int
+    bias: Tensor | None  # [S, 1, 1, L] 0 for a token, −∞ for padding; None where nothing is padded
 
 
-@dataclass(frozen=True, eq=False)
 class Layout:
-    """The order in which attention takes a batch: sequences sorted by length, cut into groups.
+    """How attention takes a batch: sequences sorted by length and cut into blocks, their tokens found by index.
 
-    ``rows`` takes the batch's N rows there and ``back`` brings them home, ``home`` does so for one row per sequence;
-    all three are None where the batch is one group and stays as it is. ``firsts`` are the rows of first tokens.
+    ``order`` takes one row per sequence there and ``home`` brings it back. Every head of a token is copied by itself,
+    straight from the packed projections to where the products want it, and back: ``into`` and ``back`` are the
+    indices, for 2 (keys and values) or 3 parts of a projection, and ``out`` those of the results.
     """
 
-    groups: tuple[Group, ...]
-    firsts: Tensor  # [S]
-    rows: Tensor | None = None  # [N]
-    back: Tensor | None = None  # [N]
-    home: Tensor | None = None  # [S]
+    def __init__(self, tokens: Tokens, heads: int) -> None:
+        lengths = tokens.lengths.numpy()
+        order = np.argsort(-lengths, kind="stable")  # [S]
+        sizes = block_sizes(lengths[order].tolist(), heads)
+        self.heads = heads
+        self._places: list[NDArray[np.int64]] = []  # [S, L] of each block: rows of its tokens
+        self._masks: list[NDArray[np.bool_]] = []
+        starts, biases = np.cumsum(lengths) - lengths, []
+        for chosen in np.split(order, np.cumsum(sizes)[:-1]):
+            counts, steps = lengths[chosen], np.arange(lengths[chosen[0]])
+            # Padding reads the last token once more: what it gives is masked or dropped.
+            self._places.append(starts[chosen][:, None] + np.minimum(steps, counts[:, None] - 1))
+            self._masks.append(steps < counts[:, None])
+            biases.append(np.where(self._masks[-1], np.float32(0), np.float32(-math.inf))[:, None, None])
+        self._device, self._rows = tokens.ids.device, int(lengths.sum())
+        self.order, self.home, *placed = place_arrays([order, np.argsort(order), *biases], self._device)
+        self.blocks = tuple(
+            Block(len(mask), mask.shape[1], None if mask.all() else bias)
+            for mask, bias in zip(self._masks, placed, strict=True)
+        )
+        indices = {parts: self._indices(parts) for parts in (2, 3)}
+        self.into = {parts: into for parts, (into, _) in indices.items()}
+        self.back = {parts: back for parts, (_, back) in indices.items()}
+        self.out = self._back(1)  # [N·h]
 
-    @classmethod
-    def of(cls, tokens: Tokens, heads: int) -> "Layout":
-        sizes = group_sizes(sorted(tokens.lengths.tolist(), reverse=True), heads)
-        if len(sizes) == 1:
-            return cls((Group(tokens),), tokens.starts)
-        order = torch.argsort(tokens.lengths, descending=True, stable=True)  # [S]
-        ordered = Tokens(tokens.ids, tokens.lengths[order], tokens.types)
-        rows = tokens.starts[order][ordered.owners] + ordered.positions
-        groups = []
-        for lengths in torch.split(ordered.lengths, sizes):
-            ids = tokens.ids[: int(lengths.sum())]  # only their number counts here
-            groups.append(Group(Tokens(ids, lengths, ids)))
-        return cls(tuple(groups), ordered.starts, rows, torch.argsort(rows), torch.argsort(order))
+    @property
+    def slots(self) -> list[int]:
+        """Padded heads of each block."""
+        return [block.sequences * self.heads * block.longest for block in self.blocks]
 
-    @cached_property
-    def tokens(self) -> list[int]:
-        """Tokens of each group."""
-        return [group.tokens.ids.shape[0] for group in self.groups]
+    def _indices(self, parts: int) -> tuple[list[Tensor], Tensor]:
+        """Of every padded head of each block its row among the N·parts·h packed ones, and of those their padded row."""
+        part, head = np.arange(parts)[:, None, None, None], np.arange(self.heads)[:, None]
+        into = [((place[:, None] * parts + part) * self.heads + head).reshape(-1) for place in self._places]
+        return place_arrays(into, self._device), self._back(parts)
 
-    @cached_property
-    def sequences(self) -> list[int]:
-        """Sequences of each group."""
-        return [len(group.tokens) for group in self.groups]
+    def _back(self, parts: int) -> Tensor:
+        found, base = np.empty((self._rows, parts, self.heads), np.int64), 0
+        for place, mask in zip(self._places, self._masks, strict=True):
+            shape = (parts, len(mask), self.heads, mask.shape[1])
+            slots = base + np.arange(math.prod(shape)).reshape(shape)  # [parts, S, h, L]
+            found[place[mask]] = slots.transpose(1, 3, 0, 2)[mask]
+            base += math.prod(shape)
+        return place_arrays([found.reshape(-1)], self._device)[0]
 
 
-def group_sizes(lengths: Sequence[int], heads: int) -> list[int]:
-    """How many of the sequences, longest first, go into each group.
+def block_sizes(lengths: Sequence[int], heads: int) -> list[int]:
+    """How many of the sequences, longest first, go into each block.
 
-    A group is cut where that saves the most padded scores, as long as it saves enough of them.
+    A block is cut where that saves the most padded scores, as long as it saves enough of them.
 
-    >>> group_sizes([100, 90, 10, 10, 9], heads=12), group_sizes([12, 11, 10], heads=12)
+    >>> block_sizes([100, 90, 10, 10, 9], heads=12), block_sizes([12, 11, 10], heads=12)
     ([2, 3], [3])
     """
     count = len(lengths)
@@ -85,59 +100,143 @@ def group_sizes(lengths: Sequence[int], heads: int) -> list[int]:
             cut, saved = place, gain
     if saved * heads <= WORTH:
         return [count]
-    return group_sizes(lengths[:cut], heads) + group_sizes(lengths[cut:], heads)
+    return block_sizes(lengths[:cut], heads) + block_sizes(lengths[cut:], heads)
 
 
-def take(rows: Tensor, order: Tensor | None) -> Tensor:
-    """Rows in another order; None leaves them as they are."""
-    return rows if order is None else rows.index_select(0, order)
+def layout_of(tokens: Tokens, heads: int, width: int) -> Layout | None:
+    """The blocks of a batch, worked out once and kept with it; None where one fused kernel takes the packed rows."""
+    if _is_fused(tokens.ids.device) and width // heads % ALIGNED == 0:
+        return None
+    if heads not in tokens.layouts:
+        tokens.layouts[heads] = Layout(tokens, heads)
+    found = tokens.layouts[heads]
+    assert isinstance(found, Layout)
+    return found
 
 
-def attend(qkv: Tensor, layout: Layout, heads: int, dropout: Dropout) -> Tensor:
-    """Multi-head attention: queries, keys and values [N, 3d] in the layout's order → [N, d].
+@cache
+def _is_fused(device: torch.device) -> bool:
+    return device.type != "cpu" and torch.version.hip is None  # ROCm's kernel does not take packed rows everywhere
+
+
+def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
+    """Multi-head attention: queries, keys and values [N, 3d] → [N, d].
 
     softmax(q kᵀ / √(d/heads)) v for each sequence by itself, with dropout on the softmax.
     """
-    outs = []
-    for part, group in zip(torch.split(qkv, layout.tokens), layout.groups, strict=True):
-        q, k, v = _heads(part, group, 3, heads)
-        outs.append(group.tokens.unpad(_mix(q, k, v, group, dropout)))
-    return torch.cat(outs) if len(outs) > 1 else outs[0]
+    layout = layout_of(tokens, heads, qkv.shape[1] // 3)
+    if layout is None:
+        q, k, v = torch.unflatten(qkv, 1, (3, heads, -1)).unbind(1)  # [N, h, d/h]
+        return _fused(q, k, v, tokens, dropout, tokens.offsets, tokens.longest).flatten(1)
+    padded = _Pad.apply(qkv, layout, 3)  # type: ignore[no-untyped-call]
+    mixed = [_mix(*part, block, dropout) for part, block in zip(padded, layout.blocks, strict=True)]
+    out: Tensor = _Unpad.apply(layout, *mixed)  # type: ignore[no-untyped-call]
+    return out
 
 
-def attend_first(q: Tensor, kv: Tensor, layout: Layout, heads: int, dropout: Dropout) -> Tensor:
+def attend_first(q: Tensor, kv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
     """The same for the first token of each sequence alone: queries [S, d], keys and values [N, 2d] → [S, d]."""
-    outs = []
-    queries, parts = torch.split(q, layout.sequences), torch.split(kv, layout.tokens)
-    for query, part, group in zip(queries, parts, layout.groups, strict=True):
-        k, v = _heads(part, group, 2, heads)
-        outs.append(_mix(query.view(len(query), heads, 1, -1), k, v, group, dropout)[:, 0])
-    return torch.cat(outs) if len(outs) > 1 else outs[0]
+    layout = layout_of(tokens, heads, q.shape[1])
+    if layout is None:
+        k, v = torch.unflatten(kv, 1, (2, heads, -1)).unbind(1)  # [N, h, d/h]
+        each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
+        return _fused(q.unflatten(1, (heads, -1)), k, v, tokens, dropout, each, 1).flatten(1)
+    queries = torch.split(q.index_select(0, layout.order), [block.sequences for block in layout.blocks])
+    padded = _Pad.apply(kv, layout, 2)  # type: ignore[no-untyped-call]
+    mixed = [
+        _mix(query.view(len(query), heads, 1, -1), k, v, block, dropout).flatten(1)
+        for query, (k, v), block in zip(queries, padded, layout.blocks, strict=True)
+    ]
+    return torch.cat(mixed).index_select(0, layout.home)
 
 
-def _heads(rows: Tensor, group: Group, parts: int, heads: int) -> Tensor:
-    """Packed rows [N, parts·d] → padded and split into heads, [parts, S, h, L, d/h]."""
-    padded = torch.unflatten(group.tokens.pad(rows), 2, (parts, heads, -1))  # [S, L, parts, h, d/h]
-    return padded.permute(2, 0, 3, 1, 4).contiguous()
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, dropout: Dropout, query_offsets: Tensor, most: int
+) -> Tensor:
+    share = dropout.p if dropout.active else 0.0
+    mixed: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
+        q, k, v, (query_offsets, tokens.offsets), (most, tokens.longest), share
+    )
+    return mixed
 
 
-def _mix(q: Tensor, k: Tensor, v: Tensor, group: Group, dropout: Dropout) -> Tensor:
-    """Attention of queries [S, h, Q, d/h] over keys and values [S, h, L, d/h] → [S, Q, d]."""
-    bias = None if group.bias is None else group.bias.to(q.dtype)
-    if dropout.active:
-        mixed = _mix_dropping(q, k, v, bias, dropout)
-    else:
-        mixed = scaled_dot_product_attention(q, k, v, attn_mask=bias)
-    return mixed.transpose(1, 2).flatten(2)
+class _Fused(torch.autograd.Function):
+    """Attention of packed rows in one kernel each way: queries [Q, h, d/h], keys and values [N, h, d/h] → [Q, h, d/h].
+
+    Its dropout draws from the device's default generator, which a run seeds. Written out because torch's public way
+    there (jagged tensors) leaves the order in which the way back adds up to chance: one split of the keys fixes it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor, Tensor], most: tuple[int, int], share: float
+    ) -> Tensor:
+        rows = (q[None], k[None], v[None])
+        out, logsumexp, seed, place, _, _ = torch.ops.aten._efficient_attention_forward(
+            *rows, None, *offsets, *most, share, 0, any(ctx.needs_input_grad)
+        )
+        ctx.save_for_backward(*rows, out, *offsets, logsumexp, seed, place)
+        ctx.most, ctx.share = most, share
+        return out[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        q, k, v, out, query_offsets, offsets, logsumexp, seed, place = ctx.saved_tensors
+        dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(
+            slope[None].contiguous(), q, k, v, None, out, query_offsets, offsets, *ctx.most, logsumexp, ctx.share, seed,
+            place, 0, False, num_splits_key=1,
+        )  # fmt: skip
+        return dq[0], dk[0], dv[0], None, None, None
 
 
-def _mix_dropping(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: Dropout) -> Tensor:
-    """Written out, because the fused kernel's dropout draws from torch's global generator (and is slower on CPUs)."""
+class _Pad(torch.autograd.Function):
+    """Packed rows [N, parts·d] → the parts of each block, split into heads, [parts, S, h, L, d/h]."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, layout: Layout, parts: int) -> tuple[Tensor, ...]:
+        ctx.layout, ctx.parts = layout, parts
+        heads = rows.reshape(-1, rows.shape[1] // (parts * layout.heads))  # [N·parts·h, d/h]
+        return tuple(
+            heads.index_select(0, index).view(parts, block.sequences, layout.heads, block.longest, -1)
+            for index, block in zip(layout.into[parts], layout.blocks, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        flat = [slope.reshape(-1, slope.shape[-1]) for slope in slopes]
+        heads = (torch.cat(flat) if len(flat) > 1 else flat[0]).index_select(0, ctx.layout.back[ctx.parts])
+        return heads.view(-1, ctx.parts * ctx.layout.heads * heads.shape[1]), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """The results of each block, [S, h, L, d/h] → packed rows, [N, d]."""
+
+    @staticmethod
+    def forward(ctx: Any, layout: Layout, *mixed: Tensor) -> Tensor:
+        ctx.layout = layout
+        flat = [part.reshape(-1, part.shape[-1]) for part in mixed]
+        heads = (torch.cat(flat) if len(flat) > 1 else flat[0]).index_select(0, layout.out)
+        return heads.view(-1, layout.heads * heads.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        layout = ctx.layout
+        heads = slope.reshape(layout.out.shape[0], -1)
+        flat = heads.new_zeros(sum(layout.slots), heads.shape[1]).index_copy(0, layout.out, heads)
+        parts = zip(torch.split(flat, layout.slots), layout.blocks, strict=True)
+        return None, *(part.view(block.sequences, layout.heads, block.longest, -1) for part, block in parts)
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, block: Block, dropout: Dropout) -> Tensor:
+    """Attention of queries [S, h, Q, d/h] over keys and values [S, h, L, d/h] → [S, h, Q, d/h]."""
+    bias = None if block.bias is None else block.bias.to(q.dtype)
+    if not dropout.active:
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    # Written out, because the fused kernel's dropout draws from torch's global generator (and is slower on CPUs).
     sequences, heads, _, size = q.shape
-    if bias is None:
-        bias = q.new_zeros(1, 1, 1, 1)
+    bias = q.new_zeros(1, 1, 1, 1) if bias is None else bias
     bias = bias.expand(sequences, heads, 1, -1).flatten(0, 1)  # [S·h, 1, L]
     q, k, v = (part.flatten(0, 1) for part in (q, k, v))
     scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))  # [S·h, Q, L]
-    mixed = dropout(scores.softmax(-1)) @ v
-    return torch.unflatten(mixed, 0, (sequences, heads))
+    return torch.unflatten(dropout(scores.softmax(-1)) @ v, 0, (sequences, heads))

@@ -5,10 +5,11 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import embedding, gelu, linear
+from torch.nn.functional import gelu
 
 from taskloom.core import Dropout, Tokens
-from taskloom.plugins.encoders.attention import Layout, attend, attend_first
+from taskloom.plugins.encoders.attention import attend, attend_first
+from taskloom.plugins.encoders.copies import Parts, layer_norm, linear, lookup
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -47,10 +48,12 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(sizes.dropout)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        # A batch touches few rows of the word table, so its gradient is those rows and not a table of zeros.
-        x = embedding(tokens.ids, self.word, sparse=True)  # [N, d]
-        x = x + embedding(tokens.positions, self.position) + embedding(tokens.types, self.segment)
-        return self.dropout(self.norm(x))  # type: ignore[no-any-return]
+        # A batch touches few rows of the word table, so its gradient is those rows and not a table of zeros. On a GPU
+        # a table of zeros costs less than to find out how many rows there are.
+        sparse, parts = tokens.ids.device.type == "cpu", tokens.rows
+        x = lookup(self.word, tokens.ids, parts, sparse=sparse)  # [N, d]
+        x = x + lookup(self.position, tokens.positions, parts) + lookup(self.segment, tokens.types, parts)
+        return self.dropout(layer_norm(x, self.norm, parts))  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -68,25 +71,29 @@ class Layer(nn.Module):
         self.dropout = Dropout(sizes.dropout)
         self.attention_dropout = Dropout(sizes.attention_dropout)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """States [N, d] in the layout's order → the next states, [N, d]."""
-        return self._finish(x, attend(self.qkv(x), layout, self.heads, self.attention_dropout))
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        """States [N, d] → the next states, [N, d]."""
+        parts = tokens.rows
+        qkv = linear(x, self.qkv.weight, self.qkv.bias, parts)
+        return self._finish(x, attend(qkv, tokens, self.heads, self.attention_dropout), parts)
 
-    def first(self, x: Tensor, layout: Layout) -> Tensor:
+    def first(self, x: Tensor, tokens: Tokens) -> Tensor:
         """The same for the first token of each sequence alone, [N, d] → [S, d], at a sixth of the work."""
         width = x.shape[1]
-        weights = torch.split(self.qkv.weight, [width, 2 * width])
-        biases = torch.split(self.qkv.bias, [width, 2 * width])
-        first = x.index_select(0, layout.firsts)  # [S, d]
-        q, kv = linear(first, weights[0], biases[0]), linear(x, weights[1], biases[1])
-        return self._finish(first, attend_first(q, kv, layout, self.heads, self.attention_dropout))
+        weights = torch.split(self.qkv.weight, [width, 2 * width], dim=-2)
+        biases = torch.split(self.qkv.bias, [width, 2 * width], dim=-1)
+        first = x.index_select(0, tokens.starts)  # [S, d]
+        q = linear(first, weights[0], biases[0], tokens.parts)
+        kv = linear(x, weights[1], biases[1], tokens.rows)
+        return self._finish(first, attend_first(q, kv, tokens, self.heads, self.attention_dropout), tokens.parts)
 
-    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        x = self.attention_norm(self._add(x, self.out(mixed)))
-        return self.output_norm(self._add(x, self.down(gelu(self.up(x)))))  # type: ignore[no-any-return]
+    def _finish(self, x: Tensor, mixed: Tensor, parts: Parts) -> Tensor:
+        x = layer_norm(self._add(x, linear(mixed, self.out.weight, self.out.bias, parts)), self.attention_norm, parts)
+        inner = gelu(linear(x, self.up.weight, self.up.bias, parts))
+        return layer_norm(self._add(x, linear(inner, self.down.weight, self.down.bias, parts)), self.output_norm, parts)
 
     def _add(self, x: Tensor, change: Tensor) -> Tensor:
-        """x + dropout(change), in one pass over memory."""
-        if not self.dropout.active:
-            return x + change
-        return torch.addcmul(x, change, self.dropout.noise(change))
+        """x + dropout(change); on a CPU in one pass over memory."""
+        if self.dropout.active and change.device.type == "cpu":
+            return torch.addcmul(x, change, self.dropout.noise(change))
+        return x + self.dropout(change)

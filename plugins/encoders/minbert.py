@@ -1,7 +1,6 @@
 """minBERT: a BERT on packed tokens."""
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 
 from taskloom.core import Encoder, Ids, Tokens, WeightsError, init_linear
 from taskloom.plugins.digests import sha256_of
-from taskloom.plugins.encoders.attention import Layout, take
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share, empty_linear
+from taskloom.plugins.encoders.copies import linear
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
@@ -57,6 +56,7 @@ class MinBert(Encoder):
     """
 
     name = "minbert"
+    takes_copies = True
     location_options = frozenset({"weights"})  # what they hold is in fingerprint()
 
     def __init__(
@@ -113,7 +113,7 @@ class MinBert(Encoder):
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
         self.pooler = None
         if self.pooling == "pooler":
-            self.pooler = nn.Sequential(OrderedDict(dense=empty_linear(sizes.width, sizes.width), tanh=nn.Tanh()))
+            self.pooler = nn.ModuleDict({"dense": empty_linear(sizes.width, sizes.width)})
         if self.weights is None:  # as BERT does: N(0, 0.02²), biases zero, norms one
             words = self.embeddings
             for table in (words.word, words.position, words.segment):
@@ -141,32 +141,33 @@ class MinBert(Encoder):
         return cast(Tensor, self.embeddings(tokens))  # [N, d]
 
     def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        layout = Layout.of(tokens, self.heads)
-        states = take(embedded, layout.rows)  # [N, d]
+        states = embedded  # [N, d]
         for layer in self.layers:
-            states = layer(states, layout)
-        return take(states, layout.back)
+            states = layer(states, tokens)
+        return states
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         if self.pooling in ("mean", "max"):
             return super().vectors(embedded, tokens)
-        layout = Layout.of(tokens, self.heads)
-        states = take(embedded, layout.rows)  # [N, d]
+        states = embedded  # [N, d]
         *before, last = cast(list[Layer], list(self.layers))
         for layer in before:
-            states = layer(states, layout)
-        return self._pool_first(take(last.first(states, layout), layout.home))
+            states = layer(states, tokens)
+        return self._pool_first(last.first(states, tokens), tokens)
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         if self.pooling == "mean":
-            return tokens.pad(states).sum(1) / tokens.lengths[:, None]
+            return tokens.pad(states).sum(1) / tokens.offsets.diff()[:, None]
         if self.pooling == "max":
             return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
-        return self._pool_first(states.index_select(0, tokens.starts))
+        return self._pool_first(states.index_select(0, tokens.starts), tokens)
 
-    def _pool_first(self, first: Tensor) -> Tensor:
+    def _pool_first(self, first: Tensor, tokens: Tokens) -> Tensor:
         """States of [CLS] → vectors, [S, d]."""
-        return first if self.pooler is None else cast(Tensor, self.pooler(first))
+        if self.pooler is None:
+            return first
+        dense = self.pooler["dense"]
+        return linear(first, cast(Tensor, dense.weight), cast(Tensor, dense.bias), tokens.parts).tanh()
 
     def fingerprint(self) -> str:
         if self.weights is None:

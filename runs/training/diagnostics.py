@@ -63,9 +63,9 @@ class Diagnostics:
         if self.due:
             self.points.append([self.step, shown])
 
-    def add_norm(self, norm: Tensor) -> None:
+    def add_norm(self, norm: float) -> None:
         """Take down the norm of a step's update before it is clipped."""
-        self.norm, self.norms = self.norm + float(norm), self.norms + 1
+        self.norm, self.norms = self.norm + norm, self.norms + 1
 
     def report(self) -> dict[str, Any]:
         """The epoch in figures; nothing about gradients where the combiner keeps none apart."""

@@ -69,9 +69,10 @@ def predictions(
 @torch.inference_mode()
 def _predict(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Predicted:
     score, head = model.forward_pass(task, feed.tokens(rows))(None).score, model.head(task)
-    if not score.isfinite().all():
+    found = Predicted(score.float().cpu().numpy(), head.decide(score).double().cpu().numpy())
+    if not np.isfinite(found.score).all():
         raise TrainingError(f"the scores of task {task!r} are not finite (head {head.name!r})")
-    return Predicted(score.float().cpu().numpy(), head.decide(score).double().cpu().numpy())
+    return found
 
 
 def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from taskloom.core import Encoder, Examples, Ids, Pool, Tokens, arrange
 from taskloom.registry.installed.task import Task
@@ -94,15 +93,19 @@ class Feed:
 
     def tokens(self, rows: NDArray[np.int64]) -> Tokens:
         """The rows' texts as the head reads them."""
+        return self.host_tokens(rows).to(self.device)
+
+    def host_tokens(self, rows: NDArray[np.int64]) -> Tokens:
+        """The same, not yet on the device."""
         texts = [[column[row] for row in rows] for column in self.columns]
         reads, encoder = self.task.head.reads, self.encoder
-        return arrange(texts, reads, encoder.special_tokens, encoder.max_length).to(self.device)
+        return arrange(texts, reads, encoder.special_tokens, encoder.max_length)
 
-    def target(self, rows: NDArray[np.int64]) -> Tensor:
-        """The rows' labels, [B]: class numbers or values; zeros where the data have none."""
-        labels, classes = self.examples.labels, self.task.labels.classes
+    def host_target(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.float32]:
+        """The rows' labels, [B], not yet on the device: class numbers or values; zeros where the data have none."""
+        labels = self.examples.labels
         values = np.zeros(len(rows)) if labels is None else labels[rows]
-        return torch.tensor(values, dtype=torch.int64 if classes else torch.float32, device=self.device)
+        return values.astype(np.int64 if self.task.labels.classes else np.float32)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

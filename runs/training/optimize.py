@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from taskloom.core import Group, TrainingError, densify_gradients
+from taskloom.core import Gradients, Group, Step, TrainingError, densify_gradients, place_arrays
 from taskloom.runs.training.machine import annotate_oom
 from taskloom.runs.training.microbatch import PartedPass, parts_of
+from taskloom.runs.training.together import Together
 
 if TYPE_CHECKING:
     from taskloom.runs.training.cell import Run
@@ -43,8 +44,8 @@ def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
     return 1.0
 
 
-class GroupStep:
-    """One optimizer step over a group of task batches: what a combiner is given (``core.Step``).
+class GroupStep(Step):
+    """One optimizer step over a group of task batches: what a combiner is given.
 
     It counts the ``examples`` of the group and the tasks' passes, ``backwards``.
     """
@@ -52,7 +53,7 @@ class GroupStep:
     def __init__(self, group: Group, run: "Run", state: "StageState") -> None:
         self._batches = {batch.task: batch.rows for batch in group}
         self.tasks = tuple(self._batches)
-        self._model, self._feeds, self._state = run.model, run.train, state
+        self._model, self._feeds, self._state, self._device = run.model, run.train, state, run.device
         self.shared, self._most = state.shared, state.micro_batch
         self.examples, self.backwards = sum(map(len, self._batches.values())), 0
 
@@ -65,8 +66,31 @@ class GroupStep:
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         self.backwards += 1
         loss = self._run(task, scale)
-        self._check_own(task)
+        self._check_gradients([task])
         return loss
+
+    def add_up(self, factors: Sequence[float]) -> dict[str, Tensor]:
+        if self._most is not None:  # one task, and a part of its batch, at a time
+            return super().add_up(factors)
+        self.backwards += len(self.tasks)
+        losses = Together(self._model, self._batches, self._feeds).losses()
+        self._check_losses(losses)
+        learning = [(loss, factor) for loss, factor in zip(losses.values(), factors, strict=True) if loss.requires_grad]
+        if learning:  # a frozen encoder under a head without weights has nothing to learn
+            roots, weights = zip(*learning, strict=True)
+            torch.autograd.backward(roots, [torch.full_like(root, w) for root, w in zip(roots, weights, strict=True)])
+        densify_gradients(self.shared)
+        self._check_gradients(self.tasks, self.shared)
+        return {task: loss.detach() for task, loss in losses.items()}
+
+    def gradients(self) -> tuple[dict[str, Tensor], list[Gradients]]:
+        if self._most is not None or len(self.tasks) == 1 or not self._model.encoder.takes_copies:
+            return super().gradients()
+        self.backwards += len(self.tasks)
+        losses, taken = Together(self._model, self._batches, self._feeds).gradients(self.shared)
+        self._check_losses(losses)
+        self._check_gradients(self.tasks)
+        return losses, taken
 
     @torch.no_grad()
     def evaluate(self, task: str) -> Tensor:
@@ -78,12 +102,13 @@ class GroupStep:
         norm = None if clip is None else nn.utils.clip_grad_norm_(trained, clip)
         if self._state.diagnostics.due:
             gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-            self._state.diagnostics.add_norm(nn.utils.get_total_norm(gradients) if norm is None else norm)
+            norm = nn.utils.get_total_norm(gradients) if norm is None else norm
+            self._state.read(norm[None], lambda values: self._state.diagnostics.add_norm(values[0]))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     def annotate_oom(self) -> AbstractContextManager[None]:
-        """Memory that runs out between the tasks' passes is put down to the largest batch."""
+        """Memory that runs out where all tasks are in it, or none, is put down to the largest batch."""
         return self._naming(max(self._batches, key=lambda task: len(self._batches[task])))
 
     def _size(self, task: str) -> int:
@@ -115,22 +140,42 @@ class GroupStep:
     def _loss(self, task: str, rows: NDArray[np.int64], part: int) -> Tensor:
         """The loss of some rows; what looks across more rows than are in memory at a time gets cached vectors."""
         criterion, feed, size = self._model.loss(task), self._feeds[task], self._size(task)
-        passes = [
-            self._model.forward_pass(task, feed.tokens(some), torch.from_numpy(some), part=part)
-            for some in parts_of(rows, size)
-        ]
+        passes = []
+        for some in parts_of(rows, size):
+            tokens, (places,) = feed.host_tokens(some).sent(self._device, some)
+            passes.append(self._model.forward_pass(task, tokens, places, part=part))
         whole = passes[0] if len(passes) == 1 else PartedPass(passes, loss=criterion.name)
-        loss: Tensor = criterion(whole(None), feed.target(rows))
+        loss: Tensor = criterion(whole(None), place_arrays([feed.host_target(rows)], self._device)[0])
         if isinstance(whole, PartedPass):
             whole.final = True
-        if not torch.isfinite(loss):
-            raise TrainingError(f"the loss {criterion.name!r} of task {task!r} is {loss.item()}")
+        self._check_losses({task: loss})
         return loss
 
-    def _check_own(self, task: str) -> None:
-        """Combiners look at the shared gradients; those of heads and losses are looked at here."""
-        gradients = [parameter.grad for parameter in self.own(task) if parameter.grad is not None]
-        dense = [gradient for gradient in gradients if not gradient.is_sparse]
-        if dense and not torch.stack(torch._foreach_norm(dense)).isfinite().all():
-            head, loss = self._model.head(task).name, self._model.loss(task).name
-            raise TrainingError(f"the gradient of task {task!r} is not finite (head {head!r}, loss {loss!r})")
+    def _check_losses(self, losses: dict[str, Tensor]) -> None:
+        """A loss that is not finite is an error that names it."""
+
+        def judge(values: list[float]) -> None:
+            for task, value in zip(losses, values, strict=True):
+                if not math.isfinite(value):
+                    raise TrainingError(f"the loss {self._model.loss(task).name!r} of task {task!r} is {value}")
+
+        self._state.read(torch.stack([loss.detach().float() for loss in losses.values()]), judge)
+
+    def _check_gradients(self, tasks: Sequence[str], shared: Sequence[nn.Parameter] = ()) -> None:
+        """Combiners look at the shared gradients; those of heads and losses are looked at here, and what is summed."""
+        owners = [(parameter, task) for task in tasks for parameter in self.own(task)]
+        owners += [(parameter, "") for parameter in shared]
+        known = [(p.grad, task) for p, task in owners if p.grad is not None and not p.grad.is_sparse]
+        if not known:
+            return
+        gradients, names = zip(*known, strict=True)
+
+        def judge(values: list[float]) -> None:
+            for task, value in zip(names, values, strict=True):
+                if not math.isfinite(value) and task:
+                    head, loss = self._model.head(task).name, self._model.loss(task).name
+                    raise TrainingError(f"the gradient of task {task!r} is not finite (head {head!r}, loss {loss!r})")
+            if not all(map(math.isfinite, values)):
+                self.blame(again=self._device.type == "cpu")
+
+        self._state.read(torch.stack(torch._foreach_norm(gradients)), judge)

@@ -1,18 +1,30 @@
 """What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
-from taskloom.core import GradientCombiner, Sampler, bind_generator, derive_generator
+from taskloom.core import (
+    GradientCombiner,
+    OutOfMemory,
+    Sampler,
+    TrainingError,
+    bind_generator,
+    derive_generator,
+    derive_seed,
+)
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import Diagnostics
 from taskloom.runs.training.optimize import make_optimizer, rate_factor
 
+#: What becomes of numbers that a device has computed once the host knows them.
+Then = Callable[[list[float]], None]
 #: What a stage counts: it goes into a checkpoint as it is.
 COUNTED = ("step", "place", "through", "sums", "counts")
 
@@ -36,6 +48,8 @@ class StageState:
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
     counts: dict[str, int] = field(default_factory=dict)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)  # of this epoch
+    epoch: int = 1  # the current one
+    unread: list[tuple[torch.Tensor, Then, int]] = field(default_factory=list)  # see ``read``
 
     @classmethod
     def build(cls, run: Run, index: int) -> "StageState":
@@ -46,8 +60,9 @@ class StageState:
             "combiner": derive_generator(seed, "stage", index, "combiner"),
             "torch": torch.default_generator,  # in case a plugin draws from it, as from the next
         }
-        if torch.cuda.is_available():
+        if run.device.type != "cpu":  # fused kernels draw from it; each stage has a seed of its own
             generators["cuda"] = torch.cuda.default_generators[torch.cuda.current_device()]
+            generators["cuda"].manual_seed(derive_seed(seed, "stage", index, "device"))
         bind_generator(run.model, generators["model"])
         sampler = run.catalogue.make(Sampler, stage["sampler"])
         pools = {name: run.train[name].pool() for name in tasks}
@@ -77,11 +92,31 @@ class StageState:
 
     def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
         """Count a step."""
+
+        def add(values: list[float]) -> None:
+            for name, value in zip(losses, values, strict=True):
+                self.sums[name] = self.sums.get(name, 0.0) + value
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+        self.read(torch.stack(list(losses.values())), add)
         self.step += 1
         self.place += 1
-        for name, loss in losses.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(loss)
-            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def read(self, values: torch.Tensor, then: Then) -> None:
+        """Call ``then`` with numbers of this step, [n]: at once, or from a GPU, which one would wait for, later."""
+        if values.device.type == "cpu":
+            then(values.tolist())
+        else:
+            self.unread.append((values, then, self.place + 1))
+
+    def settle(self) -> None:
+        """Read what has not been read, in one copy, in the order of the steps; raises what an earlier step should."""
+        unread, self.unread = self.unread, []
+        if unread:
+            numbers = iter(torch.cat([values for values, _, _ in unread]).tolist())
+            for values, then, step in unread:
+                with annotate_place(self.index, self.epoch, step):
+                    then(list(islice(numbers, len(values))))
 
     def end_epoch(self) -> None:
         """Reset what is counted per epoch."""
@@ -90,6 +125,7 @@ class StageState:
 
     def save(self, run: Run, epoch: int) -> None:
         """Write a checkpoint: after ``epoch`` whole epochs and the steps taken in the next."""
+        self.settle()
         tensors = saved.module_state(run.model, "model.") | saved.module_state(self.combiner, "combiner.")
         tensors |= saved.optimizer_state(self.optimizer)
         tensors |= {f"random.{name}": generator.get_state() for name, generator in self.generators.items()}
@@ -116,3 +152,14 @@ class StageState:
         for name in COUNTED:
             setattr(self, name, state[name])
         self.diagnostics = Diagnostics(**state["diagnostics"])
+
+
+@contextmanager
+def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
+    """Add where training stood to the message of an error."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except TrainingError as error:
+        raise TrainingError(f"{error} (stage {stage + 1}, epoch {epoch}, step {step})") from None

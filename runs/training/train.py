@@ -2,12 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, TrainingError
+from taskloom.core import DataError, Emit, Event, Job, OutOfMemory
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
@@ -18,7 +17,7 @@ from taskloom.runs.training.evaluate import Predicted, overall, predictions, sco
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import device_for_this_process
 from taskloom.runs.training.optimize import GroupStep
-from taskloom.runs.training.stage import StageState
+from taskloom.runs.training.stage import StageState, annotate_place
 
 Checkpoint = tuple[saved.Tensors, dict[str, Any]]
 
@@ -130,7 +129,7 @@ def take_over(run: Run, shared: Path) -> bool:
 
 def train_epoch(run: Run, state: StageState, epoch: int) -> None:
     """What is left of one pass of the sampler; counts and losses are in the state."""
-    steps, began, before = state.sampler.steps, time.monotonic(), state.place
+    steps, began, before, state.epoch = state.sampler.steps, time.monotonic(), state.place, epoch
     run.model.train()
     for group in () if state.through else state.sampler.epoch():
         for parameters in state.optimizer.param_groups:
@@ -142,22 +141,13 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
         state.add_losses(losses)
         run.costs.update(examples=step.examples, backwards=step.backwards)
         if run.pulse.due:
+            state.settle()
             rate = (state.place - before) / (time.monotonic() - began)
             facts = {"stage": state.index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
             run.pulse.facts = {**facts, "losses": state.losses}
         run.pulse()
+    state.settle()
     state.through = True
-
-
-@contextmanager
-def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
-    """Add where training stood to the message of an error."""
-    try:
-        yield
-    except OutOfMemory:
-        raise
-    except TrainingError as error:
-        raise TrainingError(f"{error} (stage {stage + 1}, epoch {epoch}, step {step})") from None
 
 
 def score_epoch(run: Run, state: StageState, epoch: int) -> None:

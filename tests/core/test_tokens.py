@@ -44,7 +44,7 @@ def test_pad_puts_each_sequence_into_its_own_row(lengths: list[int]) -> None:
     assert tokens.pad(tokens.ids).tolist() == naive
     assert tokens.mask.tolist() == [[place < n for place in range(max(lengths))] for n in lengths]
     assert tokens.positions.tolist() == [place for n in lengths for place in range(n)]
-    assert tokens.owners.tolist() == [row for row, n in enumerate(lengths) for _ in range(n)]
+    assert tokens.offsets.tolist() == [0, *(sum(lengths[: row + 1]) for row in range(len(lengths)))]
     assert tokens.starts.tolist() == [sum(lengths[:row]) for row in range(len(lengths))]
     assert tokens.even == (len(set(lengths)) == 1)
 

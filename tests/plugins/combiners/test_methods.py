@@ -14,7 +14,7 @@ from small_runs import run_grid
 from torch import Tensor, nn
 from torchjd import aggregation as peer
 
-from taskloom.core import GradientCombiner, TrainingError, bind_generator
+from taskloom.core import GradientCombiner, Step, TrainingError, bind_generator
 from taskloom.plugins.combiners import (
     DWA,
     FAMO,
@@ -51,15 +51,15 @@ def weights(combiner: GradientCombiner, jacobian: Tensor) -> Tensor:
     return combiner.weights(jacobian @ jacobian.T)
 
 
-class Linear:
+class Linear(Step):
     """A step whose gradients are given: task t's loss is jacobian[t]·θ + own[t]·hₜ + offsets[t]."""
 
     def __init__(self, jacobian: Tensor, own: Tensor | None = None, offsets: Sequence[float] | None = None) -> None:
         self.tasks: Sequence[str] = [f"t{k}" for k in range(len(jacobian))]
-        self.jacobian, self.gradients = jacobian, jacobian if own is None else own
+        self.jacobian, self.slopes = jacobian, jacobian if own is None else own
         self.offsets = offsets or [1.0] * len(jacobian)
         self.shared = [nn.Parameter(torch.zeros(jacobian.shape[1], dtype=jacobian.dtype))]
-        self.heads = {t: nn.Parameter(torch.zeros_like(g)) for t, g in zip(self.tasks, self.gradients, strict=True)}
+        self.heads = {t: nn.Parameter(torch.zeros_like(g)) for t, g in zip(self.tasks, self.slopes, strict=True)}
         self.applied: list[list[Tensor]] = []  # the gradients of θ and of each head
 
     def own(self, task: str) -> Sequence[nn.Parameter]:
@@ -72,7 +72,7 @@ class Linear:
 
     def evaluate(self, task: str) -> Tensor:
         row = self.tasks.index(task)
-        return self.jacobian[row] @ self.shared[0] + self.gradients[row] @ self.heads[task] + self.offsets[row]
+        return self.jacobian[row] @ self.shared[0] + self.slopes[row] @ self.heads[task] + self.offsets[row]
 
     def observe(self, gramian: Tensor, weights: Tensor) -> None:
         pass
@@ -84,7 +84,7 @@ class Linear:
             parameter.grad = None
 
 
-class Net(nn.Module):
+class Net(Step, nn.Module):
     """A small net in float64 with an optimizer step: two shared layers, a head for each task, fixed batches."""
 
     def __init__(self, combiner: GradientCombiner | None = None) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from taskloom.core import Tokens, WeightsError, bind_generator, derive_generator
-from taskloom.plugins.encoders.attention import group_sizes
+from taskloom.plugins.encoders.attention import block_sizes
 from taskloom.plugins.encoders.minbert import MinBert
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -78,15 +78,15 @@ def test_equal_to_transformers_on_minilm(minilm_reference, pretrained: MinBert, 
 
 def test_many_heads_and_lengths_make_several_groups() -> None:
     """The comparison with transformers is worth something only if its batch is cut into several groups."""
-    assert group_sizes([48, 47, 46, 3, 3, 2, 2, 1, 1], heads=12) == [3, 6]
-    assert group_sizes([400, 60, 60, 33, 17, 3, 2, 1], heads=12)[0] == 1
-    assert group_sizes([7] * 100, heads=12) == [100]
+    assert block_sizes([48, 47, 46, 3, 3, 2, 2, 1, 1], heads=12) == [3, 6]
+    assert block_sizes([400, 60, 60, 33, 17, 3, 2, 1], heads=12)[0] == 1
+    assert block_sizes([7] * 100, heads=12) == [100]
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=40), st.integers(1, 16))
 def test_groups_never_cost_more_than_one_block(lengths: list[int], heads: int) -> None:
     lengths = sorted(lengths, reverse=True)
-    sizes = group_sizes(lengths, heads)
+    sizes = block_sizes(lengths, heads)
     assert sum(sizes) == len(lengths)
     assert min(sizes) > 0
     cost = start = 0

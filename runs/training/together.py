@@ -1,0 +1,173 @@
+"""All tasks of a step in one pass: what is packed together costs one call of each kernel, and fills the cores.
+
+The sequences of every task go through the encoder as one batch; then each task's head and loss see their own vectors. A
+loss may still replay its own task's part. Where a combiner wants the tasks' gradients apart, the encoder's parameters
+are replaced by copies, one for each task (see ``Encoder.takes_copies``), and each gets the gradient of its own rows: one
+forward pass and one way back, as for the sum.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from taskloom.core import Gradients, Prediction, Tokens, take_gradients
+from taskloom.core.prediction import Pass, autocast_to
+from taskloom.runs.training.feed import Feed
+from taskloom.runs.training.model import Model
+
+Copies = dict[str, Tensor]
+
+
+class Together:
+    """The batches of several tasks on the device, and the passes over them."""
+
+    def __init__(self, model: Model, batches: Mapping[str, NDArray[np.int64]], feeds: Mapping[str, Feed]) -> None:
+        self._model, self._names = model, tuple(batches)
+        chosen = [(feeds[task], rows) for task, rows in batches.items()]
+        host = Tokens.join([feed.host_tokens(rows) for feed, rows in chosen])
+        beside = [array for feed, rows in chosen for array in (feed.host_target(rows), rows)]
+        self._tokens, placed = host.sent(chosen[0][0].device, *beside)
+        self.targets, self._rows = dict(zip(batches, placed[::2], strict=True)), placed[1::2]
+
+    def losses(self, copies: Copies | None = None) -> dict[str, Tensor]:
+        """The loss of each task, with a graph that reaches everything."""
+        if copies is None:
+            copies = self._cast()
+        embedded, vectors = self._encode(copies)
+        return {
+            task: self._model.loss(task)(prediction, self.targets[task])
+            for task, prediction in self._predictions(embedded, vectors)
+        }
+
+    def gradients(self, shared: Sequence[nn.Parameter]) -> tuple[dict[str, Tensor], list[Gradients]]:
+        """The loss of each task, detached, and its gradients of the shared parameters; ``.grad`` has its own ones.
+
+        First every task's loss goes back to its vectors (and, where it replays, to the weights and embeddings), one
+        after another; then all of them go back through the encoder at once.
+        """
+        copies = self._copies()
+        embedded, vectors = self._encode(copies)
+        starts, ends = embedded.detach().requires_grad_(), vectors.detach().requires_grad_()
+        losses: dict[str, Tensor] = {}
+        taken: list[Gradients] = []
+        for task, prediction in self._predictions(starts, ends):
+            loss = self._model.loss(task)(prediction, self.targets[task])
+            if loss.requires_grad:
+                torch.autograd.backward(loss)
+            losses[task] = loss.detach()
+            taken.append(take_gradients(shared))
+        reached = [(one, end.grad) for one, end in ((vectors, ends), (embedded, starts)) if end.grad is not None]
+        if reached and copies:
+            outputs, slopes = zip(*reached, strict=True)
+            stacks = torch.autograd.grad(outputs, list(copies.values()), slopes, allow_unused=True)
+            places = {id(parameter): place for place, parameter in enumerate(shared)}
+            for parameter, stack in zip(self._learning().values(), stacks, strict=True):
+                if stack is not None:
+                    for own, part in zip(taken, _unstacked(stack, self._tokens.rows), strict=True):
+                        place = places[id(parameter)]
+                        own[place] = _sum_of(part.to(parameter.dtype), own[place])
+        return losses, taken
+
+    def _encode(self, copies: Copies) -> tuple[Tensor, Tensor]:
+        """Input embeddings [N, d] and vectors [S, d] of all tasks."""
+        with autocast_to(self._model.precision, self._tokens.ids.device):
+            found: tuple[Tensor, Tensor] = (
+                functional_call(_Encode(self._model.encoder), copies, (self._tokens,))
+                if copies
+                else _Encode(self._model.encoder)(self._tokens)
+            )
+        return found
+
+    def _predictions(self, embedded: Tensor, vectors: Tensor) -> Iterator[tuple[str, Prediction]]:
+        starts, ends = torch.split(embedded, list(self._tokens.rows)), torch.split(vectors, list(self._tokens.parts))
+        for task, tokens, rows, start, end in zip(
+            self._names, self._tokens.split(), self._rows, starts, ends, strict=True
+        ):
+            yield task, self._model.forward_pass(task, tokens, rows).predict(start, end)
+
+    def _learning(self) -> dict[str, nn.Parameter]:
+        encoder = self._model.encoder
+        return {f"encoder.{name}": each for name, each in encoder.named_parameters() if each.requires_grad}
+
+    def _cast(self) -> Copies:
+        """The weights of linear layers in the precision of the pass, cast in one call; else autocast casts each."""
+        if self._model.precision == torch.float32 or not self._model.encoder.takes_copies:
+            return {}
+        linear = _linear_parameters(self._model.encoder)
+        cast: Sequence[Tensor] = _Cast.apply(self._model.precision, *linear.values())  # type: ignore[no-untyped-call]
+        return dict(zip(linear, cast, strict=True))
+
+    def _copies(self) -> Copies:
+        """A stack of copies of every parameter that learns; it takes no memory, for all copies are one."""
+        with torch.no_grad():
+            cast = self._cast()
+        count = len(self._names)
+        return {
+            name: cast.get(name, parameter).detach().expand(count, *parameter.shape).requires_grad_()
+            for name, parameter in self._learning().items()
+        }
+
+
+def _linear_parameters(encoder: nn.Module) -> dict[str, nn.Parameter]:
+    return {
+        f"encoder.{path}.{name}": parameter
+        for path, module in encoder.named_modules()
+        if isinstance(module, nn.Linear)
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def _unstacked(stack: Tensor, rows: tuple[int, ...]) -> list[Tensor]:
+    """The gradient of each task: those of a table of embeddings as the rows that it used."""
+    if not stack.is_sparse:
+        return list(stack.unbind())
+    places, values = torch.split(stack._indices()[1:], rows, dim=1), torch.split(stack._values(), rows)
+    shape = stack.shape[1:]
+    return [
+        torch.sparse_coo_tensor(place, value, shape, check_invariants=False).coalesce()
+        for place, value in zip(places, values, strict=True)
+    ]
+
+
+def _sum_of(one: Tensor, other: Tensor | None) -> Tensor:
+    """Two gradients of one parameter, of which either may be some rows of a table."""
+    if other is None:
+        return one
+    total = other + one if one.is_sparse else one + other
+    return total.coalesce() if total.is_sparse else total
+
+
+class _Encode(nn.Module):
+    """The encoder as a module that gives both its input embeddings and its vectors."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+
+    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        embedded = self.encoder.embed(tokens)
+        return embedded, self.encoder.vectors(embedded, tokens)
+
+
+class _Cast(torch.autograd.Function):
+    """Many tensors in another precision, and their gradients back, in one call each."""
+
+    @staticmethod
+    def forward(ctx: Any, precision: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.precision = tensors[0].dtype
+        return _cast(tensors, precision)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        return None, *_cast(slopes, ctx.precision)
+
+
+def _cast(tensors: Sequence[Tensor], precision: torch.dtype) -> tuple[Tensor, ...]:
+    cast = [torch.empty_like(tensor, dtype=precision) for tensor in tensors]
+    torch._foreach_copy_(cast, list(tensors))
+    return tuple(cast)
