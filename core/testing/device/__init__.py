@@ -22,8 +22,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from taskloom.core.testing.device import autocast
-from taskloom.core.testing.device.dispatch import Dispatch, GPUTensor, Watch
+from taskloom.core.testing.device.dispatch import Dispatch, Watch
 from taskloom.core.testing.device.generator import GPUGenerator
+from taskloom.core.testing.device.tensor import GPUTensor
 
 __all__ = ["GPUTensor", "PretendGPU"]
 
@@ -123,13 +124,12 @@ class PretendGPU:
             "synchronize": lambda *device: self._mode.wait("synchronize"),
         }
         stack.enter_context(patch.multiple(torch.cuda, **names))
-        forget = torch.clear_autocast_cache
-        stack.enter_context(patch.object(torch, "clear_autocast_cache", lambda: (autocast.forget_casts(), forget())))
+        stack.enter_context(patch.object(torch, "clear_autocast_cache", autocast.forget_casts))
         stack.enter_context(patch.object(torch, "Generator", GPUGenerator))
         # A tensor like these has no views in inference mode; without gradients the operators are the same.
         inference = patch.object(torch._C, "_InferenceMode", lambda on: torch.no_grad() if on else nullcontext())
         stack.enter_context(inference)
-        stack.enter_context(patch.object(GPUTensor, "mode", self._mode))
+        stack.enter_context(patch.object(GPUTensor, "run", self._mode.run))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))  # a mode is one thread's
         _setting(stack, torch.__future__, "swap_module_params_on_conversion")  # module.to() keeps its parameters
         stack.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())

@@ -21,17 +21,22 @@ _FLOAT32 = """
 _FLOAT32_INSIDE = "cumprod cumsum linalg_vector_norm log_softmax prod softmax sum"
 _HALVES = (torch.bfloat16, torch.float16)
 _cache: dict[int, tuple[Tensor, Tensor]] = {}  # casts of weights by the weight's id, which the weight keeps taken
-_libraries: list[torch.library.Library] = []
+_libraries: list[Any] = []
+
+
+_forget = torch.clear_autocast_cache
 
 
 def forget_casts() -> None:
-    """What torch does with its own casts of weights where the outermost autocast ends."""
+    """Drop the casts of weights where the outermost autocast ends, as torch does with its own."""
     _cache.clear()
+    _forget()
 
 
 def register() -> None:
     """Tell torch, once in a process, what autocast does on the pretend device."""
-    others, library = (torch.library.Library(name, "IMPL", "AutocastPrivateUse1") for name in ("_", "aten"))
+    make: Any = torch.library.Library
+    others, library = (make(name, "IMPL", "AutocastPrivateUse1") for name in ("_", "aten"))
     _libraries.extend((others, library))  # what they register goes with them
     others.fallback(torch.library.fallthrough_kernel)
     for names, rule in ((_LOWER, _to_lower), (_FLOAT32, _to_float32), (_FLOAT32_INSIDE, _by_dtype)):
@@ -44,7 +49,8 @@ def register() -> None:
 
 def _below(op: Any, args: Any, kwargs: Any) -> Any:
     """The operator as it is without autocast."""
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+    keys: Any = torch._C.DispatchKey
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(keys.AutocastPrivateUse1)):
         return op(*args, **kwargs)
 
 

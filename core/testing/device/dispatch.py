@@ -1,11 +1,11 @@
-"""The pretend device's tensors, and what happens to operators on them: refused or counted, and computed on the CPU."""
+"""What happens to an operator on the pretend device: it is refused or counted, and computed on the CPU."""
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,68 +15,22 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from taskloom.core.testing.device import attention
 from taskloom.core.testing.device.generator import CPUGenerator, GPUGenerator, on_gpu, seed_of
 from taskloom.core.testing.device.rules import FREE, INDEXED, MIXED, waits_of
+from taskloom.core.testing.device.tensor import GPUTensor
 
 #: What a watcher is given: the operator and its arguments, as plain tensors.
 Watch = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-_EMULATED = {"_efficient_attention_forward": attention.forward, "_efficient_attention_backward": attention.backward}
+_EMULATED: dict[str, Callable[..., Any]] = {
+    "_efficient_attention_forward": attention.forward,
+    "_efficient_attention_backward": attention.backward,
+}
 _NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
-class GPUTensor(Tensor):
-    """A tensor that says it is on ``gpu:0``; ``plain`` holds its numbers."""
-
-    plain: Tensor
-    mode: "Dispatch | None" = None  # of the device that is there now
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @staticmethod
-    def __new__(cls, plain: Tensor) -> "GPUTensor":
-        form = {"dtype": plain.dtype, "layout": plain.layout, "device": "gpu:0"}
-        if plain.layout == torch.strided:
-            form.update(strides=plain.stride(), storage_offset=plain.storage_offset())
-        made: GPUTensor = Tensor._make_wrapper_subclass(cls, plain.size(), **form)  # type: ignore[attr-defined]
-        made.plain = plain
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if GPUTensor.mode is None:
-            raise RuntimeError(f"{func} on a tensor of a PretendGPU that has been left")
-        return GPUTensor.mode.run(func, args, kwargs or {})
-
-    def tolist(self) -> Any:
-        """The numbers, for which the host waits."""
-        assert GPUTensor.mode is not None
-        GPUTensor.mode.wait("tolist")
-        return self.plain.tolist()
-
-    def numpy(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused, as CUDA's tensors do."""
-        raise TypeError(
-            "can't convert gpu:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
-        )
-
-    def pin_memory(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: only the host's memory can be pinned."""
-        raise RuntimeError("cannot pin a tensor on gpu:0; only dense CPU tensors can be pinned")
-
-    def data_ptr(self) -> int:
-        """Where its numbers are: the same for tensors that share them."""
-        return self.plain.data_ptr()
-
-    def untyped_storage(self) -> torch.UntypedStorage:
-        """What holds its numbers: safetensors looks there for tensors that share them."""
-        return self.plain.untyped_storage()
-
-    def __repr__(self, *args: Any, **kwargs: Any) -> str:
-        return f"{self.plain!r} on gpu:0"
-
-
-class Dispatch(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operator while the device is there. Counts are by operator (or cause) and line."""
 
     def __init__(self, default: GPUGenerator, watch: Watch | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.default, self.watch = default, watch
         self.kernels: Counter[tuple[str, str]] = Counter()
         self.waits: Counter[tuple[str, str]] = Counter()
@@ -98,7 +52,7 @@ class Dispatch(TorchDispatchMode):
         if not ours and place != "gpu":
             return _on_host(name, func, args, kwargs)
         _refuse_mixture(func, name, args, tensors, place)
-        for cause in waits_of(name, args, kwargs, place, GPUTensor):
+        for cause in waits_of(name, args, kwargs, place):
             self.wait(cause)
         if name not in FREE and not func.is_view:
             self.kernels[name, line()] += 1
@@ -120,8 +74,8 @@ class Dispatch(TorchDispatchMode):
         if name in _EMULATED:
             draw = {"draw": self.default.draw()} if name.endswith("forward") else {}
             found = _EMULATED[name](*args, **kwargs, **draw)
-        elif kwargs.get("generator") is not None:
-            found = func(*args, **{**kwargs, "generator": on_gpu(kwargs["generator"]).ready()})
+        elif generator := on_gpu(kwargs.get("generator")):
+            found = func(*args, **{**kwargs, "generator": generator.ready()})
         elif torch.Tag.nondeterministic_seeded in func.tags:
             with self._drawing():
                 found = func(*args, **kwargs)

@@ -82,6 +82,6 @@ def seed_of(seed: int, offset: int) -> int:
     return derive_seed(seed, "kernel", offset)
 
 
-def on_gpu(generator: CPUGenerator) -> "GPUGenerator | None":
+def on_gpu(generator: CPUGenerator | None) -> "GPUGenerator | None":
     """The pretend generator that this is: what comes through torch's dispatcher is another object for the same one."""
-    return _KNOWN.get(generator._cdata)  # type: ignore[attr-defined]
+    return None if generator is None else _KNOWN.get(generator._cdata)  # type: ignore[attr-defined]

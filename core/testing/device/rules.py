@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from taskloom.core.testing.device.tensor import GPUTensor
 
 #: Operators that launch no kernel, beside views.
 _FREE = """
@@ -34,7 +35,7 @@ _WAITS = {
 }
 
 
-def waits_of(name: str, args: Any, kwargs: Any, place: str, ours: type[Tensor]) -> Iterator[str]:
+def waits_of(name: str, args: Any, kwargs: Any, place: str) -> Iterator[str]:
     """Why the host waits at an operator."""
     if name in _WAITS:
         yield _WAITS[name]
@@ -44,18 +45,18 @@ def waits_of(name: str, args: Any, kwargs: Any, place: str, ours: type[Tensor]) 
         yield "repeat_interleave without output_size"
     elif name in INDEXED:
         for index in args[1]:
-            if index is not None and not isinstance(index, ours):
+            if index is not None and not isinstance(index, GPUTensor):
                 yield "index from the host"
             elif index is not None and index.dtype in (torch.bool, torch.uint8):
                 yield "mask as an index"
     elif name in ("copy_", "_to_copy"):
-        yield from _of_copy(name, args, kwargs, place, ours)
+        yield from _of_copy(name, args, kwargs, place)
 
 
-def _of_copy(name: str, args: Any, kwargs: Any, place: str, ours: type[Tensor]) -> Iterator[str]:
+def _of_copy(name: str, args: Any, kwargs: Any, place: str) -> Iterator[str]:
     """A copy between devices is waited for unless it is told not to block and the host's side is pinned."""
     source = args[1] if name == "copy_" else args[0]
-    begin = "gpu" if isinstance(source, ours) else "cpu"
+    begin = "gpu" if isinstance(source, GPUTensor) else "cpu"
     if begin == place:
         return
     free = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])

@@ -38,7 +38,7 @@ COUNTED: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Any], int, int
     "item": (vector, lambda x: x[0].item(), 0, 1),
     "float of a sum": (vector, lambda x: float(x.sum()), 1, 1),
     "a branch": (vector, lambda x: 1 if x.isfinite().all() else 0, 5, 1),
-    "tolist": (vector, lambda x: x.tolist(), 0, 1),
+    "tolist": (vector, lambda x: x.tolist(), 1, 1),
     "to the host": (vector, lambda x: x.cpu(), 1, 1),
     "to the host, not waited for": (vector, lambda x: x.to("cpu", non_blocking=True), 1, 0),
     "from the host": (vector, lambda x: torch.ones(3).to(x.device), 1, 1),
