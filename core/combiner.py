@@ -82,9 +82,9 @@ class GradientCombiner(nn.Module, Component, ABC):
 
     The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class takes
     each task's gradients, forms G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that
-    needs more than that overrides :meth:`update`, with ``step.add_up`` where the weights are known beforehand,
-    ``step.gradients`` where they are not, and ``step.backward`` to take one task after another. A gradient that is not finite is an error that names the task, and what is in
-    ``.grad`` when ``step.apply`` is called is dense.
+    needs more overrides :meth:`update`, with ``step.add_up`` where the weights are known beforehand, ``step.gradients``
+    where they are not, and ``step.backward`` to take one task after another. A gradient that is not finite is an error
+    that names the task, and what is in ``.grad`` when ``step.apply`` is called is dense.
 
     State that changes during training belongs into buffers; random numbers come from ``self.generator``.
     """

@@ -27,8 +27,8 @@ class Encoder(nn.Module, Component, ABC):
     width: int
     max_length: int
     special_tokens: SpecialTokens
-    #: Whether, in the place of each parameter […], it takes a stack [T, …] of copies, one for each of the T parts of its
-    #: ``tokens``, and gives each copy the gradient of its part: then the gradients of several tasks come from one pass.
+    #: Whether it takes, in the place of a parameter […], a stack [T, …] of copies, one for each of the T ``parts`` of
+    #: the tokens, and gives each copy the gradient of its part: then the gradients of several tasks come from one pass.
     #: The copies of linear layers may be of another precision.
     takes_copies: ClassVar[bool] = False
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.

@@ -1,7 +1,7 @@
 """Arithmetic on per-task gradients, which go as they are used up.
 
-On a CPU nothing is flattened and nothing is copied, and of a table of embeddings only the rows count that were used. On a
-GPU, where every call has its price, one call takes many parameters.
+On a CPU nothing is flattened and nothing is copied, and of a table of embeddings only the rows count that were used. On
+a GPU, where every call has its price, one call takes many parameters.
 """
 
 from collections.abc import Iterator, Sequence

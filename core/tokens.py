@@ -50,7 +50,7 @@ class Tokens:
         self.types = types  # [N] segment of each token: 0, or 1 in the second text of a joined pair
         self.lengths = lengths  # [S], on the host
         self.parts = parts or (len(lengths),)  # sequences of each task
-        self.rows = (len(ids),)  # tokens of each task
+        self.rows: tuple[int, ...] = (len(ids),)  # tokens of each task
         if len(self.parts) > 1:
             self.rows = tuple(int(part.sum()) for part in torch.split(lengths, list(self.parts)))
         self.longest = int(lengths.max()) if len(lengths) else 0

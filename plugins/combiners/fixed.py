@@ -11,7 +11,8 @@ from taskloom.core import GradientCombiner, Step
 class FixedWeights(GradientCombiner):
     """Σ wᵢ gᵢ with weights that do not depend on the gradients.
 
-    Gradients add up where they arise, so none is ever kept per task. The heads' own parameters get the same weight as the shared ones: this is the gradient of the weighted sum of losses.
+    Gradients add up where they arise, so none is ever kept per task. The heads' own parameters get the same weight as
+    the shared ones: this is the gradient of the weighted sum of losses.
     """
 
     scales = True

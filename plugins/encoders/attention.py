@@ -129,7 +129,7 @@ def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
         q, k, v = torch.unflatten(qkv, 1, (3, heads, -1)).unbind(1)  # [N, h, d/h]
         return _fused(q, k, v, tokens, dropout, tokens.offsets, tokens.longest).flatten(1)
     padded = _Pad.apply(qkv, layout, 3)  # type: ignore[no-untyped-call]
-    mixed = [_mix(*part, block, dropout) for part, block in zip(padded, layout.blocks, strict=True)]
+    mixed = [_mix(q, k, v, block, dropout) for (q, k, v), block in zip(padded, layout.blocks, strict=True)]
     out: Tensor = _Unpad.apply(layout, *mixed)  # type: ignore[no-untyped-call]
     return out
 
@@ -140,7 +140,7 @@ def attend_first(q: Tensor, kv: Tensor, tokens: Tokens, heads: int, dropout: Dro
     if layout is None:
         k, v = torch.unflatten(kv, 1, (2, heads, -1)).unbind(1)  # [N, h, d/h]
         each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
-        return _fused(q.unflatten(1, (heads, -1)), k, v, tokens, dropout, each, 1).flatten(1)
+        return _fused(torch.unflatten(q, 1, (heads, -1)), k, v, tokens, dropout, each, 1).flatten(1)
     queries = torch.split(q.index_select(0, layout.order), [block.sequences for block in layout.blocks])
     padded = _Pad.apply(kv, layout, 2)  # type: ignore[no-untyped-call]
     mixed = [
@@ -180,7 +180,7 @@ class _Fused(torch.autograd.Function):
         return out[0]  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         q, k, v, out, query_offsets, offsets, logsumexp, seed, place = ctx.saved_tensors
         dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(

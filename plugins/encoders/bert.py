@@ -1,6 +1,6 @@
 """BERT's parts on packed rows: embeddings, layers and pooler (Devlin et al. 2019)."""
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -96,4 +96,4 @@ class Layer(nn.Module):
         """x + dropout(change); on a CPU in one pass over memory."""
         if self.dropout.active and change.device.type == "cpu":
             return torch.addcmul(x, change, self.dropout.noise(change))
-        return x + self.dropout(change)
+        return x + cast(Tensor, self.dropout(change))

@@ -1,8 +1,8 @@
 """Layers whose parameters may be copies, one for each task that is packed into the batch.
 
-A parameter of shape […] may be replaced by a stack [T, …] of equal copies. The result is the same, computed for all tasks
-at once, and on the way back each copy gets the gradient of its own task's rows: the gradients of the tasks apart, for
-one forward pass and one way back. ``parts`` are the rows of each task.
+A parameter of shape […] may be replaced by a stack [T, …] of equal copies. The result is the same, computed for all
+tasks at once, and on the way back each copy gets the gradient of its own task's rows: the gradients of the tasks apart,
+for one forward pass and one way back. ``parts`` are the rows of each task.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ class _Linear(torch.autograd.Function):
         return functional.linear(x, weight[0], bias[0])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         weights, biases = slope.new_empty(weight.shape), slope.new_empty(weight.shape[:2])  # [T, out, in], [T, out]
@@ -64,7 +64,7 @@ class _Norm(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, mean, scale, weight, bias = ctx.saved_tensors
         split = zip(*(torch.split(one, ctx.parts) for one in (slope, x, mean, scale)), strict=True)
@@ -85,7 +85,7 @@ class _Lookup(torch.autograd.Function):
         return functional.embedding(ids, table[0])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         (ids,) = ctx.saved_tensors
         if ctx.sparse:

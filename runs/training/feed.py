@@ -105,7 +105,7 @@ class Feed:
         """The rows' labels, [B], not yet on the device: class numbers or values; zeros where the data have none."""
         labels = self.examples.labels
         values = np.zeros(len(rows)) if labels is None else labels[rows]
-        return values.astype(np.int64 if self.task.labels.classes else np.float32)
+        return values.astype(np.int64) if self.task.labels.classes else values.astype(np.float32)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -1,9 +1,9 @@
 """All tasks of a step in one pass: what is packed together costs one call of each kernel, and fills the cores.
 
-The sequences of every task go through the encoder as one batch; then each task's head and loss see their own vectors. A
-loss may still replay its own task's part. Where a combiner wants the tasks' gradients apart, the encoder's parameters
-are replaced by copies, one for each task (see ``Encoder.takes_copies``), and each gets the gradient of its own rows: one
-forward pass and one way back, as for the sum.
+The sequences of every task go through the encoder as one batch; then each task's head and loss see their own vectors.
+A loss may still replay its own task's part. Where a combiner wants the tasks' gradients apart, the encoder's parameters
+are replaced by copies, one for each task (see ``Encoder.takes_copies``), and each gets the gradient of its own rows:
+one forward pass and one way back, as for the sum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from taskloom.core import Gradients, Prediction, Tokens, take_gradients
-from taskloom.core.prediction import Pass, autocast_to
+from taskloom.core.prediction import autocast_to
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model
 
@@ -126,10 +126,10 @@ def _unstacked(stack: Tensor, rows: tuple[int, ...]) -> list[Tensor]:
     """The gradient of each task: those of a table of embeddings as the rows that it used."""
     if not stack.is_sparse:
         return list(stack.unbind())
-    places, values = torch.split(stack._indices()[1:], rows, dim=1), torch.split(stack._values(), rows)
+    places, values = (torch.split(part, list(rows), -2) for part in (stack._indices()[1][:, None], stack._values()))
     shape = stack.shape[1:]
     return [
-        torch.sparse_coo_tensor(place, value, shape, check_invariants=False).coalesce()
+        torch.sparse_coo_tensor(place.T, value, shape, check_invariants=False).coalesce()
         for place, value in zip(places, values, strict=True)
     ]
 

@@ -118,9 +118,9 @@ def test_in_half_precision_it_is_as_near_to_float32_as_task_by_task(tmp_path: Pa
         bench = Bench(tmp_path, TASKS, combiner, encoder=CALM, precision=precision)
         step = bench.step(None)
         reset(bench)
-        together = step.gradients()[1] if combiner == "pcgrad" else [_summed(step, step.add_up)]
+        together = step.gradients()[1] if combiner == "pcgrad" else [_summed(step, step.add_up([1.0] * 3))]
         reset(bench)
-        apart = Step.gradients(step)[1] if combiner == "pcgrad" else [_summed(step, lambda f: Step.add_up(step, f))]
+        apart = Step.gradients(step)[1] if combiner == "pcgrad" else [_summed(step, Step.add_up(step, [1.0] * 3))]
         found[precision] = tuple(
             torch.cat([dense(part).reshape(-1) for parts in each for part in parts if part is not None])  # type: ignore[union-attr]
             for each in (together, apart)
@@ -130,8 +130,8 @@ def test_in_half_precision_it_is_as_near_to_float32_as_task_by_task(tmp_path: Pa
     assert 0 < errors[0] < 2 * errors[1] < 0.2
 
 
-def _summed(step: GroupStep, add_up: Any) -> Gradients:
-    add_up([1.0] * len(step.tasks))
+def _summed(step: GroupStep, losses: dict[str, Tensor]) -> Gradients:
+    assert losses
     return [parameter.grad for parameter in step.shared]
 
 
@@ -149,7 +149,8 @@ def test_each_copy_of_the_parameters_gets_the_gradient_of_its_own_part(tmp_path:
         (encoder(part) * slope).sum().backward()
         for name, parameter in encoder.named_parameters():
             stack = stacks[name].grad
-            assert stack is not None and parameter.grad is not None
+            assert stack is not None
+            assert parameter.grad is not None
             assert_near(stack.to_dense()[place], parameter.grad.to_dense())
 
 
