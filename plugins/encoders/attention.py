@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,6 @@ def layout_of(tokens: Tokens, heads: int, width: int) -> Layout | None:
     return found
 
 
-@cache
 def _is_fused(device: torch.device) -> bool:
     return device.type != "cpu" and torch.version.hip is None  # ROCm's kernel does not take packed rows everywhere
 

@@ -67,14 +67,13 @@ class _Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, mean, scale, weight, bias = ctx.saved_tensors
-        split = zip(*(torch.split(one, ctx.parts) for one in (slope, x, mean, scale)), strict=True)
-        wanted = [ctx.needs_input_grad[0], True, True]
-        found = [
-            torch.ops.aten.native_layer_norm_backward(one, rows, [x.shape[1]], m, s, weight[0], bias[0], wanted)
-            for one, rows, m, s in split
-        ]
-        below, weights, biases = zip(*found, strict=True)
-        return torch.cat(below) if wanted[0] else None, torch.stack(weights), torch.stack(biases), None, None
+        below, weights, biases = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        columns = (torch.split(one, ctx.parts) for one in (slope, x, mean, scale, below))
+        for one, rows, m, s, out, w, b in zip(*columns, weights, biases, strict=True):
+            torch.ops.aten.native_layer_norm_backward.out(
+                one, rows, [x.shape[1]], m, s, weight[0], bias[0], [True] * 3, out0=out, out1=w, out2=b
+            )
+        return below, weights, biases, None, None
 
 
 class _Lookup(torch.autograd.Function):

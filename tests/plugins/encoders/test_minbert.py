@@ -179,3 +179,13 @@ def test_untrained_defaults() -> None:
     assert (len(encoder.layers), encoder.width, encoder.heads, encoder.max_length) == (2, 128, 2, 512)
     assert encoder.embeddings.word.shape == (8192, 128)
     assert built(width=64).layers[0].up.weight.shape == (256, 64)
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "mean", "max"])
+def test_the_forward_pass_compiles_as_one_graph(pooling: str) -> None:
+    """Without dropout, once the layout of a batch is known: it is worked out on the host, by numpy."""
+    encoder = built(layers=2, width=16, heads=2, vocabulary=64, pooling=pooling)
+    tokens = Tokens.pack([[1, 7, 9, 2], [1, 2], [1, 5, 6, 7, 8, 9, 2]])
+    expected = encoder(tokens)
+    compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True)  # a break in the graph is an error
+    assert torch.equal(compiled(tokens), expected)
