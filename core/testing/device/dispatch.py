@@ -12,17 +12,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from taskloom.core.testing.device import attention
 from taskloom.core.testing.device.generator import CPUGenerator, GPUGenerator, on_gpu, seed_of
-from taskloom.core.testing.device.rules import FREE, INDEXED, MIXED, waits_of
+from taskloom.core.testing.device.rules import EMULATED, FREE, INDEXED, MIXED, waits_of
 from taskloom.core.testing.device.tensor import GPUTensor
 
 #: What a watcher is given: the operator and its arguments, as plain tensors.
 Watch = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-_EMULATED: dict[str, Callable[..., Any]] = {
-    "_efficient_attention_forward": attention.forward,
-    "_efficient_attention_backward": attention.backward,
-}
 _NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
@@ -71,9 +66,9 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs["device"] = torch.device("cpu")
         if self.watch:
             self.watch(func, args, kwargs)
-        if name in _EMULATED:
-            draw = {"draw": self.default.draw()} if name.endswith("forward") else {}
-            found = _EMULATED[name](*args, **kwargs, **draw)
+        if name in EMULATED:
+            draw = {} if name.endswith("backward") else {"draw": self.default.draw()}
+            found = EMULATED[name](*args, **kwargs, **draw)
         elif generator := on_gpu(kwargs.get("generator")):
             found = func(*args, **{**kwargs, "generator": generator.ready()})
         elif torch.Tag.nondeterministic_seeded in func.tags:
@@ -85,7 +80,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def wrap(one: Tensor) -> Tensor:
             # What an emulated kernel leaves on the host is a scalar: the seed and the offset of its draws.
-            host = place != "gpu" or (name in _EMULATED and one.dtype == torch.int64)
+            host = place != "gpu" or (name in EMULATED and one.dtype == torch.int64)
             return known[id(one)] if id(one) in known else one if host else GPUTensor(one)
 
         return tree_map_only(Tensor, wrap, found)

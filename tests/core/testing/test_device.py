@@ -270,3 +270,38 @@ def test_a_watcher_sees_every_operator_with_its_numbers() -> None:
         table().index_add_(0, torch.tensor([1, 1]).to("cuda"), torch.ones(2, 4).to("cuda"))
     assert seen[-1][0] == "aten::index_add_"
     assert seen[-1][1][2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+def test_attention_of_a_padded_batch_is_one_kernel_each_way(mask: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    q, k, v, upper = (torch.randn(3, HEADS, 8, WIDTH, generator=draws) for _ in range(4))
+    kept = torch.arange(8) < torch.tensor([8, 3, 5])[:, None, None, None]
+    bias = {"none": None, "bool": kept, "float": torch.zeros(kept.shape).masked_fill(~kept, -math.inf)}[mask]
+    leaves = [one.clone().requires_grad_() for one in (q, k, v)]
+    expected = scaled_dot_product_attention(*leaves, bias)
+    expected.backward(upper)
+    with PretendGPU() as gpu:
+        on_gpu = [one.to("cuda").requires_grad_() for one in (q, k, v)]
+        bias, upper = None if bias is None else bias.to("cuda"), upper.to("cuda")
+        gpu.reset()
+        out = scaled_dot_product_attention(*on_gpu, bias)
+        out.transpose(1, 2).flatten(2)  # a view, as of CUDA's
+        slopes = torch.autograd.grad(out, on_gpu, upper)
+        assert gpu.kernels.total() == (5 if mask == "bool" else 2)  # a mask is turned into a bias first
+        found = [one.detach().cpu() for one in (out, *slopes)]
+    for one, other in zip(found, [expected, *(leaf.grad for leaf in leaves)], strict=True):
+        assert (one - other).abs().max() < 1e-5
+
+
+def test_dropout_of_a_padded_batch_is_the_same_both_ways() -> None:
+    with PretendGPU():
+        q, k, v = (torch.randn(2, HEADS, 5, WIDTH).to("cuda").requires_grad_() for _ in range(3))
+        state = torch.cuda.get_rng_state()
+        out = scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        out.sum().backward()
+        torch.cuda.set_rng_state(state)
+        again = scaled_dot_product_attention(q, k, v + 1, dropout_p=0.5)
+        assert not out.allclose(scaled_dot_product_attention(q, k, v))
+        # Linear in the values: one more in each adds the sum of their gradients.
+        assert (again - out).detach().sum().item() == pytest.approx(v.grad.sum().item(), rel=1e-4)
