@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -126,37 +126,42 @@ _INSTEAD = (
 
 
 def it_works_on_a_gpu(_: Subject, new: NewTrial) -> None:
-    """Forward and backward give there what they give on the CPU, until numbers are drawn. The GPU is pretended."""
+    """Forward and backward run there (it is a pretend one) and give what the CPU gives, where nothing is drawn."""
     if not PretendGPU.possible():
         return
-    expected, drawn = list(_passes(new(0))), list[str]()
+    drawn: list[str] = []
 
-    def watch(func: Any, args: Any, kwargs: Any) -> None:
+    def watch(func: Any, *_: Any) -> None:
         if torch.Tag.nondeterministic_seeded in func.tags:
             drawn.append(func.name())
 
-    with PretendGPU(watch) as gpu:
-        trial = new(0)
-        try:
-            trial.to(gpu.device)
-            found = [(name, tensor.cpu(), bool(drawn)) for name, tensor in _passes(trial)]
-        except RAISED as error:
-            raise AssertionError(f"on a GPU: {words_of(error)}{place_of(error)}; {_INSTEAD}") from error
-    for (name, there, chance), (_name, here) in zip(found, expected, strict=True):
-        if not chance:
-            require_same(there, here, f"on a GPU {name} is another", within=1e-4)
-
-
-def _passes(trial: Trial) -> Iterator[tuple[str, Tensor]]:
-    """What a pass in evaluation and one in training give, and the gradients that flow back; then the epoch ends."""
     for training in (False, True):
-        output = trial.run(1, training=training)
-        yield "what it gives", output.detach()
-        if output.requires_grad:
-            torch.autograd.backward(output.square().mean())
-            named = [(name, one) for module in trial.modules for name, one in module.named_parameters()]
-            for name, one in [("its input", trial.start), *named]:
-                if one is not None and one.grad is not None:
-                    yield f"the gradient of {name}", one.grad.to_dense()
-                    one.grad = None
-    trial.end_epoch(1)
+        with given(f"a pass in {'training' if training else 'evaluation'}"):
+            state = torch.get_rng_state()
+            expected = _passed(new(0), training)
+            torch.set_rng_state(state)  # drawing from it is judged by another law
+            with PretendGPU(watch) as gpu:
+                trial = new(0)
+                try:
+                    trial.to(gpu.device)
+                    found = {name: tensor.cpu() for name, tensor in _passed(trial, training).items()}
+                except RAISED as error:
+                    raise AssertionError(f"on a GPU: {words_of(error)}{place_of(error)}; {_INSTEAD}") from error
+            require(found.keys() == expected.keys(), f"on a GPU it gives {list(found)}, elsewhere {list(expected)}")
+            for name, tensor in expected.items() if not drawn else ():
+                require_same(found[name], tensor, f"on a GPU {name} is another", within=1e-4)
+
+
+def _passed(trial: Trial, training: bool) -> dict[str, Tensor]:
+    """What a pass gives, and the gradients that flow back from it; after training, the epoch ends."""
+    output = trial.run(1, training=training)
+    found = {"what it gives": output.detach()}
+    if output.requires_grad:
+        torch.autograd.backward(output.square().mean())
+        named = [pair for module in trial.modules for pair in module.named_parameters()]
+        for name, one in [("its input", trial.start), *named]:
+            if one is not None and one.grad is not None:
+                found[f"the gradient of {name}"] = one.grad.to_dense()
+    if training:
+        trial.end_epoch(1)
+    return found

@@ -89,7 +89,7 @@ def _renamed(value: Any) -> Any:
 
 
 class PretendGPU:
-    """Enter it to have a GPU. ``watch`` is called with each operator on it and its arguments as plain tensors."""
+    """Enter it to have a GPU. ``watch`` is called with each operator on it, its arguments as plain tensors, its line."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._backend = _registered()

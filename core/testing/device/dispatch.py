@@ -16,8 +16,8 @@ from taskloom.core.testing.device.generator import CPUGenerator, GPUGenerator, o
 from taskloom.core.testing.device.rules import EMULATED, FREE, INDEXED, MIXED, waits_of
 from taskloom.core.testing.device.tensor import GPUTensor
 
-#: What a watcher is given: the operator and its arguments, as plain tensors.
-Watch = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+#: What a watcher is given: the operator, its arguments as plain tensors, and the line that it comes from.
+Watch = Callable[[Any, tuple[Any, ...], dict[str, Any], str], None]
 _NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
@@ -65,7 +65,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
         if self.watch:
-            self.watch(func, args, kwargs)
+            self.watch(func, args, kwargs, line())
         if name in EMULATED:
             draw = {} if name.endswith("backward") else {"draw": self.default.draw()}
             found = EMULATED[name](*args, **kwargs, **draw)

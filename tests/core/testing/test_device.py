@@ -266,7 +266,7 @@ def test_the_backward_of_packed_attention_drops_what_the_forward_dropped() -> No
 
 def test_a_watcher_sees_every_operator_with_its_numbers() -> None:
     seen: list[tuple[str, Any]] = []
-    with PretendGPU(lambda func, args, kwargs: seen.append((func._schema.name, args))):
+    with PretendGPU(lambda func, args, kwargs, line: seen.append((func._schema.name, args))):
         table().index_add_(0, torch.tensor([1, 1]).to("cuda"), torch.ones(2, 4).to("cuda"))
     assert seen[-1][0] == "aten::index_add_"
     assert seen[-1][1][2].tolist() == [1, 1]
