@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from taskloom.core.testing.device import attention, autocast
 from taskloom.core.testing.device.dispatch import Dispatch, Watch
 from taskloom.core.testing.device.generator import GPUGenerator
+from taskloom.core.testing.device.rules import is_pinned, pin
 from taskloom.core.testing.device.tensor import GPUTensor
 
 __all__ = ["GPUTensor", "PretendGPU"]
@@ -89,7 +90,7 @@ def _renamed(value: Any) -> Any:
 
 
 class PretendGPU:
-    """Enter it to have a GPU. ``watch`` is called with each operator on it, its arguments as plain tensors, its line."""
+    """Enter it to have a GPU. ``watch`` is called with each operator on it: see :data:`Watch`."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._backend = _registered()
@@ -137,6 +138,7 @@ class PretendGPU:
             "synchronize": lambda *device: self._mode.wait("synchronize"),
         }
         stack.enter_context(patch.multiple(torch.cuda, **names))
+        stack.enter_context(patch.multiple(torch.Tensor, pin_memory=pin, is_pinned=is_pinned))  # in every thread
         stack.enter_context(patch.object(torch, "clear_autocast_cache", autocast.forget_casts))
         stack.enter_context(patch.object(torch, "Generator", GPUGenerator))
         # A tensor like these has no views in inference mode; without gradients the operators are the same.

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taskloom.core.testing.device.generator import CPUGenerator, GPUGenerator, on_gpu, seed_of
-from taskloom.core.testing.device.rules import EMULATED, FREE, INDEXED, MIXED, waits_of
+from taskloom.core.testing.device.rules import EMULATED, FREE, INDEXED, MIXED, pin, waits_of
 from taskloom.core.testing.device.tensor import GPUTensor
 
 #: What a watcher is given: the operator, its arguments as plain tensors, and the line that it comes from.
@@ -45,7 +45,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self._place(name, args, kwargs, ours)
         _refuse_generator(name, kwargs.get("generator"), place)
         if not ours and place != "gpu":
-            return _on_host(name, func, args, kwargs)
+            return _on_host(func, args, kwargs)
         _refuse_mixture(func, name, args, tensors, place)
         for cause in waits_of(name, args, kwargs, place):
             self.wait(cause)
@@ -128,12 +128,8 @@ def _refuse_mixture(func: Any, name: str, args: Any, tensors: list[Tensor], plac
         )
 
 
-def _on_host(name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator of the CPU; memory that is pinned is known by its storage."""
-    if name == "is_pinned":
-        return hasattr(args[0].untyped_storage(), "pinned")
-    pinned = kwargs.pop("pin_memory", None) if name != "_pin_memory" else True
-    found = args[0].clone() if name == "_pin_memory" else func(*args, **kwargs)
-    if pinned:
-        found.untyped_storage().pinned = True
-    return found
+def _on_host(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator of the CPU, which has no memory to pin of its own."""
+    pinned = kwargs.pop("pin_memory", None)
+    found = func(*args, **kwargs)
+    return pin(found) if pinned else found

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from taskloom.core.testing.device.attention import padded_backward, padded_forward
 from taskloom.core.testing.device.packed import packed_backward, packed_forward
@@ -45,6 +46,18 @@ _WAITS = {
 }
 
 
+def pin(tensor: Tensor, device: Any = None) -> Tensor:
+    """A copy in memory that counts as pinned, which is known by its storage."""
+    copy = tensor.clone()
+    copy.untyped_storage().pinned = True  # type: ignore[attr-defined]
+    return copy
+
+
+def is_pinned(tensor: Tensor, device: Any = None) -> bool:
+    """Whether a tensor lies in such memory."""
+    return hasattr(tensor.untyped_storage(), "pinned")
+
+
 def waits_of(name: str, args: Any, kwargs: Any, place: str) -> Iterator[str]:
     """Why the host waits at an operator."""
     if name in _WAITS:
@@ -71,5 +84,5 @@ def _of_copy(name: str, args: Any, kwargs: Any, place: str) -> Iterator[str]:
         return
     free = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
     host = source if begin == "cpu" else args[0] if name == "copy_" else None  # None: torch pins what it makes
-    if not free or (host is not None and not hasattr(host.untyped_storage(), "pinned")):
+    if not free or (host is not None and not is_pinned(host)):
         yield f"copy {begin} to {place}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,7 +66,8 @@ COUNTED: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Any], int, int
     "repeat_interleave that knows": (vector, lambda x: torch.repeat_interleave(x.long(), output_size=6), 2, 0),
     "synchronize": (vector, lambda x: torch.cuda.synchronize(), 0, 1),
     "many at once": (table, lambda x: torch._foreach_mul([x, x, x], 2.0), 1, 0),
-    "dropout": (table, lambda x: torch.native_dropout(x, 0.5, True), 1, 0),
+    "native dropout": (table, lambda x: torch.native_dropout(x, 0.5, True), 1, 0),
+    "dropout": (table, lambda x: F.dropout(x, 0.5), 1, 0),
 }
 
 
@@ -140,6 +142,16 @@ def test_a_model_learns_there_what_it_learns_on_the_cpu() -> None:
     with PretendGPU():
         found = learnt("cuda")
     assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
+
+
+def test_memory_is_pinned_by_any_thread() -> None:
+    with PretendGPU() as gpu, ThreadPoolExecutor() as pool:
+        pinned = pool.submit(lambda: torch.ones(3).pin_memory()).result()
+        assert pinned.is_pinned()
+        assert not torch.ones(3).is_pinned()
+        assert torch.empty(3, pin_memory=True).is_pinned()
+        pinned.to("cuda", non_blocking=True)
+        assert not gpu.waits
 
 
 def test_its_tensors_can_be_saved() -> None:
