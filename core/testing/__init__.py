@@ -15,6 +15,9 @@ out::
     @pytest.mark.parametrize("law", laws("loss"), ids=str)
     def test_focal(law: Law) -> None:
         law(Focal, gamma=1.0)
+
+What computes is also run on a GPU that is not there (:class:`taskloom.core.testing.device.PretendGPU`): a tensor that a
+component makes or keeps on the host is found without one.
 """
 
 from collections.abc import Iterator, Mapping

@@ -33,17 +33,19 @@ class SmallStep(Step):
         order: Sequence[int] | None = None,
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
         draws = new_generator(7)
         names = tuple(f"task{k}" for k in range(count))
         self.tasks = names if order is None else tuple(names[k] for k in order)
         self.spoilt, self.scale = spoilt, scale
         self.shared = [
-            nn.Parameter(torch.randn(40, 4, generator=draws).to(dtype)),
-            nn.Parameter(torch.randn(4, 4, generator=draws).to(dtype)),
+            nn.Parameter(torch.randn(40, 4, generator=draws).to(device, dtype)),
+            nn.Parameter(torch.randn(4, 4, generator=draws).to(device, dtype)),
         ]
-        self.heads = {task: nn.Parameter(torch.randn(4, generator=draws).to(dtype)) for task in (*names, "absent")}
-        self.ids = {task: torch.randint(40, (5,), generator=draws) for task in self.heads}
+        first = {task: torch.randn(4, generator=draws).to(device, dtype) for task in (*names, "absent")}
+        self.heads = {task: nn.Parameter(each) for task, each in first.items()}
+        self.ids = {task: torch.randint(40, (5,), generator=draws).to(device) for task in self.heads}
         self.seen: list[dict[str, Tensor | None]] = []  # the heads' gradients at each apply
 
     def loss(self, task: str) -> Tensor:
@@ -242,6 +244,10 @@ class CombinerTrial(Trial):
             bind_generator(self.combiner, new_generator(2 * step + update))
             self.combiner.update(self.step)
         return self.step.values()
+
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        self.step = SmallStep(len(self.step.tasks), device=device)
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """What the losses fall by is another share for each task and each epoch."""

@@ -37,14 +37,14 @@ class EncoderTrial(Trial):
 
     def tokens(self, reads: Reads = "single", rows: slice = slice(None), texts: Sequence[str] = TEXTS) -> Tokens:
         columns = [self.encoder.tokenize(texts[rows]), self.encoder.tokenize(OTHERS[rows])]
-        return arrange(columns, reads, self.encoder.special_tokens, self.encoder.max_length)
+        return arrange(columns, reads, self.encoder.special_tokens, self.encoder.max_length).to(self.device)
 
     def vectors(self, tokens: Tokens) -> Tensor:
         """What training does."""
         return self.encoder.vectors(self.encoder.embed(tokens), tokens)
 
     def run(self, step: int, *, training: bool) -> Tensor:
-        bind_generator(self.encoder.train(training), new_generator(4))
+        bind_generator(self.encoder.train(training), new_generator(4, self.device))
         return self.vectors(self.tokens())
 
     def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -37,10 +37,10 @@ class HeadTrial(Trial):
     def ready(self, *, training: bool) -> None:
         """Before a pass, whose random numbers are always the same."""
         for module, seed in ((self.head, 4), (self.shared, 5)):
-            bind_generator(module.train(training), new_generator(seed))
+            bind_generator(module.train(training), new_generator(seed, self.device))
 
     def vectors(self, rows: int = ROWS) -> Tensor:
-        return torch.randn(SEQUENCES[self.head.reads], rows, WIDTH, generator=new_generator(1))
+        return torch.randn(SEQUENCES[self.head.reads], rows, WIDTH, generator=new_generator(1)).to(self.device)
 
     def output(self, vectors: Tensor) -> Tensor:
         """What the head gives: its score, or its vectors where they are all it gives."""
@@ -49,7 +49,14 @@ class HeadTrial(Trial):
 
     def run(self, step: int, *, training: bool) -> Tensor:
         self.ready(training=training)
-        return self.output((step * self.vectors()).requires_grad_())
+        self.start = (step * self.vectors()).requires_grad_()
+        self.score = self.output(self.start)
+        return self.score
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        if self.head.gives != "vectors":
+            self.head.decide(self.score.detach())
+        return {}
 
     def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:
         low = self.vectors().bfloat16().requires_grad_()

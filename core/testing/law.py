@@ -182,7 +182,7 @@ def raise_if_any(breaches: Iterable[Breach]) -> None:
     lines = []
     for (name, cause), (first, *more) in groups.items():
         if more:
-            lines.append(f"{name}: {1 + len(more)} laws break for one reason: {cause}{_place_of(first.error)}")
+            lines.append(f"{name}: {1 + len(more)} laws break for one reason: {cause}{place_of(first.error)}")
             lines += [f"  {breach.law.name!r}{breach.input}" for breach in (first, *more)]
         else:
             lines.append(f"{name} breaks the law {first.law.name!r}{first.input}: {cause}")
@@ -190,10 +190,10 @@ def raise_if_any(breaches: Iterable[Breach]) -> None:
         raise AssertionError("\n".join(lines)) from next(iter(groups.values()))[0].error
 
 
-def _place_of(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Where it was raised, in the code that is held to the law."""
     frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
-    own = [frame for frame in frames if Path(frame.filename).parent != Path(__file__).parent]
+    own = [frame for frame in frames if Path(__file__).parent not in Path(frame.filename).parents]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 

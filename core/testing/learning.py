@@ -3,17 +3,25 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from taskloom.core.testing.law import given, law, require, untouched_randomness
+from taskloom.core.testing.device import PretendGPU
+from taskloom.core.testing.law import given, law, place_of, require, untouched_randomness, words_of
 from taskloom.core.testing.require import require_finite, require_same, through_checkpoint
-from taskloom.core.testing.subjects import Subject
+from taskloom.core.testing.subjects import RAISED, Subject
 
 
 class Trial(ABC):
-    """A component in a small training of its own, in which each step draws the same numbers whoever takes it."""
+    """A component in a small training of its own, in which each step draws the same numbers whoever takes it.
+
+    ``start`` is the input of the last pass, where it has a gradient.
+    """
+
+    device = torch.device("cpu")
+    start: Tensor | None = None
 
     @property
     @abstractmethod
@@ -35,6 +43,12 @@ class Trial(ABC):
             torch.autograd.backward(output.square().mean())
         return output.detach()
 
+    def to(self, device: torch.device) -> None:
+        """Go on on another device."""
+        self.device = device
+        for module in self.modules:
+            module.to(device)
+
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """What it reports after an epoch of training."""
         return {}
@@ -54,6 +68,7 @@ def laws_of_learning(kind: str, trials: Callable[[Subject], Iterable[tuple[str, 
     law(kind, cases=trials, at_edges=True)(its_randomness_comes_from_its_generator)
     law(kind, cases=trials)(it_works_in_half_precision)
     law(kind, cases=trials)(its_state_survives_saving)
+    law(kind, cases=trials)(it_works_on_a_gpu)
 
 
 def its_randomness_comes_from_its_generator(_: Subject, new: NewTrial) -> None:
@@ -101,3 +116,52 @@ def its_state_survives_saving(_: Subject, new: NewTrial) -> None:
                 require(second.end_epoch(epoch) == figures, f"in epoch {epoch} a restored one gives other metrics")
                 sound = all(isinstance(value, int | float) and math.isfinite(value) for value in figures.values())
                 require(sound, f"metrics() should map names to finite numbers. Found {figures}.")
+
+
+#: What to write where something was made on the wrong device.
+_INSTEAD = (
+    "make tensors where those are that it is given, as in torch.arange(n, device=target.device), keep its own as "
+    "buffers, and copy with .cpu() before .numpy()"
+)
+
+
+def it_works_on_a_gpu(_: Subject, new: NewTrial) -> None:
+    """Forward and backward run there (it is a pretend one) and give what the CPU gives, where nothing is drawn."""
+    if not PretendGPU.possible():
+        return
+    drawn: list[str] = []
+
+    def watch(func: Any, *_: Any) -> None:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            drawn.append(func.name())
+
+    for training in (False, True):
+        with given(f"a pass in {'training' if training else 'evaluation'}"):
+            state = torch.get_rng_state()
+            expected = _passed(new(0), training)
+            torch.set_rng_state(state)  # drawing from it is judged by another law
+            with PretendGPU(watch) as gpu:
+                trial = new(0)
+                try:
+                    trial.to(gpu.device)
+                    found = {name: tensor.cpu() for name, tensor in _passed(trial, training).items()}
+                except RAISED as error:
+                    raise AssertionError(f"on a GPU: {words_of(error)}{place_of(error)}; {_INSTEAD}") from error
+            require(found.keys() == expected.keys(), f"on a GPU it gives {list(found)}, elsewhere {list(expected)}")
+            for name, tensor in expected.items() if not drawn else ():
+                require_same(found[name], tensor, f"on a GPU {name} is another", within=1e-4)
+
+
+def _passed(trial: Trial, training: bool) -> dict[str, Tensor]:
+    """What a pass gives, and the gradients that flow back from it; after training, the epoch ends."""
+    output = trial.run(1, training=training)
+    found = {"what it gives": output.detach()}
+    if output.requires_grad:
+        torch.autograd.backward(output.square().mean())
+        named = [pair for module in trial.modules for pair in module.named_parameters()]
+        for name, one in [("its input", trial.start), *named]:
+            if one is not None and one.grad is not None:
+                found[f"the gradient of {name}"] = one.grad.to_dense()
+    if training:
+        trial.end_epoch(1)
+    return found

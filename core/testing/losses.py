@@ -41,7 +41,7 @@ class Pass(nn.Module):
     def __init__(self, layer: Tensor, embedded: Tensor, rows: Tensor, changes: Sequence[Tensor], part: int) -> None:
         super().__init__()
         self.embedded, self.rows, self.part = embedded, rows, part
-        self.layer = nn.Parameter(layer.to(embedded.dtype))
+        self.layer = nn.Parameter(layer.to(embedded))
         self.given, self.made = changes, list[Tensor]()
 
     def forward(self, start: Tensor | None) -> Prediction:
@@ -86,10 +86,10 @@ class LossTrial(Trial):
 
     def embedded(self) -> Tensor:
         """Input embeddings, [S·B, d]."""
-        return self._draw(1, self.sequences * ROWS, WIDTH).to(self.dtype)
+        return self._draw(1, self.sequences * ROWS, WIDTH).to(self.device, self.dtype)
 
     def target(self, rows: Tensor) -> Tensor:
-        place = torch.rand(ROWS, generator=new_generator(2))[rows]
+        place = torch.rand(ROWS, generator=new_generator(2))[rows].to(self.device)
         if self.labels.classes:
             return (place * self.labels.classes).long()
         return self.labels.low + place * (self.labels.high - self.labels.low)
@@ -109,7 +109,7 @@ class LossTrial(Trial):
         part: int = 0,
     ) -> Ran:
         """The loss of the examples named by ``rows`` (in this order); ``changes`` are those of all examples."""
-        index, source = torch.tensor(rows), new_generator(seed)
+        index, source = torch.tensor(rows), new_generator(seed, self.device)
         start = self._taken(self.embedded(), index) if embedded is None else embedded
         model = self.shown(start, index, [self._taken(change, index) for change in changes], part)
         bind_generator(self.loss, source)
@@ -120,7 +120,8 @@ class LossTrial(Trial):
 
     def run(self, step: int, *, training: bool) -> Tensor:
         """Each step has embeddings of its own."""
-        return self.compute((self.embedded() * (1 + 0.3 * step)).requires_grad_(), seed=4 + step).value
+        self.start = (self.embedded() * (1 + 0.3 * step)).requires_grad_()
+        return self.compute(self.start, seed=4 + step).value
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         self.loss.epoch_ended(epoch=epoch, score=0.7 / epoch + 0.1 * (epoch % 2))

@@ -87,6 +87,6 @@ def through_checkpoint(module: nn.Module) -> dict[str, Tensor]:
     return load(save({name: value.detach().clone().contiguous() for name, value in state.items()}))
 
 
-def new_generator(seed: int = 0) -> torch.Generator:
+def new_generator(seed: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator of this seed."""
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator(device).manual_seed(seed)

@@ -21,9 +21,10 @@ from unittest.mock import patch
 import torch
 from torch.overrides import TorchFunctionMode
 
-from taskloom.core.testing.device import autocast
+from taskloom.core.testing.device import attention, autocast
 from taskloom.core.testing.device.dispatch import Dispatch, Watch
 from taskloom.core.testing.device.generator import GPUGenerator
+from taskloom.core.testing.device.rules import is_pinned, pin
 from taskloom.core.testing.device.tensor import GPUTensor
 
 __all__ = ["GPUTensor", "PretendGPU"]
@@ -51,6 +52,12 @@ class _Backend:
     def manual_seed_all(self, seed: int) -> None:
         self.default.manual_seed(seed)
 
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return self.default.get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        self.default.set_state(state)
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
@@ -66,6 +73,7 @@ def _registered() -> _Backend:
         _backend.append(_Backend())
         _setup_privateuseone_for_python_backend("gpu", backend_module=_backend[0])
         autocast.register()
+        attention.register()
     return _backend[0]
 
 
@@ -82,13 +90,19 @@ def _renamed(value: Any) -> Any:
 
 
 class PretendGPU:
-    """Enter it to have a GPU. ``watch`` is called with each operator on it and its arguments as plain tensors."""
+    """Enter it to have a GPU. ``watch`` is called with each operator on it: see :data:`Watch`."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._backend = _registered()
         self.default = GPUGenerator("gpu")
         self._mode = Dispatch(self.default, watch)
         self.device = torch.device("gpu:0")
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether this torch has a backend for devices of others in Python, and nobody else has taken it."""
+        known = hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend")
+        return known and torch._C._get_privateuse1_backend_name() in ("privateuseone", "gpu")
 
     @property
     def kernels(self) -> Counter[tuple[str, str]]:
@@ -114,16 +128,17 @@ class PretendGPU:
             "default_generators": (default,),
             "device_count": lambda: 1,
             "empty_cache": lambda: None,
-            "get_rng_state": lambda *device: default.get_state(),
+            "get_rng_state": self._backend.get_rng_state,
             "is_available": lambda: True,
             "is_bf16_supported": lambda *including: True,
-            "manual_seed_all": default.manual_seed,
+            "manual_seed_all": self._backend.manual_seed_all,
             "max_memory_allocated": lambda *device: 0,
             "reset_peak_memory_stats": lambda *device: None,
-            "set_rng_state": lambda state, *device: default.set_state(state),
+            "set_rng_state": self._backend.set_rng_state,
             "synchronize": lambda *device: self._mode.wait("synchronize"),
         }
         stack.enter_context(patch.multiple(torch.cuda, **names))
+        stack.enter_context(patch.multiple(torch.Tensor, pin_memory=pin, is_pinned=is_pinned))  # in every thread
         stack.enter_context(patch.object(torch, "clear_autocast_cache", autocast.forget_casts))
         stack.enter_context(patch.object(torch, "Generator", GPUGenerator))
         # A tensor like these has no views in inference mode; without gradients the operators are the same.

@@ -1,126 +1,126 @@
-"""Memory-efficient attention over packed sequences, which CUDA has and the CPU has not, one sequence at a time."""
+"""Memory-efficient attention of padded batches, which CUDA has and the CPU has not."""
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from taskloom.core.testing.device.generator import seed_of
 
-_ALIGNED = 32  # rows of the logsumexp come in multiples of it
+_ALIGNED = 8  # keys of a bias come in multiples of it
+_libraries: list[Any] = []
 
 
-class _Packed:
-    """The sequences of one call, and what is common to both ways through them."""
-
-    def __init__(self, queries: tuple[Tensor, Any, Any], keys: tuple[Tensor, Any, Any], **rest: Any) -> None:
-        self.query, self.key, self.p = queries[0], keys[0], rest["dropout_p"]
-        self.scale = rest["scale"] or 1 / math.sqrt(self.query.shape[-1])
-        self.queries, self.keys = _slices(*queries), _slices(*keys)
-        if rest["bias"] is not None or rest["custom_mask_type"]:
-            raise NotImplementedError("the pretend device has no efficient attention with a bias or a causal mask")
-        if len(self.queries) != len(self.keys):
-            raise RuntimeError(f"{len(self.queries)} sequences of queries, {len(self.keys)} of keys")
-
-    def parts(self, seed: int, offset: int) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """Rows of a sequence's queries and keys, its scores [heads, queries, keys], and the factors of dropout."""
-        draws = torch.Generator().manual_seed(seed_of(seed, offset))
-        for rows, columns in zip(self.queries, self.keys, strict=True):
-            scores = heads_first(self.query, rows) @ heads_first(self.key, columns).transpose(1, 2) * self.scale
-            noise = torch.ones_like(scores)
-            if self.p:
-                noise = torch.rand(scores.shape, generator=draws).ge(self.p).float() / (1 - self.p)
-            yield rows, columns, scores, noise
+def register() -> None:
+    """Let ``scaled_dot_product_attention`` choose on the pretend device as it does on CUDA; once in a process."""
+    make: Any = torch.library.Library
+    _libraries.append(make("aten", "IMPL", "AutogradPrivateUse1"))
+    _libraries[0].impl("scaled_dot_product_attention", _chosen)
 
 
-def _slices(rows: Tensor, bounds: Tensor | None, longest: int | None) -> list[slice]:
-    """The rows of each sequence, or what CUDA says to a form that it does not take."""
-    if bounds is None or bounds.dtype != torch.int32 or longest is None or rows.dim() != 4 or rows.shape[0] != 1:
-        raise RuntimeError("packed attention takes [1, tokens, heads, width], cu_seqlens of int32, and max_seqlen")
-    ends: list[int] = bounds.tolist()
-    found = [slice(first, last) for first, last in pairwise(ends)]
-    most = max(one.stop - one.start for one in found)
-    if ends[-1] != rows.shape[1] or longest < most:
-        words = f"cu_seqlens should end at {rows.shape[1]}, max_seqlen be at least {most}"
-        raise RuntimeError(f"{words}. Found {ends[-1]} and {longest}.")
-    return found
-
-
-def heads_first(packed: Tensor, rows: slice) -> Tensor:
-    """Some rows of [1, tokens, heads, width] as [heads, rows, width], in float32 as the kernel computes."""
-    return packed[0, rows].transpose(0, 1).float()
-
-
-def forward(
+def _chosen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    dropout_p: float,
-    custom_mask_type: int,
-    compute_log_sumexp: bool = False,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The efficient kernel for what models are trained with; anything else written out."""
+    aten: Any = torch.ops.aten
+    if is_causal or enable_gqa or query.dim() != 4 or query.dtype == torch.float64:
+        given = (query, key, value, attn_mask, dropout_p, is_causal)
+        return cast(Tensor, aten._scaled_dot_product_attention_math(*given, scale=scale, enable_gqa=enable_gqa)[0])
+    bias = attn_mask
+    if bias is not None:
+        if bias.dtype == torch.bool:
+            bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(bias.logical_not(), -math.inf)
+        if over := -bias.shape[-1] % _ALIGNED:
+            bias = pad(bias, (0, over))[..., :-over]
+        bias = bias.expand(*query.shape[:3], key.shape[2])
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
+    out: Tensor
+    out, *_ = aten._scaled_dot_product_efficient_attention(query, key, value, bias, learns, dropout_p, scale=scale)
+    return out
+
+
+def noise(scores: Tensor, p: float, draws: torch.Generator) -> Tensor | float:
+    """What dropout multiplies the weights with."""
+    return torch.rand(scores.shape, generator=draws).ge(p).float() / (1 - p) if p else 1.0
+
+
+def slopes(
+    upper: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, factor: Tensor | float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values, the first two but for the scale; ``factor`` is dropout's."""
+    inner = upper @ v.transpose(-2, -1) * factor * weights
+    inner = inner - weights * inner.sum(-1, keepdim=True)
+    return inner @ k, inner.transpose(-2, -1) @ q, (weights * factor).transpose(-2, -1) @ upper
+
+
+def scale_of(query: Tensor, scale: float | None) -> float:
+    """What scores are multiplied with."""
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def on_host(draw: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Seed and offset of the draws: on the host, as CUDA's are outside of graphs."""
+    return torch.tensor(draw[0]), torch.tensor(draw[1])
+
+
+def _as_cuda_lays_out(heads: Tensor, dtype: torch.dtype) -> Tensor:
+    """[batch, heads, length, width] of which the heads of a token lie beside each other."""
+    return heads.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def padded_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     *,
     draw: tuple[int, int],
     scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int]:
-    """``aten::_efficient_attention_forward``; ``draw`` is the seed and the offset of its dropout."""
-    rest = {"bias": bias, "custom_mask_type": custom_mask_type, "dropout_p": dropout_p, "scale": scale}
-    packed = _Packed((query, cu_seqlens_q, max_seqlen_q), (key, cu_seqlens_k, max_seqlen_k), **rest)
-    out = value.new_empty(*query.shape[:-1], value.shape[-1])
-    aligned = math.ceil((max_seqlen_q or 0) / _ALIGNED) * _ALIGNED if compute_log_sumexp else 0
-    sums = torch.full((len(packed.queries), query.shape[2], aligned), math.inf)
-    for place, (rows, columns, scores, noise) in enumerate(packed.parts(*draw)):
-        mixed = scores.softmax(-1) * noise @ heads_first(value, columns)
-        out[0, rows] = mixed.transpose(0, 1).to(out.dtype)
-        if compute_log_sumexp:
-            sums[place, :, : scores.shape[1]] = scores.logsumexp(-1)
-    seed, offset = (torch.tensor(one) for one in draw)  # on the host, as CUDA's are outside of graphs
-    return out, sums, seed, offset, max_seqlen_q or 0, max_seqlen_k or 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``aten::_scaled_dot_product_efficient_attention`` of [batch, heads, length, width]."""
+    scores = _padded_scores(query, key, attn_bias, scale)
+    factor = noise(scores, dropout_p, torch.Generator().manual_seed(seed_of(*draw)))
+    out = _as_cuda_lays_out(scores.softmax(-1) * factor @ value.float(), query.dtype)
+    return out, scores.logsumexp(-1) if compute_log_sumexp else torch.empty(0), *on_host(draw)
 
 
-def backward(
+def padded_backward(
     grad_out_: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: Tensor | None,
+    attn_bias: Tensor | None,
     out: Tensor,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
     logsumexp: Tensor,
-    dropout_p: float,
     philox_seed: Tensor,
     philox_offset: Tensor,
-    custom_mask_type: int,
-    bias_requires_grad: bool,
+    dropout_p: float,
+    grad_input_mask: list[bool],
+    is_causal: bool = False,
     *,
     scale: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, Tensor, Tensor, None]:
-    """``aten::_efficient_attention_backward``: dropout's mask is made again from the seed and the offset."""
-    if not logsumexp.numel():
-        raise RuntimeError("the backward of efficient attention needs a forward with compute_log_sumexp=True")
-    rest = {"bias": bias, "custom_mask_type": custom_mask_type, "dropout_p": dropout_p, "scale": scale}
-    packed = _Packed((query, cu_seqlens_q, max_seqlen_q), (key, cu_seqlens_k, max_seqlen_k), **rest)
-    slopes = [torch.empty_like(one) for one in (query, key, value)]
-    for rows, columns, scores, noise in packed.parts(int(philox_seed), int(philox_offset)):
-        weights, upper = scores.softmax(-1), heads_first(grad_out_, rows)
-        inner = upper @ heads_first(value, columns).transpose(1, 2) * noise * weights
-        inner = (inner - weights * inner.sum(-1, keepdim=True)) * packed.scale
-        found = (
-            (rows, inner @ heads_first(key, columns)),
-            (columns, inner.transpose(1, 2) @ heads_first(query, rows)),
-            (columns, (weights * noise).transpose(1, 2) @ upper),
-        )
-        for slope, (part, each) in zip(slopes, found, strict=True):
-            slope[0, part] = each.transpose(0, 1).to(slope.dtype)
-    return slopes[0], slopes[1], slopes[2], None
+) -> tuple[Tensor | None, ...]:
+    """``aten::_scaled_dot_product_efficient_attention_backward``; a bias has no gradient here."""
+    scores = _padded_scores(query, key, attn_bias, scale)
+    factor = noise(scores, dropout_p, torch.Generator().manual_seed(seed_of(int(philox_seed), int(philox_offset))))
+    upper, q, k, v = (one.float() for one in (grad_out_, query, key, value))
+    found, by = slopes(upper, q, k, v, scores.softmax(-1), factor), scale_of(query, scale)
+    return *(_as_cuda_lays_out(each, query.dtype) for each in (found[0] * by, found[1] * by, found[2])), None
+
+
+def _padded_scores(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    scores = query.float() @ key.float().transpose(-2, -1) * scale_of(query, scale)
+    return scores if bias is None else scores + bias.float()

@@ -12,17 +12,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from taskloom.core.testing.device import attention
 from taskloom.core.testing.device.generator import CPUGenerator, GPUGenerator, on_gpu, seed_of
-from taskloom.core.testing.device.rules import FREE, INDEXED, MIXED, waits_of
+from taskloom.core.testing.device.rules import EMULATED, FREE, INDEXED, MIXED, pin, waits_of
 from taskloom.core.testing.device.tensor import GPUTensor
 
-#: What a watcher is given: the operator and its arguments, as plain tensors.
-Watch = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-_EMULATED: dict[str, Callable[..., Any]] = {
-    "_efficient_attention_forward": attention.forward,
-    "_efficient_attention_backward": attention.backward,
-}
+#: What a watcher is given: the operator, its arguments as plain tensors, and the line that it comes from.
+Watch = Callable[[Any, tuple[Any, ...], dict[str, Any], str], None]
 _NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
@@ -50,7 +45,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self._place(name, args, kwargs, ours)
         _refuse_generator(name, kwargs.get("generator"), place)
         if not ours and place != "gpu":
-            return _on_host(name, func, args, kwargs)
+            return _on_host(func, args, kwargs)
         _refuse_mixture(func, name, args, tensors, place)
         for cause in waits_of(name, args, kwargs, place):
             self.wait(cause)
@@ -70,10 +65,10 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
         if self.watch:
-            self.watch(func, args, kwargs)
-        if name in _EMULATED:
-            draw = {"draw": self.default.draw()} if name.endswith("forward") else {}
-            found = _EMULATED[name](*args, **kwargs, **draw)
+            self.watch(func, args, kwargs, line())
+        if name in EMULATED:
+            draw = {} if name.endswith("backward") else {"draw": self.default.draw()}
+            found = EMULATED[name](*args, **kwargs, **draw)
         elif generator := on_gpu(kwargs.get("generator")):
             found = func(*args, **{**kwargs, "generator": generator.ready()})
         elif torch.Tag.nondeterministic_seeded in func.tags:
@@ -85,7 +80,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def wrap(one: Tensor) -> Tensor:
             # What an emulated kernel leaves on the host is a scalar: the seed and the offset of its draws.
-            host = place != "gpu" or (name in _EMULATED and one.dtype == torch.int64)
+            host = place != "gpu" or (name in EMULATED and one.dtype == torch.int64)
             return known[id(one)] if id(one) in known else one if host else GPUTensor(one)
 
         return tree_map_only(Tensor, wrap, found)
@@ -133,12 +128,8 @@ def _refuse_mixture(func: Any, name: str, args: Any, tensors: list[Tensor], plac
         )
 
 
-def _on_host(name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator of the CPU; memory that is pinned is known by its storage."""
-    if name == "is_pinned":
-        return hasattr(args[0].untyped_storage(), "pinned")
-    pinned = kwargs.pop("pin_memory", None) if name != "_pin_memory" else True
-    found = args[0].clone() if name == "_pin_memory" else func(*args, **kwargs)
-    if pinned:
-        found.untyped_storage().pinned = True
-    return found
+def _on_host(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator of the CPU, which has no memory to pin of its own."""
+    pinned = kwargs.pop("pin_memory", None)
+    found = func(*args, **kwargs)
+    return pin(found) if pinned else found

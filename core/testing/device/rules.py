@@ -1,12 +1,22 @@
 """What operators do on CUDA that the CPU does not show: which launch nothing, which make the host wait."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from taskloom.core.testing.device.attention import padded_backward, padded_forward
+from taskloom.core.testing.device.packed import packed_backward, packed_forward
 from taskloom.core.testing.device.tensor import GPUTensor
 
+#: What runs in the place of CUDA's kernels, by name; those that may drop something are given a ``draw``.
+EMULATED: dict[str, Callable[..., Any]] = {
+    "_efficient_attention_forward": packed_forward,
+    "_efficient_attention_backward": packed_backward,
+    "_scaled_dot_product_efficient_attention": padded_forward,
+    "_scaled_dot_product_efficient_attention_backward": padded_backward,
+}
 #: Operators that launch no kernel, beside views.
 _FREE = """
     _coalesced_ _dimI _dimV _has_compatible_shallow_copy_type _indices _local_scalar_dense _nnz _reshape_alias
@@ -18,7 +28,8 @@ FREE = frozenset(_FREE.split())
 #: Operators with a list of indices as their second argument.
 INDEXED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
 #: Operators that take a number from the host beside those of single elements.
-MIXED = INDEXED | {"_efficient_attention_backward", "_fused_adamw_", "fill", "fill_", "masked_fill", "masked_fill_"}
+_MIXED = {"_fused_adamw_", "fill", "fill_", "masked_fill", "masked_fill_"}
+MIXED = INDEXED | EMULATED.keys() | _MIXED
 #: Operators whose result has a form that the host has to know, or which is a Python value.
 _WAITS = {
     "_coalesce": "coalesce",
@@ -33,6 +44,18 @@ _WAITS = {
     "unique_consecutive": "unique",
     "unique_dim": "unique",
 }
+
+
+def pin(tensor: Tensor, device: Any = None) -> Tensor:
+    """A copy in memory that counts as pinned, which is known by its storage."""
+    copy = tensor.clone()
+    copy.untyped_storage().pinned = True  # type: ignore[attr-defined]
+    return copy
+
+
+def is_pinned(tensor: Tensor, device: Any = None) -> bool:
+    """Whether a tensor lies in such memory."""
+    return hasattr(tensor.untyped_storage(), "pinned")
 
 
 def waits_of(name: str, args: Any, kwargs: Any, place: str) -> Iterator[str]:
@@ -61,5 +84,5 @@ def _of_copy(name: str, args: Any, kwargs: Any, place: str) -> Iterator[str]:
         return
     free = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
     host = source if begin == "cpu" else args[0] if name == "copy_" else None  # None: torch pins what it makes
-    if not free or (host is not None and not hasattr(host.untyped_storage(), "pinned")):
+    if not free or (host is not None and not is_pinned(host)):
         yield f"copy {begin} to {place}"

@@ -41,6 +41,16 @@ class Shifted(OneLayer):
         return Prediction(super().forward(vectors).score + vectors.shape[1], vectors)
 
 
+class OnTheHost(SquaredError):  # noqa: N818 - a loss
+    """Weighs its examples with a tensor that is always on the CPU."""
+
+    name = "on_the_host"
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        weight = prediction.score * torch.arange(len(target)).clamp(1, 1)
+        return super().forward(Prediction(weight, prediction.vectors), target)
+
+
 class BatchTooSmall(SquaredError):  # noqa: N818 - a loss
     """Raises on one example."""
 
@@ -74,6 +84,14 @@ def test_a_breach_names_the_option_at_whose_edge_it_happens() -> None:
         wrong = "column"
 
     assert "(way='column') breaks the law 'it is one finite number" in message_of(Edgy)
+
+
+def test_a_tensor_made_on_the_host_is_found_without_a_gpu_and_the_message_says_what_to_write() -> None:
+    message = message_of(OnTheHost)
+    assert "loss 'on_the_host' breaks the law 'it works on a gpu'" in message
+    assert "found at least two devices" in message
+    assert f"{__file__}, line {OnTheHost.forward.__code__.co_firstlineno + 1}" in message
+    assert "torch.arange(n, device=target.device)" in message
 
 
 def test_one_cause_is_reported_once_with_every_law_and_its_input() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,7 +66,8 @@ COUNTED: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Any], int, int
     "repeat_interleave that knows": (vector, lambda x: torch.repeat_interleave(x.long(), output_size=6), 2, 0),
     "synchronize": (vector, lambda x: torch.cuda.synchronize(), 0, 1),
     "many at once": (table, lambda x: torch._foreach_mul([x, x, x], 2.0), 1, 0),
-    "dropout": (table, lambda x: torch.native_dropout(x, 0.5, True), 1, 0),
+    "native dropout": (table, lambda x: torch.native_dropout(x, 0.5, True), 1, 0),
+    "dropout": (table, lambda x: F.dropout(x, 0.5), 1, 0),
 }
 
 
@@ -140,6 +142,16 @@ def test_a_model_learns_there_what_it_learns_on_the_cpu() -> None:
     with PretendGPU():
         found = learnt("cuda")
     assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
+
+
+def test_memory_is_pinned_by_any_thread() -> None:
+    with PretendGPU() as gpu, ThreadPoolExecutor() as pool:
+        pinned = pool.submit(lambda: torch.ones(3).pin_memory()).result()
+        assert pinned.is_pinned()
+        assert not torch.ones(3).is_pinned()
+        assert torch.empty(3, pin_memory=True).is_pinned()
+        pinned.to("cuda", non_blocking=True)
+        assert not gpu.waits
 
 
 def test_its_tensors_can_be_saved() -> None:
@@ -266,7 +278,42 @@ def test_the_backward_of_packed_attention_drops_what_the_forward_dropped() -> No
 
 def test_a_watcher_sees_every_operator_with_its_numbers() -> None:
     seen: list[tuple[str, Any]] = []
-    with PretendGPU(lambda func, args, kwargs: seen.append((func._schema.name, args))):
+    with PretendGPU(lambda func, args, kwargs, line: seen.append((func._schema.name, args))):
         table().index_add_(0, torch.tensor([1, 1]).to("cuda"), torch.ones(2, 4).to("cuda"))
     assert seen[-1][0] == "aten::index_add_"
     assert seen[-1][1][2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+def test_attention_of_a_padded_batch_is_one_kernel_each_way(mask: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    q, k, v, upper = (torch.randn(3, HEADS, 8, WIDTH, generator=draws) for _ in range(4))
+    kept = torch.arange(8) < torch.tensor([8, 3, 5])[:, None, None, None]
+    bias = {"none": None, "bool": kept, "float": torch.zeros(kept.shape).masked_fill(~kept, -math.inf)}[mask]
+    leaves = [one.clone().requires_grad_() for one in (q, k, v)]
+    expected = scaled_dot_product_attention(*leaves, bias)
+    expected.backward(upper)
+    with PretendGPU() as gpu:
+        on_gpu = [one.to("cuda").requires_grad_() for one in (q, k, v)]
+        bias, upper = None if bias is None else bias.to("cuda"), upper.to("cuda")
+        gpu.reset()
+        out = scaled_dot_product_attention(*on_gpu, bias)
+        out.transpose(1, 2).flatten(2)  # a view, as of CUDA's
+        slopes = torch.autograd.grad(out, on_gpu, upper)
+        assert gpu.kernels.total() == (5 if mask == "bool" else 2)  # a mask is turned into a bias first
+        found = [one.detach().cpu() for one in (out, *slopes)]
+    for one, other in zip(found, [expected, *(leaf.grad for leaf in leaves)], strict=True):
+        assert (one - other).abs().max() < 1e-5
+
+
+def test_dropout_of_a_padded_batch_is_the_same_both_ways() -> None:
+    with PretendGPU():
+        q, k, v = (torch.randn(2, HEADS, 5, WIDTH).to("cuda").requires_grad_() for _ in range(3))
+        state = torch.cuda.get_rng_state()
+        out = scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        out.sum().backward()
+        torch.cuda.set_rng_state(state)
+        again = scaled_dot_product_attention(q, k, v + 1, dropout_p=0.5)
+        assert not out.allclose(scaled_dot_product_attention(q, k, v))
+        # Linear in the values: one more in each adds the sum of their gradients.
+        assert (again - out).detach().sum().item() == pytest.approx(v.grad.sum().item(), rel=1e-4)

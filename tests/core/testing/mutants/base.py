@@ -58,7 +58,7 @@ class Added(GradientCombiner):
     scales = True
 
     def weights(self, gramian: Tensor) -> Tensor:
-        return torch.ones(len(gramian), dtype=gramian.dtype)
+        return torch.ones(len(gramian), dtype=gramian.dtype, device=gramian.device)
 
 
 class Cosine(Metric):

@@ -37,10 +37,14 @@ class Stateful(Added):
         self.learnt = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def weights(self, gramian: Tensor) -> Tensor:
-        return super().weights(gramian) * self.factor.detach()
+        return super().weights(gramian) * self.factor.detach().to(gramian.device)
 
     def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
         self.factor.fill_(1 / (1 + epoch))
+
+
+def by_buffer(self: Any, gramian: Tensor) -> Tensor:
+    return Added.weights(self, gramian) * self.factor
 
 
 def by_history(self: Any, weights: Tensor, gramian: Tensor) -> Tensor:
@@ -57,7 +61,7 @@ def counting(self: Any, weights: Tensor, gramian: Tensor) -> Tensor:
 
 def keeping_the_graph(self: Any, weights: Tensor, gramian: Tensor) -> Tensor:
     self.factor = (self.factor + self.learnt) / 2
-    return weights * self.factor.detach()
+    return weights * self.factor.detach().to(gramian.device)
 
 
 def into_a_list(self: Any, *, epoch: int, losses: dict[str, float]) -> None:
@@ -95,7 +99,7 @@ def twice(self: Any, losses: dict[str, Tensor], step: Step) -> dict[str, Tensor]
 
 
 def through_numpy(self: Any, step: Step) -> dict[str, Tensor]:
-    step.shared[0].detach().numpy()
+    step.shared[0].detach().cpu().numpy()
     return Added.update(self, step)
 
 
@@ -139,6 +143,9 @@ MUTANTS = {
         ),
     ],
     "it works in half precision": [mutant(Added, "goes through numpy", update=through_numpy)],
+    "it works on a gpu": [
+        mutant(Stateful, "weighs by a buffer, which is not where the Gramian is", weights=by_buffer),
+    ],
     "its randomness comes from its generator": [
         mutant(Added, "draws", weights=weighed(lambda self, weights, gramian: weights + 0 * torch.rand(1)[0])),
     ],

@@ -114,7 +114,9 @@ MUTANTS = {
         mutant(
             Words,
             "counts positions through the whole batch",
-            embed=lambda self, tokens: Words.embed(self, tokens) + torch.arange(len(tokens.ids)).sin()[:, None],
+            embed=lambda self, tokens: (
+                Words.embed(self, tokens) + torch.arange(len(tokens.ids), device=tokens.ids.device).sin()[:, None]
+            ),
         ),
     ],
     "a long text is truncated at max length only": [
@@ -133,7 +135,7 @@ MUTANTS = {
         mutant(
             Words,
             "draws in a pass",
-            embed=lambda self, tokens: Words.embed(self, tokens) + 0 * torch.rand(1),
+            embed=lambda self, tokens: Words.embed(self, tokens) + 0 * torch.rand(()),
         ),
     ],
     "it gives the same again and in a new process": [
@@ -160,11 +162,18 @@ MUTANTS = {
             pool=pooled(lambda self, vectors, _: vectors * (2 if torch.is_autocast_enabled("cpu") else 1)),
         ),
     ],
+    "it works on a gpu": [
+        mutant(
+            Words,
+            "adds positions that are made on the host",
+            embed=lambda self, tokens: Words.embed(self, tokens) + tokens.positions.cpu().sin()[:, None],
+        ),
+    ],
     "its state survives saving": [
         mutant(
             Words,
             "keeps a tensor out of its state",
-            build=built(lambda self, generator: setattr(self, "shift", torch.randn(8, generator=generator))),
+            build=built(lambda self, generator: setattr(self, "shift", torch.randn((), generator=generator))),
             pool=pooled(lambda self, vectors, _: vectors + self.shift),
         ),
         mutant(Words, "counts its steps in a plain number", pool=pooled(counting)),

@@ -55,7 +55,7 @@ def counting(self: Any, vectors: Tensor) -> Tensor:
 
 
 def numpy_has_no_bfloat16(self: Any, vectors: Tensor) -> Tensor:
-    vectors.detach().numpy()
+    vectors.detach().cpu().numpy()
     return vectors
 
 
@@ -94,6 +94,19 @@ MUTANTS = {
         ),
     ],
     "it works in half precision": [mutant(OneLayer, "goes through numpy", forward=shown(numpy_has_no_bfloat16))],
+    "it works on a gpu": [
+        mutant(
+            OneLayer,
+            "keeps a tensor out of its buffers",
+            build=built(lambda self, _: setattr(self, "ones", torch.ones(1))),
+            forward=scored(lambda self, score: score * self.ones),
+        ),
+        mutant(
+            OneLayer,
+            "decides with numpy",
+            decide=lambda self, score: torch.from_numpy(OneLayer.decide(self, score).numpy()),
+        ),
+    ],
     "its randomness comes from its generator": [
         mutant(OneLayer, "draws its weights", build=built(lambda self, _: self.layer.reset_parameters())),
     ],
@@ -101,7 +114,7 @@ MUTANTS = {
         mutant(
             OneLayer,
             "keeps a tensor out of its state",
-            build=built(lambda self, generator: setattr(self, "more", torch.randn(1, generator=generator))),
+            build=built(lambda self, generator: setattr(self, "more", torch.randn((), generator=generator))),
             forward=scored(lambda self, score: score + self.more),
         ),
         mutant(OneLayer, "counts its steps in a plain number", forward=shown(counting)),

@@ -94,8 +94,13 @@ class Noisy(SquaredError):  # noqa: N818 - a loss
         self.generator: torch.Generator | None = None
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        noise = torch.randn(len(target), generator=self.generator)
+        noise = torch.randn(len(target), generator=self.generator, device=target.device)
         return (prediction.score + 0.1 * noise - target).square().mean()
+
+
+def drawing_on_the_host(self: Any, prediction: Prediction, target: Tensor) -> Tensor:
+    noise = torch.randn(len(target), generator=self.generator).to(target.device)
+    return (prediction.score + 0.1 * noise - target).square().mean()
 
 
 class Contrast(Loss):
@@ -110,7 +115,10 @@ class Contrast(Loss):
         vectors = prediction.vectors
         left, right = vectors if vectors.dtype is torch.float64 else vectors.float()
         near = cosine_similarity(left[:, None], right[None], dim=-1, eps=1e-6)
-        return cross_entropy(2 * near, torch.arange(len(near)), reduction=self.reduction)
+        return cross_entropy(2 * near, self.places(near), reduction=self.reduction)
+
+    def places(self, near: Tensor) -> Tensor:
+        return torch.arange(len(near), device=near.device)
 
 
 class BatchHard(Loss):
@@ -240,7 +248,18 @@ MUTANTS = {
     ],
     "it works in half precision": [
         mutant(
-            SquaredError, "uses numpy", forward=lambda self, p, t: squared(p, t) + 0 * p.score.detach().numpy().max()
+            SquaredError,
+            "uses numpy",
+            forward=lambda self, p, t: squared(p, t) + 0 * p.score.detach().cpu().numpy().max(),
+        ),
+    ],
+    "it works on a gpu": [
+        mutant(Contrast, "counts on the host", places=lambda self, near: torch.arange(len(near))),
+        mutant(Noisy, "draws on the host", forward=drawing_on_the_host),
+        mutant(
+            SquaredError,
+            "is another one there",
+            forward=lambda self, p, t: squared(p, t) * (1 + (p.score.device.type != "cpu")),
         ),
     ],
     "its randomness comes from its generator": [
