@@ -10,6 +10,8 @@ from taskloom.core.component import Component
 
 #: The events that end a job: every submitted job gives exactly one of them, as its last.
 ENDS = frozenset({"finished", "failed", "interrupted", "oom", "lost"})
+#: The ends after which the process that ran the job is not used again: its memory is fragmented, its device failed.
+SPENT = frozenset({"oom", "lost"})
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Event:
     ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch`` or ``stage``, and at the end one of
     ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
     stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, reason) or ``lost`` (reason: the
-    worker died, hung or was stopped; only engines say that). ``facts`` hold the figures as JSON values. ``attempt``
+    worker died, hung or was stopped, or its device failed). ``facts`` hold the figures as JSON values. ``attempt``
     is the job's. A resumed cell reports its earlier epochs and stages again, with the fact ``retold``; only what the
     ledger had missed is passed on.
     """

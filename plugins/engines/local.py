@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from taskloom.core import ENDS, Engine, Event, Job
+from taskloom.core.engine import SPENT
 from taskloom.core.errors import count
 from taskloom.plugins.engines.devices import Slot, inventory, place
 
@@ -23,8 +24,8 @@ COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
 class Local(Engine):
     """Runs the cells in worker processes on this machine, one per GPU, or on the CPU with its threads divided.
 
-    A worker imports torch once and runs one cell after another. If it dies, its cell is reported as lost and another
-    worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers end. What a worker
+    A worker imports torch once and runs one cell after another. If it dies or its device fails, its cell is reported as
+    lost and another worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers end. What a worker
     started and left behind ends with it. What a cell prints goes to its ``log.txt``.
 
     Options:
@@ -127,7 +128,7 @@ class Local(Engine):
             worker.kernel_kills = kernel_kills()  # the next one may be this worker
         if event.what in ENDS:
             worker.job = None
-        if event.what == "oom":  # its memory is fragmented; a new process has all of it
+        if event.what in SPENT:
             self._remove(worker)
         self._events.append(event)
 
