@@ -21,7 +21,8 @@ class Job:
     ``stage_keys`` are the identities of what its stages hand on, the last one excepted; ``versions`` those of
     the distributions whose components it uses. ``micro_batch`` is the most examples of one task at a time, after the
     cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1; events carry it, so that those of an
-    attempt that was given up are not mistaken for its successor's.
+    attempt that was given up are not mistaken for its successor's. ``device`` is where an engine wants it to run, by
+    torch's name for it in the process that runs it (``None``: on the GPU that is there, else on the CPU).
     """
 
     cell: str
@@ -33,6 +34,7 @@ class Job:
     versions: dict[str, str] = field(default_factory=dict)
     micro_batch: int | None = None
     attempt: int = 1
+    device: str | None = None
 
     def cell_folder(self) -> Path:
         """The folder of the cell's files; made if it is not there."""

@@ -27,12 +27,13 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one worker: its own name, its device, its threads, and the ``CUDA_VISIBLE_DEVICES`` it sees."""
+    """A place for one worker: its own name, its device and share of it, its threads, and what it sees of GPUs."""
 
     name: str
     device: str
     threads: int
     cuda: str = ""
+    share: float = 1.0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -105,7 +106,7 @@ def place(
             room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
             raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
     each = threads or max(1, min(machine.cores // len(places), machine.max_threads or machine.cores))
-    return tuple(Slot(name, device, each, cuda) for name, device, cuda in places)
+    return tuple(Slot(name, device, each, cuda, 1 / cells_per_gpu) for name, device, cuda in places)
 
 
 def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
+from taskloom.core import ENDS, Engine, EngineError, Event, Job, Work, find_work, perform
 from taskloom.core.work import CELL_THREAD
 
 #: Seconds that a cell is given at the end to come to its next event.
@@ -27,6 +27,7 @@ class Inline(Engine):
     def __init__(self) -> None:
         self._thread: CellThread | None = None
         self._events: list[Event] = []
+        self._broken = ""  # why the device of this process can no longer be used
 
     def open(self, work: str, folder: Path) -> None:
         self._work = find_work(work)
@@ -41,6 +42,8 @@ class Inline(Engine):
 
     def submit(self, job: Job) -> None:
         assert self._thread is None, "this engine runs one cell at a time"
+        if self._broken:
+            raise EngineError(f"{self._broken}. Nothing more can be run in this process; --engine local replaces it.")
         self._thread = CellThread(self._work, job)
         self._thread.start()
 
@@ -52,6 +55,7 @@ class Inline(Engine):
             while self._thread is not None:
                 events.append(self._thread.events.get(timeout=0 if events else seconds))
                 if events[-1].what in ENDS:
+                    self._broken = events[-1].facts["reason"] if events[-1].what == "lost" else ""
                     self._thread.join(timeout=60)
                     self._thread = None
         return events

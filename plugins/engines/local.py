@@ -12,7 +12,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from taskloom.core import ENDS, Engine, Event, Job
+from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.core.engine import SPENT
 from taskloom.core.errors import count
 from taskloom.plugins.engines.devices import Slot, inventory, place
@@ -25,8 +25,8 @@ class Local(Engine):
     """Runs the cells in worker processes on this machine, one per GPU, or on the CPU with its threads divided.
 
     A worker imports torch once and runs one cell after another. If it dies or its device fails, its cell is reported as
-    lost and another worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers end. What a worker
-    started and left behind ends with it. What a cell prints goes to its ``log.txt``.
+    lost and another worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers
+    end. What a worker started and left behind ends with it. What a cell prints goes to its ``log.txt``.
 
     Options:
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
@@ -109,8 +109,8 @@ class Local(Engine):
         return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each"
 
     def _start_worker(self) -> "_Worker":
-        taken = {worker.name for worker in self._workers}
-        slot = next(slot for slot in self._slots if slot.name not in taken)
+        taken = {worker.slot for worker in self._workers}
+        slot = next(slot for slot in self._slots if slot not in taken)
         self._workers.append(_Worker(slot, self._work))
         return self._workers[-1]
 
@@ -124,12 +124,16 @@ class Local(Engine):
                 self._events.append(worker.last_event(worker.job))
             return
         if event.what in ("started", "resumed"):
-            event.facts.update(worker=worker.name, pid=worker.process.pid)
+            event.facts.update(worker=worker.slot.name, pid=worker.process.pid)
             worker.kernel_kills = kernel_kills()  # the next one may be this worker
         if event.what in ENDS:
             worker.job = None
         if event.what in SPENT:
             self._remove(worker)
+        if event.facts.get("unusable"):  # nor would the next worker there do better: the others go on
+            self._slots = tuple(slot for slot in self._slots if slot != worker.slot)
+            if not self._slots:
+                raise EngineError(f"{worker.slot.device}: {event.facts['reason']}")
         self._events.append(event)
 
     def _remove(self, worker: "_Worker") -> None:
@@ -146,15 +150,15 @@ class _Worker:
     """
 
     def __init__(self, slot: Slot, work: str) -> None:
-        self.name = slot.name
+        self.slot = slot
         self.job: Job | None = None
         self.reason = ""  # why it ends, if this engine ends it
         self.kernel_kills = kernel_kills()
         self.connection, theirs = Pipe()
-        numbers = map(str, (theirs.fileno(), os.getpid(), slot.threads))
+        arguments = (theirs.fileno(), os.getpid(), work, slot.threads, slot.device.partition(":")[0], slot.share)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "taskloom.plugins.engines.worker", *numbers, work],
+                [sys.executable, "-m", "taskloom.plugins.engines.worker", *map(str, arguments)],
                 stdin=subprocess.PIPE,  # nothing is ever written: it closes when this process ends
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -122,7 +122,10 @@ def test_every_device_says_in_its_own_words_that_memory_ran_out(error: Exception
         (accelerator("CUDA error: device-side assert triggered"), "CUDA error: device-side assert triggered"),
         (accelerator("HIP error: unspecified launch failure"), "HIP error: unspecified launch failure"),
         (accelerator("a failure of tomorrow"), "a failure of tomorrow"),
-        (RuntimeError("CUDA error: an illegal memory access was encountered\nmore"), "an illegal memory access was enc"),
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nmore"),
+            "an illegal memory access was enc",
+        ),
         (RuntimeError("CUDA error: unspecified launch failure"), "unspecified launch failure"),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "uncorrectable ECC error encountered"),
         (RuntimeError("CUDA driver error: unknown error"), "CUDA driver error: unknown error"),

@@ -11,7 +11,7 @@ from taskloom.core import Emit, Event, Job, OutOfMemory
 
 def work(job: Job, emit: Emit) -> None:
     """Does what ``job.spec["do"]`` says."""
-    emit(Event("started", job.cell, {"pid": os.getpid(), "environment": _environment()}))
+    emit(Event("started", job.cell, {"pid": os.getpid(), "environment": _environment(), "device": job.device}))
     do = job.spec["do"]
     if do == "hang":
         time.sleep(600)
@@ -32,6 +32,8 @@ def work(job: Job, emit: Emit) -> None:
         raise ValueError("a plugin's defect")
     elif do == "memory":
         raise OutOfMemory("sst", micro_batch=job.micro_batch or 8, batch=8)
+    elif do == "device":
+        raise RuntimeError("CUDA error: device-side assert triggered\nand more")
     elif do == "talk":
         os.write(1, b"out of C\n")
         os.write(2, b"error of C\n")
