@@ -15,7 +15,7 @@ from pathlib import Path
 from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.core.engine import SPENT
 from taskloom.core.errors import count
-from taskloom.plugins.engines.devices import Slot, inventory, place
+from taskloom.plugins.engines.devices import UNUSED, Slot, inventory, place
 
 #: Where the system and the container count the processes that they killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
@@ -51,11 +51,13 @@ class Local(Engine):
     ) -> None:
         self._place = partial(place, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads)
         self._slots: tuple[Slot, ...] = ()
+        self._unused = ""
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
 
     def check(self) -> None:
-        self._slots = self._place(inventory())
+        machine = inventory()
+        self._slots, self._unused = self._place(machine), machine.unused
 
     def open(self, work: str, folder: Path) -> None:
         self._work = work
@@ -106,7 +108,8 @@ class Local(Engine):
     def describe(self) -> str:
         devices = ", ".join(dict.fromkeys(slot.device for slot in self._slots))
         threads = count(self._slots[0].threads if self._slots else 1, "thread")
-        return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each"
+        unused = f" ({self._unused} is not used: {UNUSED[self._unused]})" if self._unused else ""
+        return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each{unused}"
 
     def _start_worker(self) -> "_Worker":
         taken = {worker.slot for worker in self._workers}

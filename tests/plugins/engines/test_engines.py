@@ -153,7 +153,7 @@ def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) ->
     pids = {local.pid(cell) for cell in ("a", "b")}
     assert len(pids) == 2
     assert local.until("started", "a").facts["device"] == "cpu"
-    assert local.until("started", "a").facts["environment"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    assert local.until("started", "a").facts["environment"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
     local.engine.stop("a")
     assert local.end("a").what == "interrupted"
     local.submit("c", "fine")
