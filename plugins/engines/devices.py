@@ -14,6 +14,9 @@ CPU_WORKERS = 8
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+#: What worker processes have, unless the environment says otherwise. Threads that wait sleep: where the cores are busy
+#: with something else, spinning makes a cell of seconds one of minutes. And cuBLAS gives the same sums every time.
+DEFAULTS = {"OMP_WAIT_POLICY": "passive", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 #: Accelerators that torch knows and cells do not use, and why.
 UNUSED = {
     "mps": "Apple's GPUs have no float64, in which scores are computed",

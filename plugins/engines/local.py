@@ -15,7 +15,7 @@ from pathlib import Path
 from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.core.engine import SPENT
 from taskloom.core.errors import count
-from taskloom.plugins.engines.devices import UNUSED, Slot, inventory, place
+from taskloom.plugins.engines.devices import DEFAULTS, UNUSED, Slot, inventory, place
 
 #: Where the system and the container count the processes that they killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
@@ -32,7 +32,7 @@ class Local(Engine):
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
         devices: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once)
         cells_per_gpu: cells that share a GPU
-        threads: CPU threads of each worker; by default the cores divided by the workers, ``OMP_NUM_THREADS`` at most
+        threads: most CPU threads of a cell; by default the cores divided by the workers, ``OMP_NUM_THREADS`` at most
 
     Siblings: ``inline`` runs the cells in this process.
 
@@ -165,7 +165,7 @@ class _Worker:
                 stdin=subprocess.PIPE,  # nothing is ever written: it closes when this process ends
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **slot.environment},
+                env={**DEFAULTS, **os.environ, **slot.environment},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )

@@ -15,6 +15,7 @@ from typing import Any
 from taskloom.core import ENDS, Event, Job, reason_of
 from taskloom.core.engine import SPENT
 from taskloom.core.work import CELL_THREAD
+from taskloom.plugins.engines.devices import DEFAULTS
 from taskloom.plugins.engines.inline import CellThread
 from taskloom.plugins.engines.worker import logged_work
 
@@ -167,6 +168,7 @@ class RayThread(threading.Thread):
             num_gpus=sent.wants["GPU"],
             max_retries=0,
             num_returns="streaming",
+            runtime_env={"env_vars": DEFAULTS},
             name=f"taskloom {job.cell[:12]}",
         )
         try:

@@ -105,6 +105,21 @@ def peak_memory() -> int:
     return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
 
 
+#: Encoders up to this width are trained by one thread: dividing so little work costs more than it gains.
+NARROW = 64
+
+
+@contextmanager
+def fitting_threads(spec: Mapping[str, Any]) -> Iterator[None]:
+    """Let torch use the threads that this process was given, but one where the encoder is small."""
+    given, width = torch.get_num_threads(), spec["encoder"].get("width")
+    torch.set_num_threads(1 if width and width <= NARROW else given)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(given)
+
+
 def machine_versions() -> dict[str, str]:
     """What a result should remember beside the plugins' versions: those of other libraries."""
     names = ("taskloom", "torch", "numpy", "tokenizers", "safetensors")

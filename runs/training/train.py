@@ -34,7 +34,8 @@ def train(job: Job, emit: Emit) -> None:
     machine.reset_peak_memory()
     machine.seed_globals(job.spec["seed"])
     try:
-        with sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped):
+        alone = sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped)
+        with alone, machine.fitting_threads(job.spec):
             end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
         end = Event("interrupted", job.cell)

@@ -1,5 +1,6 @@
 """What the tests of the Ray engine have in common."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ RAW: dict[str, Any] = {
 
 def work(job: Job, emit: Emit) -> None:
     """What an engine runs: the device fails, memory runs out, or all is well."""
-    emit(Event("started", job.cell, {"device": job.device}))
+    emit(Event("started", job.cell, {"device": job.device, "environment": dict(os.environ)}))
     if job.spec["do"] == "device":
         raise RuntimeError("CUDA error: device-side assert triggered\nand more")
     if job.spec["do"] == "memory":

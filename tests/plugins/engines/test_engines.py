@@ -21,7 +21,7 @@ from faults import PATIENCE, until
 from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.plugins.engines import local as local_engine
 from taskloom.plugins.engines import worker
-from taskloom.plugins.engines.devices import Inventory, place
+from taskloom.plugins.engines.devices import DEFAULTS, Inventory, place
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
 
@@ -153,7 +153,8 @@ def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) ->
     pids = {local.pid(cell) for cell in ("a", "b")}
     assert len(pids) == 2
     assert local.until("started", "a").facts["device"] == "cpu"
-    assert local.until("started", "a").facts["environment"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    kept_in = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    assert local.until("started", "a").facts["environment"] == {**kept_in, **DEFAULTS}
     local.engine.stop("a")
     assert local.end("a").what == "interrupted"
     local.submit("c", "fine")
@@ -161,6 +162,14 @@ def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) ->
     assert local.pid("c") in pids, "the process was not used again"
     local.engine.close()
     assert all(map(gone, pids))
+
+
+def test_a_user_may_say_how_threads_wait(local: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    local.submit("a", "fine")
+    environment = local.until("started", "a").facts["environment"]
+    assert environment["OMP_WAIT_POLICY"] == "active"
+    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_a_worker_that_dies_loses_its_cell_and_nothing_else(local: Watched) -> None:

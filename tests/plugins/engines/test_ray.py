@@ -17,6 +17,7 @@ from ray_jobs import RAW, job
 from taskloom.core import ENDS, Event
 from taskloom.core.testing import check
 from taskloom.core.testing.engines import WORK as JOBS
+from taskloom.plugins.engines.devices import DEFAULTS
 from taskloom.plugins.engines.on_ray import Ray
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver.signals import Stop
@@ -166,6 +167,7 @@ def test_a_process_whose_device_failed_gets_no_other_cell(cluster: Any, tmp_path
             if event.what == "started":
                 pids[event.cell] = event.facts["pid"]
                 assert event.facts["device"] == "cpu"
+                assert DEFAULTS.items() <= event.facts["environment"].items()
             if event.what in ENDS:
                 ends[event.cell] = event
 
