@@ -1,5 +1,6 @@
 """The engine that runs cells in this process, one after another."""
 
+import os
 import queue
 import threading
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from taskloom.core import ENDS, Engine, EngineError, Event, Job, Work, find_work, perform
 from taskloom.core.work import CELL_THREAD
+from taskloom.plugins.engines.devices import DEFAULTS
 
 #: Seconds that a cell is given at the end to come to its next event.
 GRACE = 5.0
@@ -30,6 +32,8 @@ class Inline(Engine):
         self._broken = ""  # why the device of this process can no longer be used
 
     def open(self, work: str, folder: Path) -> None:
+        for name, value in DEFAULTS.items():  # cuBLAS looks when it is first used; OpenMP has looked by now
+            os.environ.setdefault(name, value)
         self._work = find_work(work)
 
     @property

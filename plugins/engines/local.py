@@ -136,7 +136,8 @@ class Local(Engine):
         if event.facts.get("unusable"):  # nor would the next worker there do better: the others go on
             self._slots = tuple(slot for slot in self._slots if slot != worker.slot)
             if not self._slots:
-                raise EngineError(f"{worker.slot.device}: {event.facts['reason']}")
+                why = f"{worker.slot.device}: {event.facts['reason']}"
+                raise EngineError(f"{why}, and no other is left; --devices cpu trains on the CPU")
         self._events.append(event)
 
     def _remove(self, worker: "_Worker") -> None:

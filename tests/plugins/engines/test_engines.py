@@ -129,7 +129,7 @@ def test_a_worker_that_cannot_use_its_gpu_refuses_instead_of_using_the_cpu(
         assert [event.what for event in watched.of("a")] == ["lost"], "it began on the CPU"
         assert (watched.engine.slots, watched.engine.free) == (1, 1), "it would get the next cell, too"
         watched.submit("b", "fine")
-        with pytest.raises(EngineError, match=r"^cuda:1: torch cannot use the GPU"):
+        with pytest.raises(EngineError, match=r"^cuda:1: torch cannot use the GPU .*; --devices cpu trains on"):
             watched.end("b")
     finally:
         watched.engine.close()
