@@ -51,13 +51,14 @@ class Local(Engine):
     ) -> None:
         self._place = partial(place, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads)
         self._slots: tuple[Slot, ...] = ()
-        self._unused = ""
+        self._unused = ""  # an accelerator of this machine, until it was said that cells do not use it
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
 
     def check(self) -> None:
         machine = inventory()
-        self._slots, self._unused = self._place(machine), machine.unused
+        self._slots = self._place(machine)
+        self._unused = machine.unused
 
     def open(self, work: str, folder: Path) -> None:
         self._work = work
@@ -108,8 +109,7 @@ class Local(Engine):
     def describe(self) -> str:
         devices = ", ".join(dict.fromkeys(slot.device for slot in self._slots))
         threads = count(self._slots[0].threads if self._slots else 1, "thread")
-        unused = f" ({self._unused} is not used: {UNUSED[self._unused]})" if self._unused else ""
-        return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each{unused}"
+        return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each"
 
     def _start_worker(self) -> "_Worker":
         taken = {worker.slot for worker in self._workers}
@@ -139,6 +139,10 @@ class Local(Engine):
                 why = f"{worker.slot.device}: {event.facts['reason']}"
                 raise EngineError(f"{why}, and no other is left; --devices cpu trains on the CPU")
         self._events.append(event)
+        if self._unused and event.what in ("started", "resumed"):
+            message = f"trained on the CPU; {self._unused} is not used: {UNUSED[self._unused]}"
+            self._events.append(Event("log", event.cell, {"message": message}, event.attempt))
+            self._unused = ""
 
     def _remove(self, worker: "_Worker") -> None:
         worker.kill()

@@ -93,8 +93,6 @@ def run(
             stop = Stop(progress.say)
             for line in plan.notes:
                 progress.say(line)
-            if any(cell.status != "finished" for cell in plan.chosen):
-                progress.say(f"engine {runner.name}: {runner.describe()}")
             outcome = run_plan(
                 plan,
                 catalogue,
