@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from taskloom.core.engine import Job as Job
     from taskloom.core.engine import Work as Work
     from taskloom.core.errors import DataError as DataError
+    from taskloom.core.errors import DeviceError as DeviceError
     from taskloom.core.errors import EngineError as EngineError
     from taskloom.core.errors import OutOfMemory as OutOfMemory
     from taskloom.core.errors import PluginError as PluginError

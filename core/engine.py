@@ -10,6 +10,8 @@ from taskloom.core.component import Component
 
 #: The events that end a job: every submitted job gives exactly one of them, as its last.
 ENDS = frozenset({"finished", "failed", "interrupted", "oom", "lost"})
+#: The ends after which the process that ran the job is not used again: its memory is fragmented, its device failed.
+SPENT = frozenset({"oom", "lost"})
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Job:
     ``stage_keys`` are the identities of what its stages hand on, the last one excepted; ``versions`` those of
     the distributions whose components it uses. ``micro_batch`` is the most examples of one task at a time, after the
     cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1; events carry it, so that those of an
-    attempt that was given up are not mistaken for its successor's.
+    attempt that was given up are not mistaken for its successor's. ``device`` is where an engine wants it to run, by
+    torch's name for it in the process that runs it (``None``: on the GPU that is there, else on the CPU).
     """
 
     cell: str
@@ -31,6 +34,7 @@ class Job:
     versions: dict[str, str] = field(default_factory=dict)
     micro_batch: int | None = None
     attempt: int = 1
+    device: str | None = None
 
     def cell_folder(self) -> Path:
         """The folder of the cell's files; made if it is not there."""
@@ -46,7 +50,7 @@ class Event:
     ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch`` or ``stage``, and at the end one of
     ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
     stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, reason) or ``lost`` (reason: the
-    worker died, hung or was stopped; only engines say that). ``facts`` hold the figures as JSON values. ``attempt``
+    worker died, hung or was stopped, or its device failed). ``facts`` hold the figures as JSON values. ``attempt``
     is the job's. A resumed cell reports its earlier epochs and stages again, with the fact ``retold``; only what the
     ledger had missed is passed on.
     """

@@ -59,6 +59,13 @@ class EngineError(TaskloomError):
     """
 
 
+class DeviceError(TaskloomError):
+    """The device that a cell was given cannot be used; the cell may be tried on another one.
+
+    Example: ``raise DeviceError("torch cannot use the GPU that this worker was given: no driver")``
+    """
+
+
 class PluginError(TaskloomError):
     """An installed plugin breaks the rules; the message names it."""
 

@@ -5,6 +5,7 @@ A cell's ``log.txt`` has what its worker and plugins print, its story, and why i
 
 import errno
 import os
+import re
 import signal
 import threading
 import traceback
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from taskloom.core.engine import ENDS, Emit, Event, Job, Work
-from taskloom.core.errors import OutOfMemory, TaskloomError
+from taskloom.core.errors import DeviceError, OutOfMemory, TaskloomError
 
 #: Bytes at which a log is moved to ``log-old.txt``, replacing what was there.
 LOG_LIMIT = 4 << 20
@@ -38,9 +39,10 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
     """Run ``work(job, emit)``; whatever it raises becomes the one event that ends the job.
 
     Every event gets the job's attempt, and the cell's log is kept within its bound. Nothing is passed on after the end.
-    An exception becomes ``oom`` if memory ran out and ``failed`` otherwise, with the reason and the traceback;
-    ``disk_full`` says that the disk is full. ``SystemExit`` is a failure like any other. A component that changes the
-    current folder does so for its own job. Raises only what ``emit`` itself raises, and Ctrl-C.
+    An exception becomes ``oom`` if memory ran out, ``lost`` if the device failed, and ``failed`` otherwise, with the
+    reason and the traceback; ``disk_full`` says that the disk is full, ``unusable`` that no process can use the device.
+    ``SystemExit`` is a failure like any other. A component that changes the current folder does so for its own job.
+    Raises only what ``emit`` itself raises, and Ctrl-C.
     """
     reports = _Reports(job, emit)
     try:
@@ -78,6 +80,8 @@ def _ending(job: Job, error: BaseException) -> Event:
     if is_out_of_memory(error):
         tried = getattr(error, "micro_batch", None) or job.micro_batch
         return Event("oom", job.cell, {**facts, "task": getattr(error, "task", None), "micro_batch": tried})
+    if failure := device_failure(error):
+        return Event("lost", job.cell, {**facts, "reason": failure, "unusable": isinstance(error, DeviceError)})
     if lacks_room(error) or lacks_room(error.__cause__) or "No space left" in facts["reason"]:
         facts |= {"disk_full": True, "reason": f"the disk is full: {facts['reason']}"}
     return Event("failed", job.cell, facts)
@@ -88,12 +92,16 @@ def lacks_room(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-#: How torch's CPU allocator, oneDNN and cuBLAS say it: torch has no type for these.
-_NO_MEMORY = (
-    "DefaultCPUAllocator",
-    "could not create a primitive",
-    "could not create a memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+#: How allocators and the libraries of CUDA and HIP say that memory ran out: torch has no type for these.
+_NO_MEMORY = re.compile(
+    r"out of memory|DefaultCPUAllocator|could not create a (primitive|memory)"
+    r"|(CU|HIP)[A-Z]+_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_\w*ALLOCATION_FAILED"
+    r"|miopenStatus(AllocFailed|NotInitialized)|rocblas_status_memory_error",
+    re.IGNORECASE,
+)
+#: How torch begins what CUDA or HIP reported, and what their libraries say of a kernel that did not come through.
+_DEVICE_FAILED = re.compile(
+    r"\b(CUDA|HIP)( driver)? error\b|_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)\b|miopenStatus\w*Error"
 )
 
 
@@ -103,7 +111,23 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _NO_MEMORY)
+    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+
+
+def device_failure(error: BaseException | None) -> str:
+    """Why the process can no longer use its device; empty if the error says nothing of the kind.
+
+    After a failed assertion or an illegal access on a GPU, every later call in the process fails the same way. It does
+    so too if the error was caught and another one raised.
+    """
+    while error is not None:
+        if isinstance(error, DeviceError):
+            return str(error)
+        text = str(error) if isinstance(error, RuntimeError) else ""
+        if type(error).__name__ == "AcceleratorError" or _DEVICE_FAILED.search(text):
+            return f"its device failed: {text.partition(chr(10))[0]}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def reason_of(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from taskloom.core.errors import Problem, RequestError, count
@@ -13,43 +14,81 @@ CPU_WORKERS = 8
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+#: What worker processes have, unless the environment says otherwise. Threads that wait sleep: where the cores are busy
+#: with something else, spinning makes a cell of seconds one of minutes. And cuBLAS gives the same sums every time.
+DEFAULTS = {"OMP_WAIT_POLICY": "passive", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+#: Accelerators that torch knows and cells do not use, and why.
+UNUSED = {
+    "mps": "Apple's GPUs have no float64, in which scores are computed",
+    "xpu": "nothing here was ever tried on Intel's GPUs",
+}
+
+
 @dataclass(frozen=True)
 class Inventory:
-    """What there is: cores that this process may use, and the CUDA devices as ``CUDA_VISIBLE_DEVICES`` names them.
+    """What there is: cores that this process may use, and the GPUs as ``variable`` names them.
 
-    ``max_threads`` is what ``OMP_NUM_THREADS`` allows a process, if it is set.
+    ``max_threads`` is what ``OMP_NUM_THREADS`` allows a process, if it is set. ``variable`` is the environment variable
+    by which a process sees some of the GPUs only; ROCm has its own. ``unused`` is an accelerator that cells do not use.
     """
 
     cores: int
     cuda: tuple[str, ...] = ()
     max_threads: int | None = None
+    variable: str = "CUDA_VISIBLE_DEVICES"
+    unused: str = ""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one worker: its own name, its device, its threads, and the ``CUDA_VISIBLE_DEVICES`` it sees."""
+    """A place for one worker: its own name, its device and share of it, its threads, and which GPU it sees."""
 
     name: str
     device: str
     threads: int
     cuda: str = ""
+    share: float = 1.0
+    variable: str = "CUDA_VISIBLE_DEVICES"
 
     @property
     def environment(self) -> dict[str, str]:
         """What keeps a process in this place."""
         threads = str(self.threads)
-        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": self.cuda}
+        # HIP takes an empty list for none at all; -1 is no GPU everywhere.
+        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, self.variable: self.cuda or "-1"}
 
 
 def inventory() -> Inventory:
     """What this machine has. The only function here that looks."""
     import torch
 
-    found = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    names = visible[:found] if len(visible) >= found else [str(place) for place in range(found)]
+    try:
+        found = torch.cuda.device_count()  # respects the variables
+    except RuntimeError as error:  # lists that contradict each other
+        raise _refused("devices", f"torch cannot count the GPUs: {error}") from None
+    # Of ROCm's variables ROCR_VISIBLE_DEVICES comes first: what it leaves is numbered anew, for workers too.
+    variable = "HIP_VISIBLE_DEVICES" if torch.version.hip else "CUDA_VISIBLE_DEVICES"
+    listed = os.environ.get(variable, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is for threads within threads
-    return Inventory(_cores(), tuple(names), int(threads) if threads.isdecimal() else None)
+    most = int(threads) if threads.isdecimal() else None
+    others = {"mps": torch.backends.mps.is_available(), "xpu": torch.xpu.is_available()}
+    unused = next((name for name, there in others.items() if there and not found), "")
+    return Inventory(_cores(), names_of(listed, found), most, variable, unused)
+
+
+def names_of(listed: str, found: int) -> tuple[str, ...]:
+    """The names of the GPUs that torch found, by what the environment lists; numbers where that are too few.
+
+    Of the parts of a GPU (MIG) torch finds one, however many are listed: a process can use no more. Each is a GPU here.
+
+    >>> names_of("2,GPU-8f2", 2), names_of("", 2), names_of("MIG-1,MIG-2", 1), names_of("0,-1,1", 1), names_of("-1", 0)
+    (('2', 'GPU-8f2'), ('0', '1'), ('MIG-1', 'MIG-2'), ('0',), ())
+    """
+    names = [name.strip() for name in listed.split(",") if name.strip()]
+    parts = tuple(takewhile(lambda name: name.startswith("MIG-"), names))
+    if found and parts:
+        return parts
+    return tuple(names[:found] if len(names) >= found else map(str, range(found)))
 
 
 def _cores() -> int:
@@ -105,7 +144,7 @@ def place(
             room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
             raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
     each = threads or max(1, min(machine.cores // len(places), machine.max_threads or machine.cores))
-    return tuple(Slot(name, device, each, cuda) for name, device, cuda in places)
+    return tuple(Slot(name, device, each, cuda, 1 / cells_per_gpu, machine.variable) for name, device, cuda in places)
 
 
 def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
@@ -113,6 +152,9 @@ def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
     text = devices.replace(" ", "")
     if text == "auto":
         return None, list(range(len(machine.cuda)))
+    if text.partition(":")[0] in UNUSED:
+        instead = "--devices cpu trains on the CPU; cuda stands for GPUs of NVIDIA and of AMD (ROCm)"
+        raise _refused("devices", f"{text} cannot be used: {UNUSED[text.partition(':')[0]]}. {instead}.")
     if not re.fullmatch(r"cpu(:[1-9]\d{0,8})?|cuda|cuda:\d{1,9}(,cuda:\d{1,9})*", text):
         form = "auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
         raise _refused("devices", f"should be {form}. Found {devices!r}.")

@@ -1,13 +1,15 @@
 """The engine that runs cells in this process, one after another."""
 
+import os
 import queue
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from taskloom.core import ENDS, Engine, Event, Job, Work, find_work, perform
+from taskloom.core import ENDS, Engine, EngineError, Event, Job, Work, find_work, perform
 from taskloom.core.work import CELL_THREAD
+from taskloom.plugins.engines.devices import DEFAULTS
 
 #: Seconds that a cell is given at the end to come to its next event.
 GRACE = 5.0
@@ -27,8 +29,11 @@ class Inline(Engine):
     def __init__(self) -> None:
         self._thread: CellThread | None = None
         self._events: list[Event] = []
+        self._broken = ""  # why the device of this process can no longer be used
 
     def open(self, work: str, folder: Path) -> None:
+        for name, value in DEFAULTS.items():  # cuBLAS looks when it is first used; OpenMP has looked by now
+            os.environ.setdefault(name, value)
         self._work = find_work(work)
 
     @property
@@ -41,6 +46,8 @@ class Inline(Engine):
 
     def submit(self, job: Job) -> None:
         assert self._thread is None, "this engine runs one cell at a time"
+        if self._broken:
+            raise EngineError(f"{self._broken}. Nothing more can be run in this process; --engine local replaces it.")
         self._thread = CellThread(self._work, job)
         self._thread.start()
 
@@ -52,6 +59,7 @@ class Inline(Engine):
             while self._thread is not None:
                 events.append(self._thread.events.get(timeout=0 if events else seconds))
                 if events[-1].what in ENDS:
+                    self._broken = events[-1].facts["reason"] if events[-1].what == "lost" else ""
                     self._thread.join(timeout=60)
                     self._thread = None
         return events

@@ -12,9 +12,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from taskloom.core import ENDS, Engine, Event, Job
+from taskloom.core import ENDS, Engine, EngineError, Event, Job
+from taskloom.core.engine import SPENT
 from taskloom.core.errors import count
-from taskloom.plugins.engines.devices import Slot, inventory, place
+from taskloom.plugins.engines.devices import DEFAULTS, UNUSED, Slot, inventory, place
 
 #: Where the system and the container count the processes that they killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
@@ -23,15 +24,15 @@ COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
 class Local(Engine):
     """Runs the cells in worker processes on this machine, one per GPU, or on the CPU with its threads divided.
 
-    A worker imports torch once and runs one cell after another. If it dies, its cell is reported as lost and another
-    worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers end. What a worker
-    started and left behind ends with it. What a cell prints goes to its ``log.txt``.
+    A worker imports torch once and runs one cell after another. If it dies or its device fails, its cell is reported as
+    lost and another worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers
+    end. What a worker started and left behind ends with it. What a cell prints goes to its ``log.txt``.
 
     Options:
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
         devices: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once)
         cells_per_gpu: cells that share a GPU
-        threads: CPU threads of each worker; by default the cores divided by the workers, ``OMP_NUM_THREADS`` at most
+        threads: most CPU threads of a cell; by default the cores divided by the workers, ``OMP_NUM_THREADS`` at most
 
     Siblings: ``inline`` runs the cells in this process.
 
@@ -50,11 +51,14 @@ class Local(Engine):
     ) -> None:
         self._place = partial(place, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads)
         self._slots: tuple[Slot, ...] = ()
+        self._unused = ""  # an accelerator of this machine, until it was said that cells do not use it
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
 
     def check(self) -> None:
-        self._slots = self._place(inventory())
+        machine = inventory()
+        self._slots = self._place(machine)
+        self._unused = machine.unused
 
     def open(self, work: str, folder: Path) -> None:
         self._work = work
@@ -108,8 +112,8 @@ class Local(Engine):
         return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each"
 
     def _start_worker(self) -> "_Worker":
-        taken = {worker.name for worker in self._workers}
-        slot = next(slot for slot in self._slots if slot.name not in taken)
+        taken = {worker.slot for worker in self._workers}
+        slot = next(slot for slot in self._slots if slot not in taken)
         self._workers.append(_Worker(slot, self._work))
         return self._workers[-1]
 
@@ -123,13 +127,22 @@ class Local(Engine):
                 self._events.append(worker.last_event(worker.job))
             return
         if event.what in ("started", "resumed"):
-            event.facts.update(worker=worker.name, pid=worker.process.pid)
+            event.facts.update(worker=worker.slot.name, pid=worker.process.pid)
             worker.kernel_kills = kernel_kills()  # the next one may be this worker
         if event.what in ENDS:
             worker.job = None
-        if event.what == "oom":  # its memory is fragmented; a new process has all of it
+        if event.what in SPENT:
             self._remove(worker)
+        if event.facts.get("unusable"):  # nor would the next worker there do better: the others go on
+            self._slots = tuple(slot for slot in self._slots if slot != worker.slot)
+            if not self._slots:
+                why = f"{worker.slot.device}: {event.facts['reason']}"
+                raise EngineError(f"{why}, and no other is left; --devices cpu trains on the CPU")
         self._events.append(event)
+        if self._unused and event.what in ("started", "resumed"):
+            message = f"trained on the CPU; {self._unused} is not used: {UNUSED[self._unused]}"
+            self._events.append(Event("log", event.cell, {"message": message}, event.attempt))
+            self._unused = ""
 
     def _remove(self, worker: "_Worker") -> None:
         worker.kill()
@@ -145,19 +158,19 @@ class _Worker:
     """
 
     def __init__(self, slot: Slot, work: str) -> None:
-        self.name = slot.name
+        self.slot = slot
         self.job: Job | None = None
         self.reason = ""  # why it ends, if this engine ends it
         self.kernel_kills = kernel_kills()
         self.connection, theirs = Pipe()
-        numbers = map(str, (theirs.fileno(), os.getpid(), slot.threads))
+        arguments = (theirs.fileno(), os.getpid(), work, slot.threads, slot.device.partition(":")[0], slot.share)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "taskloom.plugins.engines.worker", *numbers, work],
+                [sys.executable, "-m", "taskloom.plugins.engines.worker", *map(str, arguments)],
                 stdin=subprocess.PIPE,  # nothing is ever written: it closes when this process ends
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **slot.environment},
+                env={**DEFAULTS, **os.environ, **slot.environment},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )

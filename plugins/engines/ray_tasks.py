@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from taskloom.core import ENDS, Event, Job, reason_of
+from taskloom.core.engine import SPENT
 from taskloom.core.work import CELL_THREAD
+from taskloom.plugins.engines.devices import DEFAULTS
 from taskloom.plugins.engines.inline import CellThread
 from taskloom.plugins.engines.worker import logged_work
 
@@ -21,6 +23,8 @@ from taskloom.plugins.engines.worker import logged_work
 LOOK = 0.5
 #: Seconds between two questions of what the cluster has, and for which the thread waits for events.
 FRESH, PULSE = 2.0, 0.1
+#: Seconds that a process which should not be used again is left to the driver, before it ends itself.
+GRACE = 60.0
 #: What a task yields first: it no longer waits in Ray's queue.
 BEGUN: dict[str, Any] = {}
 
@@ -30,13 +34,17 @@ def stop_file(job: Job) -> Path:
     return job.cell_folder() / f"stop-{job.attempt}"
 
 
-def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str, Any]]:
-    """The task: run ``work`` for a job, both as JSON; yields ``BEGUN``, then each event as JSON."""
+def run_cell(work: str, job: dict[str, Any], cpus: float, gpus: float) -> Iterator[dict[str, Any]]:
+    """The task: run ``work`` for a job, both as JSON; yields ``BEGUN``, then each event as JSON.
+
+    A process that should not be used again waits for the driver to kill it: Ray would give it the next task.
+    """
     yield BEGUN
     import ray
 
     worker = {"worker": f"ray:{ray.get_runtime_context().get_node_id()[:8]}", "pid": os.getpid()}
-    thread = CellThread(logged_work(work, threads), Job(**job))
+    place = (max(1, int(cpus)), "cuda" if gpus else "cpu", min(1.0, gpus))
+    thread = CellThread(logged_work(work, *place), Job(**job))
     thread.start()
     event = None
     while event is None or event.what not in ENDS:
@@ -46,6 +54,9 @@ def run_cell(work: str, job: dict[str, Any], threads: int) -> Iterator[dict[str,
             if event.what in ("started", "resumed"):
                 event.facts.update(worker)
             yield vars(event)
+    if event.what in SPENT:
+        time.sleep(GRACE)
+        os._exit(1)
 
 
 @dataclass(eq=False)
@@ -145,20 +156,23 @@ class RayThread(threading.Thread):
                 self.events.put((sent, event))
                 if event.what in ENDS:
                     del self._streams[stream]
+                if event.what in SPENT:
+                    ray.cancel(stream, force=True)
 
     def _start(self, sent: Sent) -> None:
         import ray
 
-        job, cpus = sent.job, sent.wants["CPU"]
+        job = sent.job
         task = ray.remote(run_cell).options(
-            num_cpus=cpus,
+            num_cpus=sent.wants["CPU"],
             num_gpus=sent.wants["GPU"],
             max_retries=0,
             num_returns="streaming",
+            runtime_env={"env_vars": DEFAULTS},
             name=f"taskloom {job.cell[:12]}",
         )
         try:
-            stream = task.remote(self._work_name, vars(job), max(1, int(cpus)))
+            stream = task.remote(self._work_name, vars(job), *sent.wants.values())
         except Exception as error:  # 1.5 GPUs, say
             self.events.put((sent, Event("failed", job.cell, {"reason": reason_of(error)}, job.attempt)))
         else:

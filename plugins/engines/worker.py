@@ -1,4 +1,6 @@
-"""A worker process of the local engine: ``python -m taskloom.plugins.engines.worker CONNECTION DRIVER THREADS WORK``.
+"""A worker process of the local engine.
+
+    python -m taskloom.plugins.engines.worker CONNECTION DRIVER WORK THREADS DEVICE SHARE
 
 It imports torch once, then runs one cell after another. Jobs arrive as JSON through the connection, whose file
 descriptor is the first argument, and events go back the same way; ``DRIVER`` is a process id, for whoever reads a list
@@ -16,14 +18,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from taskloom.core import Emit, Event, Job, Work, find_work, perform
+from taskloom.core import DeviceError, Emit, Event, Job, Work, find_work, perform
 from taskloom.core.work import LOG
 
 #: Signals that are sent to all processes of a job: by a terminal, systemd or Slurm.
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+#: How much of a GPU's memory the cells that share it divide among them; the rest is what CUDA takes in each process.
+FOR_CELLS = 0.9
 
 
 class Driver:
@@ -49,7 +54,7 @@ class Driver:
 
 
 def main() -> None:
-    descriptor, _, threads, work = sys.argv[1:]
+    descriptor, _, work, threads, device, share = sys.argv[1:]
     for number in SIGNALS:  # the driver receives them too, and decides what they mean
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the programs a component starts would inherit
         signal.siginterrupt(number, False)
@@ -59,24 +64,41 @@ def main() -> None:
     connection = Connection(int(descriptor))
     _separate_copies(connection)
     driver = Driver(connection)
-    function = logged_work(work, int(threads))
+    function = logged_work(work, int(threads), device, float(share))
     while True:
         perform(function, driver.jobs.get(), driver)
 
 
-def logged_work(name: str, threads: int) -> Work:
-    """The work of that name for a worker process: torch has so many threads, and prints go to the cell's log."""
+def logged_work(name: str, threads: int, device: str, share: float) -> Work:
+    """The work of that name for a worker process that has so many threads and a share of a device.
+
+    What it prints goes to the cell's log.
+    """
 
     def work(job: Job, emit: Emit) -> None:
         with redirect_output(job.cell_folder()):
             function = find_work(name)  # here, so that an error in its import is the cell's
-            if "torch" in sys.modules:
-                import torch
-
-                torch.set_num_threads(threads)
-            function(job, emit)
+            if device != "cpu" or "torch" in sys.modules:
+                confine(threads, device, share)
+            function(replace(job, device=device), emit)
 
     return work
+
+
+def confine(threads: int, device: str, share: float) -> None:
+    """Keep torch within what this process was given; ``DeviceError`` if it cannot use its device."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if device == "cpu":
+        return
+    try:
+        torch.empty(1, device=device)
+        if share < 1:
+            torch.cuda.set_per_process_memory_fraction(share * FOR_CELLS)
+    except Exception as error:  # no driver, a torch without CUDA, a GPU that another process has for itself
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise DeviceError(f"torch cannot use the GPU that this worker was given ({why})") from None
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord, EpochRecord
 from taskloom.registry.results.scores import StoredScores, TaskFacts
 from taskloom.runs.analysis.results import Results, name_of
@@ -222,15 +221,17 @@ def _facts(results: Results) -> Iterator[tuple[str, TaskFacts]]:
 
 
 def _machines(results: Results) -> Iterator[str]:
-    """Rows that were trained on other devices, or with another number of threads: bit for bit they are not alike."""
+    """Rows that were trained on different devices or numbers of threads: bit for bit they are not alike."""
     kinds: dict[tuple[str, str | None], list[str]] = {}
     for (label, _), cell in results.finished.items():
-        device, threads = (cell.device or "an unknown device").partition(":")[0], cell.versions.get("threads")
+        device = cell.device or "an unknown device"
+        threads = cell.versions.get("threads") if "cpu" in device else None  # a GPU computes the same with any number
         kinds.setdefault((device, threads), []).append(label)
-    if len({device for device, _ in kinds}) > 1 or len({threads for _, threads in kinds if threads}) > 1:
+    several = any(", then " in f"{device}{threads}" for device, threads in kinds)
+    if several or len({device for device, _ in kinds}) > 1 or len({threads for _, threads in kinds if threads}) > 1:
         where = [f"{named(rows)} on {device}{_with(threads)}" for (device, threads), rows in kinds.items()]
         yield f"Rows were trained on different devices or numbers of threads: {'; '.join(where)}."
 
 
 def _with(threads: str | None) -> str:
-    return f" with {count(int(threads), 'thread')}" if threads else ""
+    return f" with {threads} {'thread' if threads == '1' else 'threads'}" if threads else ""

@@ -164,7 +164,11 @@ _ENGINE_FLAGS = (
     ("--workers", "N", "Cells at once. [default: one per GPU; without one, one per core, 8 at most]"),
     ("--devices", "LIST", "cuda:0,cuda:1 or cpu:2 (two cells at once) or auto. [default: auto]"),
     ("--cells-per-gpu", "N", "Cells that share a GPU. [default: 1]"),
-    ("--threads", "N", "CPU threads of a cell. [default: the cores divided by the workers, OMP_NUM_THREADS at most]"),
+    (
+        "--threads",
+        "N",
+        "Most CPU threads of a cell. [default: the cores divided by the workers, OMP_NUM_THREADS at most]",
+    ),
     ("--address", "WHERE", "The cluster, for engines that have one: auto, or host:port."),
 )
 engine_options = combined(

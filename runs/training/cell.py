@@ -18,7 +18,7 @@ from taskloom.registry.results.artifacts import Artifacts
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import Predicted, store_scores
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.machine import peak_memory
+from taskloom.runs.training.machine import peak_memory, trained_on
 from taskloom.runs.training.model import Model, device_for_this_process
 
 #: Seconds between two progress events.
@@ -79,6 +79,7 @@ class Run:
     artifacts: Artifacts
     folder: Path
     pulse: Pulse
+    trained_on: dict[str, str]  # as checkpoints remember it
     best: Best = field(default_factory=Best)
     test: dict[str, float] = field(default_factory=dict)  # the best epoch's scores on the test split
     costs: Counter[str] = field(default_factory=Counter)  # examples seen and backward passes
@@ -90,9 +91,9 @@ class Run:
     def build(cls, job: Job, emit: Emit, catalogue: Catalogue, resumed: dict[str, Any] | None = None) -> "Run":
         """Make the components and read the data; ``resumed`` is the state of a checkpoint to go on from."""
         began = time.monotonic()
-        where = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
-        pulse = Pulse(job, emit, **where)
-        device, artifacts, spec = device_for_this_process(), Artifacts(Path(job.folder)), job.spec
+        begin = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
+        pulse = Pulse(job, emit, **begin)
+        device, artifacts, spec = device_for_this_process(job.device), Artifacts(Path(job.folder)), job.spec
         tasks = {name: catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
         encoder, precision = catalogue.make(Encoder, spec["encoder"]), spec.get("precision", "float32")
         model = Model(encoder, tasks, seed=spec["seed"], precision=precision)
@@ -107,7 +108,8 @@ class Run:
             task.loss.prepare(labels=task.labels, rows=len(train[name]))
         model.to(device)
         folder = artifacts.cell(job.cell)
-        run = cls(job, emit, catalogue, device, tasks, model, train, dev, artifacts, folder, pulse, began=began)
+        where = trained_on(device, resumed)
+        run = cls(job, emit, catalogue, device, tasks, model, train, dev, artifacts, folder, pulse, where, began=began)
         if resumed is not None:
             run.began -= resumed["seconds"]
             run.best = Best(**resumed["best"])

@@ -8,7 +8,7 @@ import random
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -32,10 +32,15 @@ def annotate_oom(task: str, *, micro_batch: int, batch: int, where: str = "") ->
         raise OutOfMemory(task, micro_batch=micro_batch, batch=batch, where=where) from None
 
 
+def uses_gpu() -> bool:
+    """Whether this process has a GPU in use; one that it only sees is none of its business."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 def release_memory() -> None:
     """Give back what nothing needs any more, also what the C library keeps for later."""
     gc.collect()
-    if torch.cuda.is_available():
+    if uses_gpu():
         torch.cuda.empty_cache()
     with suppress(OSError, AttributeError, TypeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
@@ -82,15 +87,15 @@ def skip_compiler() -> None:
 
 def reset_peak_memory() -> None:
     """Start measuring anew, where the system allows it."""
-    if torch.cuda.is_available():
+    if uses_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):  # then the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory() -> int:
-    """Bytes: the GPU's peak where there is one, else the largest resident size of this process."""
-    if torch.cuda.is_available():
+    """Bytes: the GPU's peak where one is used, else the largest resident size of this process."""
+    if uses_gpu():
         return torch.cuda.max_memory_allocated()
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -100,11 +105,39 @@ def peak_memory() -> int:
     return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
 
 
+#: Encoders up to this width are trained by one thread: dividing so little work costs more than it gains.
+NARROW = 64
+
+
+@contextmanager
+def fitting_threads(spec: Mapping[str, Any]) -> Iterator[None]:
+    """Let torch use the threads that this process was given, but one where the encoder is small."""
+    given, width = torch.get_num_threads(), spec["encoder"].get("width")
+    torch.set_num_threads(1 if width and width <= NARROW else given)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(given)
+
+
 def machine_versions() -> dict[str, str]:
-    """What a result should remember beside the plugins' versions: other libraries', and the number of threads."""
+    """What a result should remember beside the plugins' versions: those of other libraries."""
     names = ("taskloom", "torch", "numpy", "tokenizers", "safetensors")
-    versions = {"python": platform.python_version(), **{name: version(name) for name in names}}
-    return {**versions, "threads": str(torch.get_num_threads())}
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[str, str]:
+    """Device and number of threads, on which the last digits of a result depend; in order, if a cell had several.
+
+    >>> before = {"trained_on": {"device": "cuda (NVIDIA A100)", "threads": str(torch.get_num_threads())}}
+    >>> trained_on(torch.device("cpu"), before)["device"]
+    'cuda (NVIDIA A100), then cpu'
+    """
+    model = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    here = {"device": f"{device.type}{model}", "threads": str(torch.get_num_threads())}
+    before: dict[str, str] = resumed["trained_on"] if resumed else here
+    last = {name: value.rpartition(", then ")[2] for name, value in before.items()}
+    return {name: before[name] + (f", then {here[name]}" if last[name] != here[name] else "") for name in here}
 
 
 def seed_globals(seed: int) -> None:

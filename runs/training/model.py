@@ -86,6 +86,6 @@ def _prefixes(names: Iterable[str]) -> tuple[str, ...]:
     return ("encoder.", *(f"{part}.{name}." for part in ("heads", "losses") for name in names))
 
 
-def device_for_this_process() -> torch.device:
-    """The GPU that this process sees first, or the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def device_for_this_process(told: str | None = None) -> torch.device:
+    """The device that this process was told to use, or else the GPU that it sees first, or the CPU."""
+    return torch.device(told or ("cuda" if torch.cuda.is_available() else "cpu"))

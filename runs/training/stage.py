@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from taskloom.core import (
+    Event,
     GradientCombiner,
     OutOfMemory,
     Sampler,
@@ -27,6 +28,8 @@ from taskloom.runs.training.optimize import make_optimizer, rate_factor
 Then = Callable[[list[float]], None]
 #: What a stage counts: it goes into a checkpoint as it is.
 COUNTED = ("step", "place", "through", "sums", "counts")
+#: The generators that draw on the host whatever the device; the state of another one fits its own device only.
+ON_HOST = ("combiner", "torch")
 
 
 @dataclass
@@ -132,6 +135,8 @@ class StageState:
         state = {
             "stage": self.index,
             "epoch": epoch,
+            "device": run.device.type,
+            "trained_on": run.trained_on,
             **{name: getattr(self, name) for name in COUNTED},
             "sampler": self.sampler.state_dict(),
             "diagnostics": vars(self.diagnostics),
@@ -146,8 +151,16 @@ class StageState:
         saved.load_module_state(run.model, tensors, "model.")
         saved.load_module_state(self.combiner, tensors, "combiner.")
         saved.load_optimizer_state(self.optimizer, tensors)
+        moved = state["device"] != run.device.type
+        if moved:
+            what = f"the checkpoint was written on {state['device']}; the cell goes on from it on {run.device.type}"
+            run.emit(Event("log", run.job.cell, {"message": f"{what}, with other random numbers there"}))
         for name, generator in self.generators.items():
-            generator.set_state(tensors[f"random.{name}"])
+            if moved and name not in ON_HOST:
+                place = (self.index, name, state["epoch"], state["place"], run.device.type)
+                generator.manual_seed(derive_seed(run.job.spec["seed"], "moved", *place))
+            else:
+                generator.set_state(tensors[f"random.{name}"])
         self.sampler.load_state_dict(state["sampler"])
         for name in COUNTED:
             setattr(self, name, state[name])

@@ -33,7 +33,8 @@ def train(job: Job, emit: Emit) -> None:
     machine.reset_peak_memory()
     machine.seed_globals(job.spec["seed"])
     try:
-        with sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped):
+        alone = sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped)
+        with alone, machine.fitting_threads(job.spec):
             end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
         end = Event("interrupted", job.cell)
@@ -68,7 +69,8 @@ def find_checkpoint(job: Job, emit: Emit) -> Checkpoint | None:
     found, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
     for message in damaged:
         emit(Event("log", job.cell, {"message": f"checkpoint passed over: {message}"}))
-    facts = {"versions": machine.machine_versions(), "device": str(device_for_this_process())}
+    where = machine.trained_on(device_for_this_process(job.device), found[1] if found else None)
+    facts = {"versions": {**machine.machine_versions(), "threads": where["threads"]}, "device": where["device"]}
     emit(Event("resumed" if found else "started", job.cell, facts))
     for what, known in found[1]["history"] if found else ():
         emit(Event(what, job.cell, {**known, "retold": True}))

@@ -6,6 +6,8 @@
 - planning and validating 1,000 cells, from the file to every identity (``planning.py``)
 - ``taskloom table`` over 1,000 finished cells, the whole command from its start to its end
 - twelve small real cells on one worker and on two, one thread each; from the first cell's start to the last one's end
+- three cells with as many threads as there are cores, alone and beside a process for each core that never rests; their
+  fair share is then half of the cores, so that they should take little more than twice as long
 
 CPU seconds hang less on what else the machine does; if the load was high, go by them. ``--check`` exits with 1 if a bar
 is missed.
@@ -29,16 +31,20 @@ from planning import plan_many
 from tabulate import tabulate
 
 from taskloom.core import Event
+from taskloom.plugins.engines.devices import inventory
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver import drive
 from taskloom.runs.grid.grid import load_grid
+from taskloom.runs.grid.overrides import Overrides
 from taskloom.runs.grid.plan import Plan, make_plan
 from taskloom.runs.show.progress import show_progress
 
 #: As a user's shell has it, and so that workers find noop.py.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 TRAIN = drive.WORK
+#: A width of which threads share the work.
+WIDE = 128
 
 
 @dataclass
@@ -79,8 +85,8 @@ class Timed:
         return self.ends[-1] - self.began
 
 
-def run(plan: Plan, work: str, workers: int) -> Timed:
-    """Run a plan in a new registry with warm workers of one thread each."""
+def run(plan: Plan, work: str, workers: int, threads: int = 1) -> Timed:
+    """Run a plan in a new registry with warm workers."""
     starts: list[float] = []
     ends: list[float] = []
     catalogue = load_catalogue()
@@ -96,7 +102,7 @@ def run(plan: Plan, work: str, workers: int) -> Timed:
                 elif event.what == "finished":
                     ends.append(time.perf_counter())
 
-            engine = {"name": "local", "devices": "cpu", "workers": workers, "threads": 1}
+            engine = {"name": "local", "devices": "cpu", "workers": workers, "threads": threads}
             outcome = drive.run_plan(plan, catalogue, ledger, engine=engine, listen=listen)
         wall, cpu, children = time.perf_counter() - began, time.process_time() - cpu, _children() - children
         drive.WORK = TRAIN
@@ -181,6 +187,24 @@ def speed_lines() -> Iterator[Line]:
     yield Line("speed-up of 2 workers", one.busy / two.busy, "", note=note)
 
 
+def busy_lines() -> Iterator[Line]:
+    overrides = Overrides(only=("sum",), settings={"encoder.width": WIDE})
+    plan, cores = make_plan(load_grid("quickstart"), load_catalogue(), None, overrides=overrides), inventory().cores
+    alone = run(plan, TRAIN, 1, cores)
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        beside = run(plan, TRAIN, 1, cores)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    what = f"{len(plan.chosen)} cells of {cores} threads"
+    yield Line(f"{what}, alone", alone.busy, "s", alone.worker_cpu)
+    yield Line(f"{what}, beside {cores} busy processes", beside.busy, "s", beside.worker_cpu)
+    ratio = beside.busy / (2 * alone.busy)
+    yield Line("of the time that the fair share of the cores allows", ratio, "×", most=1.5)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=1000, help="cells that are planned and shown")
@@ -188,7 +212,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     given = parser.parse_args()
     load = os.getloadavg()[0]
-    lines = [*planning_lines(given.cells), *noop_lines(given.noops), *speed_lines()]
+    lines = [*planning_lines(given.cells), *noop_lines(given.noops), *speed_lines(), *busy_lines()]
     print(tabulate([line.row() for line in lines], headers=["what", "took", "CPU", "bar", "of the bar", ""]))
     print(f"\n{os.cpu_count()} cores; load {load:.1f} before, {os.getloadavg()[0]:.1f} after (its own included)")
     sys.exit(int(given.check and any(line.missed for line in lines)))

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from taskloom.core import Event, Job, perform
-from taskloom.core.work import append_log, rotate_log
+from taskloom.core import DeviceError, Event, Job, is_out_of_memory, perform
+from taskloom.core.work import append_log, device_failure, rotate_log
 from taskloom.plugins.engines.worker import redirect_output
 
 
@@ -78,3 +79,93 @@ def test_an_end_is_the_end(tmp_path: Path) -> None:
         perform(work, Job("c", "c", 0, {}, str(tmp_path), attempt=5), emit)
         assert [(event.what, event.attempt) for event in emit.events] == [(what, 5)]
         assert emit.events[0].facts.get("disk_full", False) is (work is full)
+
+
+def accelerator(text: str) -> Exception:
+    """As torch raises it: with a number, and with advice on further lines."""
+    error: Exception = torch.AcceleratorError(f"{text}\nCUDA kernel errors might be asynchronously reported …", 710)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB."),
+        accelerator("CUDA error: out of memory"),
+        accelerator("HIP error: out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`"),
+        RuntimeError("CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("CUDA error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
+        RuntimeError("miopenStatusAllocFailed"),
+        RuntimeError("CUDA error: rocblas_status_memory_error when calling `rocblas_sgemm(…)`"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        MemoryError(),
+    ],
+    ids=str,
+)
+def test_every_device_says_in_its_own_words_that_memory_ran_out(error: Exception, tmp_path: Path) -> None:
+    assert is_out_of_memory(error)
+    assert end_of(error, tmp_path).what == "oom"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (accelerator("CUDA error: device-side assert triggered"), "CUDA error: device-side assert triggered"),
+        (accelerator("HIP error: unspecified launch failure"), "HIP error: unspecified launch failure"),
+        (accelerator("a failure of tomorrow"), "a failure of tomorrow"),
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nmore"),
+            "an illegal memory access was enc",
+        ),
+        (RuntimeError("CUDA error: unspecified launch failure"), "unspecified launch failure"),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "uncorrectable ECC error encountered"),
+        (RuntimeError("CUDA driver error: unknown error"), "CUDA driver error: unknown error"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), "CUBLAS_STATUS_EXEC"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "CUDNN_STATUS_EXECUTION_FAILED"),
+        (RuntimeError("miopenStatusUnknownError"), "miopenStatusUnknownError"),
+    ],
+    ids=str,
+)
+def test_a_device_that_failed_loses_the_worker_not_the_cell(error: Exception, said: str, tmp_path: Path) -> None:
+    end = end_of(error, tmp_path)
+    assert (end.what, end.facts["unusable"]) == ("lost", False)
+    assert end.facts["reason"].startswith("its device failed: ")
+    assert said in end.facts["reason"]
+    assert "\n" not in end.facts["reason"]
+    assert "test_work.py" in end.facts["traceback"]
+    hidden = ValueError("a component's own words")
+    hidden.__context__ = error  # it was caught, and the process is no better for that
+    assert end_of(hidden, tmp_path).facts["reason"] == end.facts["reason"]
+
+
+def test_what_has_nothing_to_do_with_the_device_is_a_failure(tmp_path: Path) -> None:
+    for error in (RuntimeError("shapes do not fit"), ValueError("CUDA error: somebody's words"), KeyError("HIP error")):
+        assert device_failure(error) == ""
+        assert end_of(error, tmp_path).what == "failed"
+    refused = end_of(DeviceError("torch cannot use the GPU"), tmp_path)
+    assert (refused.what, refused.facts["unusable"], refused.facts["reason"]) == (
+        "lost",
+        True,
+        "torch cannot use the GPU",
+    )
+
+
+def end_of(error: BaseException, folder: Path) -> Event:
+    """How a job ends whose work raises this."""
+    events: list[Event] = []
+
+    def work(job: Job, emit: Any) -> None:
+        raise error
+
+    perform(work, Job("c", "c", 0, {}, str(folder)), events.append)  # type: ignore[arg-type]
+    (event,) = events
+    return event

@@ -232,13 +232,14 @@ EPOCH, CELL, ALL = 12, 48, 144
 PLUGIN = """
 import os, signal, time
 from pathlib import Path
+import torch
 from torch.nn.functional import cross_entropy
 from taskloom.core import Loss, hookimpl
 
 class Faulty(Loss):
     \"\"\"Cross-entropy that does something else at one of its steps.\"\"\"
     name, expects, separable = 'faulty', 'classes', True
-    steps = 0  # of this process
+    steps, broken = 0, False  # of this process
     def __init__(self, *, do: str = 'nothing', at: int = 3) -> None:
         super().__init__()
         self.do, self.at, self.step = do, at, 0
@@ -252,8 +253,13 @@ class Faulty(Loss):
         loss = cross_entropy(prediction.score, target)
         if self.do == 'memory' and len(target) > self.at:
             raise MemoryError(f'{len(target)} examples are too many')
+        if Faulty.broken:
+            raise torch.AcceleratorError('CUDA error: device-side assert triggered\\nas for all that comes after it')
         if self.step != self.at:
             return loss
+        if self.do == 'device':
+            Faulty.broken = True
+            raise RuntimeError('CUDA error: an illegal memory access was encountered\\nand more')
         if self.do == 'raise':
             raise ZeroDivisionError('a defect of the plugin')
         if self.do == 'hang':

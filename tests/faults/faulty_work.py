@@ -11,7 +11,7 @@ from taskloom.core import Emit, Event, Job, OutOfMemory
 
 def work(job: Job, emit: Emit) -> None:
     """Does what ``job.spec["do"]`` says."""
-    emit(Event("started", job.cell, {"pid": os.getpid(), "environment": _environment()}))
+    emit(Event("started", job.cell, {"pid": os.getpid(), "environment": _environment(), "device": job.device}))
     do = job.spec["do"]
     if do == "hang":
         time.sleep(600)
@@ -32,6 +32,8 @@ def work(job: Job, emit: Emit) -> None:
         raise ValueError("a plugin's defect")
     elif do == "memory":
         raise OutOfMemory("sst", micro_batch=job.micro_batch or 8, batch=8)
+    elif do == "device":
+        raise RuntimeError("CUDA error: device-side assert triggered\nand more")
     elif do == "talk":
         os.write(1, b"out of C\n")
         os.write(2, b"error of C\n")
@@ -94,5 +96,5 @@ def _fork(job: Job, emit: Emit, do: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY", "CUBLAS_WORKSPACE_CONFIG")
     return {name: os.environ[name] for name in names if name in os.environ}

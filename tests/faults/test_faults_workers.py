@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import EPOCH, Hold, assert_same, faulty_rows, moments, run_here, workers_of, write_grid
+from faults import EPOCH, Hold, assert_same, faulty_rows, moments, result_of, run_here, workers_of, write_grid
 
+from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
 
 LOCAL = {"name": "local", "workers": 2, "devices": "cpu", "threads": 1, "cells_per_gpu": 1}
@@ -54,6 +55,36 @@ def test_killed_workers_change_nothing(
     assert heard.count("resumed") == len(killed), "a cell did not go on from its checkpoint"
     assert workers_of(os.getpid()) == []
     assert not list(tmp_path.glob("registry/cells/*/checkpoint-*"))
+
+
+def test_a_device_that_fails_costs_one_process_and_no_cell(faulty: None, tmp_path: Path) -> None:
+    """In the process where it failed every later step would fail; the cells go on in others, bit for bit."""
+    (tmp_path / "whole").mkdir()
+    rows = faulty_rows(breaks={"do": "device", "at": 30}, again={"do": "device", "at": 31})
+    fine = write_grid(tmp_path / "whole", **faulty_rows())
+    assert run_here(fine, tmp_path / "whole").finished == 1
+    pids: dict[str, list[int]] = {}
+
+    def listen(event: Event) -> None:
+        if event.what in ("started", "resumed"):
+            pids.setdefault(event.cell, []).append(event.facts["pid"])
+
+    outcome = run_here(
+        write_grid(tmp_path, **rows), tmp_path / "registry", engine={**LOCAL, "workers": 1}, attempts=2, listen=listen
+    )
+    assert (outcome.finished, outcome.failed) == (3, 0), outcome.reasons
+    with Ledger.open(tmp_path / "registry", create=False) as ledger:
+        cells = {place.label: place.cell for place in ledger.grid("grid").cells}
+        for label in ("breaks", "again"):
+            lost, last = ledger.attempts(cells[label].id)
+            assert (lost.how, last.how) == ("lost", "finished")
+            assert lost.reason == "its device failed: CUDA error: an illegal memory access was encountered"
+            assert len(set(pids[cells[label].id])) == 2, "tried again in the process whose device had failed"
+            assert cells[label].scores == cells["fine"].scores
+    whole = result_of(tmp_path / "whole")["fine, seed 5"]
+    found = result_of(tmp_path / "registry")
+    for label in ("fine", "breaks", "again"):
+        assert found[f"{label}, seed 5"]["files"] == whole["files"]
 
 
 def test_what_fails_fails_alone_with_its_reason(faulty: None, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """What the tests of the Ray engine have in common."""
 
+import os
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import Job
+from taskloom.core import Emit, Event, Job
 
 RAW: dict[str, Any] = {
     "base": {
@@ -14,6 +15,16 @@ RAW: dict[str, Any] = {
     "axes": {},
     "seeds": [0, 1, 2],
 }
+
+
+def work(job: Job, emit: Emit) -> None:
+    """What an engine runs: the device fails, memory runs out, or all is well."""
+    emit(Event("started", job.cell, {"device": job.device, "environment": dict(os.environ)}))
+    if job.spec["do"] == "device":
+        raise RuntimeError("CUDA error: device-side assert triggered\nand more")
+    if job.spec["do"] == "memory":
+        raise MemoryError
+    emit(Event("finished", job.cell))
 
 
 def job(folder: Path, number: int = 0, **spec: Any) -> Job:

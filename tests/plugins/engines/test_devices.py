@@ -17,8 +17,12 @@ TWO = Inventory(cores=8, cuda=("0", "1"))
 BARE = Inventory(cores=6)
 
 
-def visible(slots: tuple[Slot, ...]) -> list[str]:
-    return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots]
+ROCM = Inventory(8, ("0", "1"), variable="HIP_VISIBLE_DEVICES")
+MIG = Inventory(8, ("MIG-7a", "MIG-9c"))
+
+
+def visible(slots: tuple[Slot, ...], variable: str = "CUDA_VISIBLE_DEVICES") -> list[str]:
+    return ["" if (seen := slot.environment[variable]) == "-1" else seen for slot in slots]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,12 @@ def visible(slots: tuple[Slot, ...]) -> list[str]:
         (TWO, {"workers": 1}, ["0"]),
         (Inventory(4, ("3", "GPU-8f2")), {}, ["3", "GPU-8f2"]),
         (Inventory(4, ("3", "GPU-8f2")), {"devices": "cuda:1"}, ["GPU-8f2"]),
+        (ROCM, {}, ["0", "1"]),
+        (ROCM, {"devices": "cuda:1", "cells_per_gpu": 2}, ["1", "1"]),
+        (ROCM, {"devices": "cpu:2"}, [""] * 2),
+        (MIG, {}, ["MIG-7a", "MIG-9c"]),
+        (MIG, {"devices": "cuda:1"}, ["MIG-9c"]),
+        (Inventory(6, unused="mps"), {}, [""] * 6),
         (BARE, {}, [""] * 6),
         (BARE, {"workers": 2}, [""] * 2),
         (BARE, {"devices": "cpu", "workers": 20}, [""] * 20),
@@ -42,7 +52,7 @@ def visible(slots: tuple[Slot, ...]) -> list[str]:
 )
 def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str]) -> None:
     slots = place(machine, **asked)
-    assert visible(slots) == expected
+    assert visible(slots, machine.variable) == expected
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         assert all(slot.environment[name] == str(slot.threads) for slot in slots)
     assert all(slot.device.startswith("cuda:") == bool(seen) for slot, seen in zip(slots, expected, strict=True))
@@ -58,6 +68,20 @@ def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str
         (TWO, {"devices": "cuda:0,cpu:1"}, "devices", "should be auto, .*Found 'cuda:0,cpu:1'"),
         (TWO, {"devices": "gpu"}, "devices", "should be auto, cpu, cpu:N .*Found 'gpu'"),
         (TWO, {"devices": "cpu:0"}, "devices", "Found 'cpu:0'"),
+        (
+            TWO,
+            {"devices": "mps"},
+            "devices",
+            r"mps cannot be used: Apple's .* no float64, .*\. --devices cpu trains on",
+        ),
+        (Inventory(4, unused="mps"), {"devices": "mps:0"}, "devices", "mps:0 cannot be used"),
+        (
+            Inventory(4, unused="xpu"),
+            {"devices": "xpu"},
+            "devices",
+            r"xpu cannot .*Intel's GPUs\. --devices cpu trains",
+        ),
+        (Inventory(4, unused="xpu"), {"devices": "cuda"}, "devices", "there is no cuda on this machine"),
         (TWO, {"devices": ""}, "devices", "Found ''"),
         (BARE, {"devices": "cpu:2,cpu"}, "devices", "cpu:N for N cells at once.*Found 'cpu:2,cpu'"),
         (TWO, {"workers": 5, "cells_per_gpu": 2}, "workers", "more than 2 GPUs with 2 cells each; --cells-per-gpu"),
@@ -109,20 +133,75 @@ def test_threads_are_divided_and_depend_on_nothing_else(
         (" 3 , 1 ", 2, ["3", "1"]),
         ("GPU-8f2,GPU-1c0", 2, ["GPU-8f2", "GPU-1c0"]),
         ("2,3,7", 2, ["2", "3"]),  # CUDA stops at the first that is not there
+        ("2,-1,3", 1, ["2"]),
         ("2", 2, ["0", "1"]),  # whatever counted them did not read the variable
+        ("", 0, []),
+        ("-1", 0, []),
+        ("MIG-7a", 1, ["MIG-7a"]),
+        ("MIG-7a,MIG-9c", 1, ["MIG-7a", "MIG-9c"]),  # a process can use one, but there is a process for each
+        ("MIG-GPU-8f2/1/0, MIG-GPU-8f2/2/0", 1, ["MIG-GPU-8f2/1/0", "MIG-GPU-8f2/2/0"]),
+        ("MIG-7a,0", 1, ["MIG-7a"]),
+        ("MIG-7a,MIG-9c", 0, []),  # there is no driver
     ],
 )
 def test_devices_keep_the_names_that_this_process_was_given(
     inherited: str | None, count: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if inherited is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
-    found = inventory()
+    found = seen_by(monkeypatch, count, CUDA_VISIBLE_DEVICES=inherited)
     assert list(found.cuda) == expected
-    if count:
+    if expected:
         assert visible(place(found, devices="cuda")) == expected, "a worker would use a GPU that is another's"
+    assert visible(place(found, devices="cpu:1")) == [""]
+
+
+@pytest.mark.parametrize(
+    ("variables", "count", "expected"),
+    [
+        ({}, 2, ["0", "1"]),
+        ({"HIP_VISIBLE_DEVICES": "2,3"}, 2, ["2", "3"]),
+        ({"HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, ["3"]),  # HIP reads its own first
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, 2, ["2", "3"]),
+        ({"ROCR_VISIBLE_DEVICES": "2,3"}, 2, ["0", "1"]),  # below HIP, which counts what is left from 0
+        ({"ROCR_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c", "HIP_VISIBLE_DEVICES": "2,0"}, 2, ["2", "0"]),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, 0, []),
+    ],
+)
+def test_on_rocm_the_variable_of_hip_is_read_and_set(
+    variables: dict[str, str], count: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.version.hip", "6.2")
+    found = seen_by(monkeypatch, count, **variables)
+    assert (list(found.cuda), found.variable) == (expected, "HIP_VISIBLE_DEVICES")
+    if expected:
+        slots = place(found, devices="cuda")
+        assert visible(slots, "HIP_VISIBLE_DEVICES") == expected
+        assert not any("CUDA_VISIBLE_DEVICES" in slot.environment for slot in slots), "HIP reads one of the two"
+
+
+def seen_by(monkeypatch: pytest.MonkeyPatch, count: int, **variables: str | None) -> Inventory:
+    """The inventory of a made-up machine where torch finds so many GPUs."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+        if (value := variables.get(name)) is not None:
+            monkeypatch.setenv(name, value)
+    return inventory()
+
+
+def test_lists_that_contradict_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contradicts() -> int:
+        raise RuntimeError("HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES")
+
+    monkeypatch.setattr("torch.cuda.device_count", contradicts)
+    with pytest.raises(RequestError, match="torch cannot count the GPUs: HIP_VISIBLE_DEVICES contains more"):
+        inventory()
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu"])
+def test_an_accelerator_that_cells_do_not_use_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr({"mps": "torch.backends.mps.is_available", "xpu": "torch.xpu.is_available"}[name], lambda: True)
+    assert seen_by(monkeypatch, 0).unused == name
+    assert seen_by(monkeypatch, 1).unused == "", "a GPU is used"
 
 
 @pytest.mark.parametrize(

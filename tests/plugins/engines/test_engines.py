@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from faults import PATIENCE, until
 
-from taskloom.core import ENDS, Engine, Event, Job
+from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.plugins.engines import local as local_engine
+from taskloom.plugins.engines import worker
+from taskloom.plugins.engines.devices import DEFAULTS, Inventory, place
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
 
@@ -87,6 +90,7 @@ def inline(tmp_path: Path) -> Iterator[Watched]:
 def test_an_end_says_why_and_the_engine_goes_on(name: str, request: pytest.FixtureRequest) -> None:
     engine: Watched = request.getfixturevalue(name)
     ends = {"raise": "failed", "memory": "oom", "not json": "failed" if name == "local" else "finished"}
+    ends |= {"device": "lost"} if name == "local" else {}
     for do, end in ends.items():
         engine.submit(do)
         assert engine.end(do).what == end
@@ -98,6 +102,65 @@ def test_an_end_says_why_and_the_engine_goes_on(name: str, request: pytest.Fixtu
     if name == "local":
         assert gone(engine.pid("memory")), "its memory is fragmented"
         assert engine.pid("not json") != engine.pid("memory") == engine.pid("raise")
+        assert engine.end("device").facts["reason"] == "its device failed: CUDA error: device-side assert triggered"
+        assert gone(engine.pid("device")), "every later cell on it would fail the same way"
+
+
+def test_in_this_process_a_device_that_failed_is_the_end(inline: Watched) -> None:
+    inline.submit("device")
+    assert inline.end("device").what == "lost"
+    with pytest.raises(EngineError, match=r"device-side assert triggered\. .*; --engine local replaces it"):
+        inline.submit("fine")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU that torch can use")
+def test_a_worker_that_cannot_use_its_gpu_refuses_instead_of_using_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cell may go elsewhere, as long as there is another place; the last one ends the run."""
+    monkeypatch.setattr(local_engine, "inventory", lambda: Inventory(cores=2, cuda=("0", "1")))
+    watched = Watched(Local(), tmp_path)
+    try:
+        assert watched.engine.slots == 2
+        watched.submit("a", "fine")
+        end = watched.end("a")
+        assert end.what == "lost"
+        assert "torch cannot use the GPU that this worker was given (AssertionError: " in end.facts["reason"]
+        assert [event.what for event in watched.of("a")] == ["lost"], "it began on the CPU"
+        assert (watched.engine.slots, watched.engine.free) == (1, 1), "it would get the next cell, too"
+        watched.submit("b", "fine")
+        with pytest.raises(EngineError, match=r"^cuda:1: torch cannot use the GPU .*; --devices cpu trains on"):
+            watched.end("b")
+    finally:
+        watched.engine.close()
+
+
+def test_where_an_accelerator_is_not_used_the_first_cell_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_engine, "inventory", lambda: Inventory(cores=1, unused="mps"))
+    watched = Watched(Local(), tmp_path)
+    try:
+        for cell in ("a", "b"):
+            watched.submit(cell, "fine", attempt=3)
+            watched.end(cell)
+    finally:
+        watched.engine.close()
+    (log,) = [event for event in watched.events if event.what == "log"]
+    assert (log.cell, log.attempt) == ("a", 3)
+    assert log.facts["message"].startswith("trained on the CPU; mps is not used: Apple's GPUs have no float64")
+
+
+def test_cells_that_share_a_gpu_divide_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(torch, "empty", lambda *size, device: None)  # a GPU that is not there
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+    for slot in place(Inventory(8, ("0", "1")), cells_per_gpu=3):
+        worker.confine(torch.get_num_threads(), slot.device, slot.share)
+    assert given == pytest.approx([0.3] * 6), "together 90 %, and CUDA itself takes memory in each process"
+    for slot in place(Inventory(8, ("0", "1"))):
+        worker.confine(torch.get_num_threads(), slot.device, slot.share)
+    assert len(given) == 6, "a cell that has its GPU for itself may use all of it"
 
 
 def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) -> None:
@@ -105,7 +168,9 @@ def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) ->
         local.submit(cell, "wait")
     pids = {local.pid(cell) for cell in ("a", "b")}
     assert len(pids) == 2
-    assert local.until("started", "a").facts["environment"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    assert local.until("started", "a").facts["device"] == "cpu"
+    kept_in = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    assert local.until("started", "a").facts["environment"] == {**kept_in, **DEFAULTS}
     local.engine.stop("a")
     assert local.end("a").what == "interrupted"
     local.submit("c", "fine")
@@ -113,6 +178,14 @@ def test_one_warm_process_runs_many_cells_and_two_run_at_once(local: Watched) ->
     assert local.pid("c") in pids, "the process was not used again"
     local.engine.close()
     assert all(map(gone, pids))
+
+
+def test_a_user_may_say_how_threads_wait(local: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    local.submit("a", "fine")
+    environment = local.until("started", "a").facts["environment"]
+    assert environment["OMP_WAIT_POLICY"] == "active"
+    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_a_worker_that_dies_loses_its_cell_and_nothing_else(local: Watched) -> None:

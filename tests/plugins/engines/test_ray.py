@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from faults import assert_same, result_of, run_here, until, write_grid
 from ray_jobs import RAW, job
 
-from taskloom.core import Event
+from taskloom.core import ENDS, Event
 from taskloom.core.testing import check
 from taskloom.core.testing.engines import WORK as JOBS
+from taskloom.plugins.engines.devices import DEFAULTS
 from taskloom.plugins.engines.on_ray import Ray
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.driver.signals import Stop
@@ -35,10 +37,12 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:  # workers of all its nodes find ray_jobs
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        yield made
+        ray.shutdown()
+        made.shutdown()
 
 
 def address(cluster: Any) -> dict[str, Any]:
@@ -150,6 +154,48 @@ def test_a_cell_that_waits_for_its_turn_says_so_and_needs_no_checkpoint_to_stop(
     finally:
         free.touch()
         ray.shutdown()
+
+
+def test_a_process_whose_device_failed_gets_no_other_cell(cluster: Any, tmp_path: Path) -> None:
+    engine = Ray(address=cluster.address)
+    engine.open("ray_jobs:work", tmp_path)
+    ends: dict[str, Event] = {}
+    pids: dict[str, int] = {}
+
+    def take() -> None:
+        for event in engine.poll(0.1):
+            if event.what == "started":
+                pids[event.cell] = event.facts["pid"]
+                assert event.facts["device"] == "cpu"
+                assert DEFAULTS.items() <= event.facts["environment"].items()
+            if event.what in ENDS:
+                ends[event.cell] = event
+
+    try:
+        for number, do in enumerate(["fine", "device", "memory", "fine"]):
+            engine.submit(job(tmp_path, number, do=do))
+            until(lambda number=number: take() or f"c{number}" in ends)  # type: ignore[misc]
+            if do != "fine":
+                until(lambda number=number: not Path(f"/proc/{pids[f'c{number}']}").exists())  # type: ignore[misc]
+        assert [ends[f"c{number}"].what for number in range(4)] == ["finished", "lost", "oom", "finished"]
+        assert ends["c1"].facts["reason"] == "its device failed: CUDA error: device-side assert triggered"
+    finally:
+        engine.close()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU that torch can use")
+def test_a_cell_that_asked_for_a_gpu_does_not_begin_on_the_cpu(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=1, num_gpus=1)  # says that it has one
+    engine, events = Ray(address=cluster.address), list[Event]()
+    engine.open("ray_jobs:work", tmp_path)
+    try:
+        engine.submit(job(tmp_path, 0, do="fine", resources={"gpus": 1}))
+        until(lambda: events.extend(engine.poll(0.1)) or bool(events))  # type: ignore[func-returns-value]
+        assert [event.what for event in events] == ["lost"]
+        assert "torch cannot use the GPU that this worker was given" in events[0].facts["reason"]
+    finally:
+        engine.close()
+        cluster.remove_node(node)
 
 
 def test_it_keeps_the_laws_of_engines(cluster: Any) -> None:

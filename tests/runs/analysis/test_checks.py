@@ -162,8 +162,13 @@ def test_devices_and_threads(made: Path) -> None:
             cell, device=device if label == "b" else "cpu", versions=versions if label == "b" else {"threads": "2"}
         )
 
-    assert "'a' on cpu with 2 threads; 'b' on cuda" in said(results_of(made, on("cuda:0", None)))
+    assert "'a' on cpu with 2 threads; 'b' on cuda (NVIDIA T4)." in said(results_of(made, on("cuda (NVIDIA T4)", "9")))
     assert "'b' on cpu with 1 thread." in said(results_of(made, on("cpu", "1")))
+    assert "'b' on cpu with 2, then 1 threads." in said(results_of(made, on("cpu", "2, then 1")))
+    moved = results_of(made, lambda _, cell: replace(cell, device="cuda (NVIDIA T4), then cuda (NVIDIA A100)"))
+    assert "'a' and 'b' on cuda (NVIDIA T4), then cuda (NVIDIA A100)." in said(moved)
+    alike = results_of(made, lambda label, cell: replace(cell, device="cuda", versions={"threads": str(ord(label))}))
+    assert checks_of(alike, histories(alike)) == [], "threads make no difference on a GPU"
     for device, threads in (("cpu", "2"), ("cpu", None)):
         results = results_of(made, on(device, threads))
         assert checks_of(results, histories(results)) == []

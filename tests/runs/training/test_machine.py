@@ -2,6 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import torch
+from small_runs import ENCODER, generated, run_grid
+
+from taskloom.plugins.engines.local import Local
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.analysis.checks import checks_of
+from taskloom.runs.analysis.results import Results
+from taskloom.runs.training.machine import NARROW, fitting_threads
 
 
 def test_a_process_that_trains_is_spared_the_compiler() -> None:
@@ -16,3 +26,39 @@ def test_a_process_that_trains_is_spared_the_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     # By hand: each weight decays by lr · 0.01, then moves by lr against the sign of its gradient.
     assert done.stdout == "False True None [899.0, 999.0, 1099.0]\n", done.stderr
+
+
+def test_small_encoders_have_one_thread_and_others_what_was_given() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for width, threads in ((8, 1), (NARROW, 1), (NARROW + 1, 2), (None, 2)):
+            with fitting_threads({"encoder": {"name": "minbert", "width": width}}):
+                assert torch.get_num_threads() == threads
+            assert torch.get_num_threads() == 2, "the next cell of this process is another one"
+        with fitting_threads({"encoder": {"name": "a plugin's"}}):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_ledger_knows_the_threads_of_a_cell_and_a_table_that_mixes_them_says_so(tmp_path: Path) -> None:
+    grid = {
+        "base": {"encoder": ENCODER, "tasks": {"sst": generated("sentiment")}, "stages": [{"epochs": 1}]},
+        "cells": [{"label": "narrow"}, {"label": "wide", "set": {"encoder.width": 2 * NARROW}}],
+        "seeds": [0],
+    }
+    threads = {}
+    for cells, labels in ((1, ["wide"]), (2, ["narrow", "wide"])):  # whatever else there is to run
+        some = {**grid, "cells": [cell for cell in grid["cells"] if cell["label"] in labels]}  # type: ignore[index]
+        registry = tmp_path / str(cells) / "registry"
+        _, outcome, _ = run_grid(registry, some, engine=Local(workers=1, devices="cpu", threads=2))
+        assert outcome.finished == cells
+        with Ledger.open(registry, create=False) as ledger:
+            record = ledger.grid("grid")
+            found = {place.label: place.cell for place in record.cells}
+            threads[cells] = {label: (cell.device, cell.versions["threads"]) for label, cell in found.items()}
+            said = checks_of(Results(record, registry), ledger.epochs)
+    assert threads == {1: {"wide": ("cpu", "2")}, 2: {"narrow": ("cpu", "1"), "wide": ("cpu", "2")}}
+    words = "Rows were trained on different devices or numbers of threads: "
+    assert f"{words}'narrow' on cpu with 1 thread; 'wide' on cpu with 2 threads." in said

@@ -1,6 +1,7 @@
 """A run that was stopped or killed goes on from its checkpoint and ends, bit for bit, where it would have ended."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.training.checkpoint import newest_checkpoint
+from taskloom.runs.training.checkpoint import load_folder, newest_checkpoint, save_folder
 from taskloom.runs.training.train import train
 
 SST = generated("sentiment", 30, 12)
@@ -193,6 +194,62 @@ def test_torchs_own_generator_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert checkpoint is not None
     bench.state.load(bench.run, *checkpoint)
     assert torch.rand(3).equal(expected)
+
+
+STATES = {"cpu": 5056, "cuda": 16}  # bytes of a generator's state
+
+
+def as_if_written_on(device: str, checkpoint: Path) -> None:
+    """Change a checkpoint to what it would be if its cell had been trained on another device."""
+    tensors, state = load_folder(checkpoint)
+    tensors["random.model"] = torch.arange(STATES[device], dtype=torch.int64).to(torch.uint8)
+    tensors["random.cuda"] = tensors["random.model"].clone()
+    where = {"device": f"{device} (another one)", "threads": state["trained_on"]["threads"]}
+    save_folder(checkpoint, tensors, {**state, "device": device, "trained_on": where})
+
+
+@pytest.mark.parametrize("patience", [35, 40])  # in its last stage, in the middle of an epoch
+def test_a_checkpoint_of_another_device_is_gone_on_from(jobs: dict[str, Job], tmp_path: Path, patience: int) -> None:
+    """With its weights, optimizer and sampler; what was drawn on the device is drawn anew, each time the same."""
+    job = replace(jobs["surgery"], folder=str(tmp_path / "one"), device="cpu")
+    train(job, Ear(patience))
+    *_, checkpoint = sorted(cell_of(tmp_path / "one").glob("checkpoint-001-*"))
+    as_if_written_on("cuda", checkpoint)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    heard = []
+    for folder in ("one", "other"):
+        ear = Ear()
+        train(replace(job, folder=str(tmp_path / folder)), ear)
+        assert ear.events[-1].what == "finished"
+        heard.append(ear.told("log", "resumed", "epoch", "stage", "finished"))
+    same_result(tmp_path / "one", tmp_path / "other")
+    assert heard[0] == heard[1]
+    (resumed, *_), (log,) = ear.told("resumed"), ear.told("log")
+    assert resumed["device"] == "cuda (another one), then cpu"
+    assert log["message"] == (
+        "the checkpoint was written on cuda; the cell goes on from it on cpu, with other random numbers there"
+    )
+
+
+def test_what_a_moved_cell_keeps_and_draws_anew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"sst": SST})
+    bench.state.combiner.update(bench.step(None))
+    bench.state.save(bench.run, 0)
+    host = torch.rand(3)
+    weights = {name: tensor.clone() for name, tensor in bench.run.model.state_dict().items()}
+    drawn = []
+    for place in (0, 0, 1):
+        (checkpoint,) = bench.run.folder.glob("checkpoint-*")
+        as_if_written_on("cuda", checkpoint)
+        tensors, state = load_folder(checkpoint)
+        bench.state.combiner.update(bench.step(None))
+        bench.state.load(bench.run, tensors, {**state, "place": place})
+        assert torch.rand(3).equal(host), "torch's own generator draws on the host"
+        assert all(tensor.equal(weights[name]) for name, tensor in bench.run.model.state_dict().items())
+        assert len(bench.state.optimizer.state) == len(bench.state.trained)
+        drawn.append(torch.rand(3, generator=bench.state.generators["model"]))
+    assert drawn[0].equal(drawn[1])
+    assert not drawn[0].equal(drawn[2]), "another place in the epoch draws other numbers"
 
 
 def test_a_cell_writes_nothing_while_an_earlier_worker_of_it_lives(jobs: dict[str, Job], tmp_path: Path) -> None:
