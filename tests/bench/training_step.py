@@ -1,0 +1,97 @@
+"""A training step against ``transformers.BertModel``, and the share of the machine that it uses.
+
+    python tests/bench/training_step.py --data DIR
+
+SST, Quora and STS in one step, MiniLM weights, dropout on, linear heads, cross-entropy, binary cross-entropy and MSE,
+fused AdamW. Ours is the step that a run takes with ``sum``; theirs has the same heads and losses in plain PyTorch on
+batches padded per task. Both take turns on the same batches; a figure is the median over the batches of
+(their time / ours).
+
+The share of the matrix rate is what the products of the real tokens need (forward and backward, nothing for padding)
+over the time of our step, by the largest rate at which this machine multiplied float32 matrices between the steps.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from peers import Batch, Padded, Tasks, batches_of, forward_flops, lengths_of
+from steps import Turn, build, course_run, groups, over, parse, parser, show, stepping, take_turns
+
+#: Name, batch size, pooling, how pairs are read, bar, the share of the steps that it gets (slow ones get fewer).
+SETTINGS = (
+    ("batch 8", 8, "pooler", "pair", 2.2, 1.0),
+    ("batch 32", 32, "pooler", "pair", 2.0, 0.3),
+    ("mean pooling", 8, "mean", "pair", 2.0, 0.5),
+    ("joined pairs", 8, "pooler", "joint", 2.0, 0.5),
+)
+#: Matrix products that are timed, [n, k] × [k, m].
+SHAPES = ((690, 384, 1536), (690, 1536, 384), (1024, 1024, 1024))
+REPEATS = 4  # a single product is over before it can be timed well
+SHARE = 0.58
+
+
+def products() -> dict[str, Callable[[Turn], object]]:
+    """A side for each shape."""
+
+    def side(n: int, k: int, m: int) -> Callable[[Turn], object]:
+        one, other = torch.randn(n, k), torch.randn(k, m)
+        return lambda turn: [one @ other for _ in range(REPEATS)]
+
+    return {str(shape): side(*shape) for shape in SHAPES}
+
+
+def best_rate(times: dict[str, list[float]]) -> list[float]:
+    """Operations per second in each turn, of the shape that is fastest on the whole."""
+    rates = [[REPEATS * 2 * n * k * m / taken for taken in times[str((n, k, m))]] for n, k, m in SHAPES]
+    return max(rates, key=median)
+
+
+def compare(data: Path, steps: int, name: str, batch: int, pooling: str, reads: str, bar: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run, (state,) = build(course_run(data, ["sum"], batch=batch, pooling=pooling, reads=reads), folder)
+        ours, theirs = stepping(run, state), Tasks(run, Padded("minilm", pooling))
+        drawn = groups(state, steps)
+        turns = list(zip(drawn, batches_of(run, drawn), strict=True))
+        times = take_turns(
+            {"ours": lambda turn: ours(turn[0]), "theirs": lambda turn: theirs.step(turn[1]), **products()}, turns
+        )
+    taken = f"{median(times['ours']) * 1e3:.0f} against {median(times['theirs']) * 1e3:.0f} ms"
+    show(f"training step against BertModel, {name}", over(times["theirs"], times["ours"]), at_least=bar, note=taken)
+    config = theirs.encoder.bert.config
+    needed = [
+        3
+        * forward_flops(
+            [length for tokens, _ in batch.values() for length in lengths_of(tokens)],
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            feed_forward=config.intermediate_size,
+            first=pooling != "mean",
+            pooler=pooling == "pooler",
+        )
+        for _, batch in turns[-steps:]
+    ]
+    rates, used = best_rate(times), over(needed, times["ours"])
+    real, room = (sum(count(batch) for _, batch in turns) / len(turns) for count in (_tokens, _padded))
+    note = f"{median(rates) / 1e9:.0f} GFLOP/s, {real:.0f} tokens a step, {room:.0f} padded"
+    show(f"share of the matrix rate, {name}", over(used, rates), at_least=SHARE * (name == "batch 8"), note=note)
+
+
+def _tokens(batch: Batch) -> int:
+    return sum(sum(lengths_of(tokens)) for tokens, _ in batch.values())
+
+
+def _padded(batch: Batch) -> int:
+    return sum(max(lengths_of(tokens)) * len(tokens) for tokens, _ in batch.values())
+
+
+def main() -> None:
+    given = parse(parser(__doc__, steps=20))
+    for *setting, part in SETTINGS:
+        compare(given.data, max(2, round(given.steps * part)), *setting)
+
+
+if __name__ == "__main__":
+    main()
