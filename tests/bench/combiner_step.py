@@ -25,7 +25,7 @@ CELLS: dict[str, tuple[Any, bool, float, float]] = {
     "SMART with GSE": ("gse", True, 0, 1.3),
     "SMART with GSE, kept": ({"name": "gse", "second": "kept"}, True, 0, 1.3),
 }
-STEPS = 8  # after which memory no longer grows
+PEAK_STEPS = 8  # after which memory no longer grows
 
 
 def smart(loss: str) -> dict[str, Any]:
@@ -48,8 +48,9 @@ def compare_times(data: Path, steps: int) -> None:
             show(f"{cell} over sum, time", over(taken, times["sum"]), at_most=CELLS[cell][2], note=note)
 
 
-def compare_memory(data: Path, threads: int, cells: list[str]) -> None:
-    peaks = {cell: ask(__file__, "--data", data, "--threads", threads, "--peak-of", cell) for cell in cells}
+def compare_memory(data: Path, threads: int, steps: int, cells: list[str]) -> None:
+    given = ("--data", data, "--threads", threads, "--steps", steps)
+    peaks = {cell: ask(__file__, *given, "--peak-of", cell) for cell in cells}
     for cell, peak in peaks.items():
         if cell != "sum":
             note = f"{peak / 2**20:.0f} against {peaks['sum'] / 2**20:.0f} MiB"
@@ -57,19 +58,20 @@ def compare_memory(data: Path, threads: int, cells: list[str]) -> None:
 
 
 def main() -> None:
-    made = parser(__doc__, steps=15)
+    made = parser(__doc__, steps=16)
     made.add_argument("--peak-of", choices=CELLS, help="print the peak memory of one cell's process, in bytes")
     given = parse(made)
     if given.peak_of:
         with tempfile.TemporaryDirectory() as folder:
             run, (state,) = build(run_of(given.data, given.peak_of), folder)
             step = stepping(run, state)
-            for group in groups(state, STEPS):
+            for group in groups(state, given.steps):
                 step(group)
         print(peak_memory())
         return
     compare_times(given.data, given.steps)
-    compare_memory(given.data, given.threads, list(CELLS)[:2] if given.quick else list(CELLS))
+    cells, steps = (["sum", "pcgrad"], 1) if given.quick else (list(CELLS), PEAK_STEPS)
+    compare_memory(given.data, given.threads, steps, cells)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The same tasks on ``transformers.BertModel``, padded per task, and how many operations the maths needs."""
+"""What a step is measured against: the same tasks on ``transformers.BertModel``, and the machine's matrix rate."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 
 import torch
+from steps import Turn
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.nn.utils.rnn import pad_sequence
@@ -20,6 +22,10 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "para": lambda score, target: binary_cross_entropy_with_logits(score[:, 0], target),
     "sts": lambda score, target: mse_loss(score[:, 0], target),
 }
+
+#: Matrix products that are timed, [n, k] × [k, m].
+SHAPES = ((690, 384, 1536), (690, 1536, 384), (1024, 1024, 1024))
+REPEATS = 4  # a single product is over before it can be timed well
 
 
 def batches_of(run: Run, groups: Iterable[Group]) -> list[Batch]:
@@ -116,3 +122,19 @@ def forward_flops(
     whole = tokens * (one + keys) + 4 * squares * width
     last = tokens * keys + sequences * one + 4 * tokens * width if first else whole
     return (layers - 1) * whole + last + pooler * sequences * 2 * width**2
+
+
+def products() -> dict[str, Callable[[Turn], object]]:
+    """A side for each shape."""
+
+    def side(n: int, k: int, m: int) -> Callable[[Turn], object]:
+        one, other = torch.randn(n, k), torch.randn(k, m)
+        return lambda turn: [one @ other for _ in range(REPEATS)]
+
+    return {str(shape): side(*shape) for shape in SHAPES}
+
+
+def best_rate(times: dict[str, list[float]]) -> list[float]:
+    """Operations per second in each turn, of the shape that is fastest on the whole."""
+    rates = [[REPEATS * 2 * n * k * m / taken for taken in times[str((n, k, m))]] for n, k, m in SHAPES]
+    return max(rates, key=median)

@@ -25,17 +25,17 @@ from taskloom.runs.training.stage import StageState
 
 #: Of the machine, before the program began.
 LOAD = os.getloadavg()[0]
-WARM = 2  # turns that are not counted: they fill caches and make the optimizers' state
+WARM = 2  # first turns that are not counted: they fill caches and make the optimizers' state
 Turn = TypeVar("Turn")
 
 
 def parser(doc: str | None, *, steps: int) -> argparse.ArgumentParser:
-    """The options that all programs have."""
+    """The options that all programs have; ``parse`` reads them."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--data", type=Path, required=True, help="folder that holds cs224n/")
-    made.add_argument("--steps", type=int, default=steps, help="turns that are counted")
+    made.add_argument("--steps", type=int, default=steps, help=f"turns; the first {WARM} are not counted")
     made.add_argument("--threads", type=int, default=torch.get_num_threads())
-    made.add_argument("--quick", action="store_true", help="a few turns: shows that it works, not how fast")
+    made.add_argument("--quick", action="store_true", help="one turn: shows that it works, not how fast")
     return made
 
 
@@ -43,7 +43,7 @@ def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
     """What was given, and a process set up as a worker's is."""
     given = made.parse_args()
     if given.quick:
-        given.steps = 2
+        given.steps = 1
     if not (given.data / "cs224n").is_dir():
         made.error(f"--data should be a folder that holds cs224n/. Found {given.data}.")
     torch.set_num_threads(given.threads)
@@ -90,8 +90,8 @@ def build(run: dict[str, Any], folder: str) -> tuple[Run, list[StageState]]:
 
 
 def groups(state: StageState, steps: int) -> list[Group]:
-    """The batches of the first steps, the ones that are not counted included."""
-    return list(islice(state.sampler.epoch(), steps + WARM))
+    """The batches of the first steps."""
+    return list(islice(state.sampler.epoch(), steps))
 
 
 def stepping(run: Run, state: StageState) -> Callable[[Group], object]:
@@ -107,7 +107,7 @@ def take_turns(sides: Mapping[str, Callable[[Turn], object]], turns: Sequence[Tu
             began = time.perf_counter()
             call(turn)
             seconds[side].append(time.perf_counter() - began)
-    return {side: taken[WARM:] for side, taken in seconds.items()}
+    return {side: taken[WARM:] or taken for side, taken in seconds.items()}
 
 
 def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
@@ -130,4 +130,4 @@ def show(
 def ask(file: str, *arguments: object) -> Any:
     """What a benchmark prints, as JSON, in a process of its own."""
     command = [sys.executable, file, *map(str, arguments)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

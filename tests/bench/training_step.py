@@ -12,13 +12,11 @@ over the time of our step, by the largest rate at which this machine multiplied 
 """
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import torch
-from peers import Batch, Padded, Tasks, batches_of, forward_flops, lengths_of
-from steps import Turn, build, course_run, groups, over, parse, parser, show, stepping, take_turns
+from peers import Batch, Padded, Tasks, batches_of, best_rate, forward_flops, lengths_of, products
+from steps import build, course_run, groups, over, parse, parser, show, stepping, take_turns
 
 #: Name, batch size, pooling, how pairs are read, bar, the share of the steps that it gets (slow ones get fewer).
 SETTINGS = (
@@ -27,26 +25,7 @@ SETTINGS = (
     ("mean pooling", 8, "mean", "pair", 2.0, 0.5),
     ("joined pairs", 8, "pooler", "joint", 2.0, 0.5),
 )
-#: Matrix products that are timed, [n, k] × [k, m].
-SHAPES = ((690, 384, 1536), (690, 1536, 384), (1024, 1024, 1024))
-REPEATS = 4  # a single product is over before it can be timed well
 SHARE = 0.58
-
-
-def products() -> dict[str, Callable[[Turn], object]]:
-    """A side for each shape."""
-
-    def side(n: int, k: int, m: int) -> Callable[[Turn], object]:
-        one, other = torch.randn(n, k), torch.randn(k, m)
-        return lambda turn: [one @ other for _ in range(REPEATS)]
-
-    return {str(shape): side(*shape) for shape in SHAPES}
-
-
-def best_rate(times: dict[str, list[float]]) -> list[float]:
-    """Operations per second in each turn, of the shape that is fastest on the whole."""
-    rates = [[REPEATS * 2 * n * k * m / taken for taken in times[str((n, k, m))]] for n, k, m in SHAPES]
-    return max(rates, key=median)
 
 
 def compare(data: Path, steps: int, name: str, batch: int, pooling: str, reads: str, bar: float) -> None:
@@ -71,7 +50,7 @@ def compare(data: Path, steps: int, name: str, batch: int, pooling: str, reads: 
             first=pooling != "mean",
             pooler=pooling == "pooler",
         )
-        for _, batch in turns[-steps:]
+        for _, batch in turns[-len(times["ours"]) :]
     ]
     rates, used = best_rate(times), over(needed, times["ours"])
     real, room = (sum(count(batch) for _, batch in turns) / len(turns) for count in (_tokens, _padded))
@@ -88,9 +67,9 @@ def _padded(batch: Batch) -> int:
 
 
 def main() -> None:
-    given = parse(parser(__doc__, steps=20))
+    given = parse(parser(__doc__, steps=22))
     for *setting, part in SETTINGS:
-        compare(given.data, max(2, round(given.steps * part)), *setting)
+        compare(given.data, given.steps if given.quick else max(5, round(given.steps * part)), *setting)
 
 
 if __name__ == "__main__":
