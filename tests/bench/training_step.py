@@ -1,6 +1,6 @@
 """A training step against ``transformers.BertModel``, and the share of the machine that it uses.
 
-    python tests/bench/training_step.py --data DIR
+    python tests/bench/training_step.py --data DIR [--profile]
 
 SST, Quora and STS in one step, MiniLM weights, dropout on, linear heads, cross-entropy, binary cross-entropy and MSE,
 fused AdamW. Ours is the step that a run takes with ``sum``; theirs has the same heads and losses in plain PyTorch on
@@ -9,6 +9,7 @@ batches padded per task. Both take turns on the same batches; a figure is the me
 
 The share of the matrix rate is what the products of the real tokens need (forward and backward, nothing for padding)
 over the time of our step, by the largest rate at which this machine multiplied float32 matrices between the steps.
+``--profile`` prints instead where the time of our step goes.
 """
 
 import tempfile
@@ -16,7 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from peers import Batch, Padded, Tasks, batches_of, best_rate, forward_flops, lengths_of, products
-from steps import build, course_run, groups, over, parse, parser, show, stepping, take_turns
+from steps import WARM, build, course_run, groups, over, parse, parser, show, stepping, take_turns
+from torch.profiler import ProfilerActivity, profile
 
 #: Name, batch size, pooling, how pairs are read, bar, the share of the steps that it gets (slow ones get fewer).
 SETTINGS = (
@@ -26,6 +28,16 @@ SETTINGS = (
     ("joined pairs", 8, "pooler", "joint", 2.0, 0.5),
 )
 SHARE = 0.58
+#: What torch calls the operations of each kind.
+KINDS = {
+    "matrix products": "mm addmm",
+    "attention: products and softmax": "bmm baddbmm _softmax _softmax_backward_data",
+    "copies, gathers and fills": "copy_ cat fill_ zero_ index index_select index_copy index_add_ scatter_add_",
+    "dropout": "random_ ge mul addcmul bernoulli_ native_dropout native_dropout_backward",
+    "GELU and norms": "gelu gelu_backward native_layer_norm native_layer_norm_backward",
+    "sums of gradients, finiteness": "sum add_ linalg_vector_norm _foreach_norm",
+    "AdamW": "_fused_adamw_",
+}
 
 
 def compare(data: Path, steps: int, name: str, batch: int, pooling: str, reads: str, bar: float) -> None:
@@ -58,6 +70,21 @@ def compare(data: Path, steps: int, name: str, batch: int, pooling: str, reads: 
     show(f"share of the matrix rate, {name}", over(used, rates), at_least=SHARE * (name == "batch 8"), note=note)
 
 
+def profile_step(data: Path, steps: int) -> None:
+    """The share of each kind of operation in the time of our step."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, (state,) = build(course_run(data, ["sum"]), folder)
+        step, drawn = stepping(run, state), groups(state, WARM + steps)
+        take_turns({"ours": step}, drawn[:WARM])
+        with profile(activities=[ProfilerActivity.CPU]) as found:
+            take_turns({"ours": step}, drawn[WARM:])
+    spent = {event.key.removeprefix("aten::"): event.self_cpu_time_total for event in found.key_averages()}
+    total = sum(spent.values())
+    for kind, names in KINDS.items():
+        print(f"{kind:40} {sum(spent.pop(name, 0.0) for name in names.split()) / total:6.1%}")
+    print(f"{'everything else':40} {sum(spent.values()) / total:6.1%}")
+
+
 def _tokens(batch: Batch) -> int:
     return sum(sum(lengths_of(tokens)) for tokens, _ in batch.values())
 
@@ -67,7 +94,12 @@ def _padded(batch: Batch) -> int:
 
 
 def main() -> None:
-    given = parse(parser(__doc__, steps=22))
+    made = parser(__doc__, steps=22)
+    made.add_argument("--profile", action="store_true", help="where the time of our step goes")
+    given = parse(made)
+    if given.profile:
+        profile_step(given.data, given.steps)
+        return
     for *setting, part in SETTINGS:
         compare(given.data, given.steps if given.quick else max(5, round(given.steps * part)), *setting)
 
