@@ -129,7 +129,7 @@ PEERS: dict[str, tuple[str, str, Peer]] = {
 
 
 def main() -> None:
-    given = parse(parser(__doc__, steps=10))
+    given = parse(parser(__doc__, steps=8))
     sides: dict[str, Callable[[Any], object]] = {}
     with tempfile.TemporaryDirectory() as folder:
         run, (state,) = build(course_run(given.data, ["pcgrad"]), folder)
