@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from peers import batches_of, best_rate, forward_flops, lengths_of, products
-from steps import ask, build, groups, over, show, stepping, take_turns
+from steps import LOAD, ask, build, groups, over, show, stepping, take_turns
 
 from taskloom.runs.training.machine import keep_freed_memory, peak_memory
 
@@ -87,14 +87,14 @@ def measure(point: Point, combiner: str, steps: int) -> dict[str, float]:
 Figures = dict[tuple[Point, str], dict[str, float]]
 
 
-def draw(figures: Figures, out: Path) -> None:
+def draw(figures: Figures, out: Path, conditions: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "scaling", "font.size": 9})
-    figure, rows = pyplot.subplots(2, len(AXES), figsize=(10, 5.5), sharex="col", layout="constrained")
+    figure, rows = pyplot.subplots(2, len(AXES), figsize=(10, 5.5), sharex="col", sharey="row", layout="constrained")
     limits = {"ms": "matrix products alone", "MiB": "weights, gradient, AdamW's state"}
     for column, (title, (key, points)) in enumerate(AXES.items()):
         for row, unit in zip(rows, ("ms", "MiB"), strict=True):
@@ -105,13 +105,15 @@ def draw(figures: Figures, out: Path) -> None:
                 axes.plot(xs, [each[unit] for each in found], marker=mark, markersize=4, label=combiner)
             least = [figures[point, "sum"][f"least {unit}"] for point in points]
             axes.plot(xs, least, "k--", linewidth=1, label=f"limit: {limits[unit]}")
-            axes.set(xscale="log", yscale="log", ylabel=f"{unit} a step" if unit == "ms" else "MiB at the peak")
+            axes.set(xscale="log", yscale="log")
             axes.set_xticks(xs, [f"{x:.0f}" for x in xs], minor=False)
             axes.minorticks_off()
             axes.grid(alpha=0.3)
             if not column:
-                axes.legend(fontsize=8)
+                axes.set_ylabel("ms a step" if unit == "ms" else "MiB at the peak")
+                axes.legend(fontsize=8, loc="upper left")
         rows[-1][column].set_xlabel(title)
+    figure.suptitle(conditions, fontsize=9)
     figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
 
 
@@ -140,7 +142,7 @@ def main() -> None:
         note = f"{one['ms']:.0f} ms and {one['MiB']:.0f} MiB; pcgrad {other['ms']:.0f} ms and {other['MiB']:.0f} MiB"
         show(f"sum over the limit of time: {name}", [one["over"]], note=note)
     if given.out and not given.quick:
-        draw(figures, given.out)
+        draw(figures, given.out, f"{given.threads} threads, load of the machine before: {LOAD:.1f}")
 
 
 if __name__ == "__main__":
