@@ -1,70 +1,77 @@
-"""What gradient surgery costs: a ``pcgrad`` step against a ``sum`` step, in time and in peak memory.
+"""What combiners and SMART cost against a ``sum`` step, in time and in peak memory.
 
-    python tests/bench/combiner_step.py --data ../shared/data/cs224n
+    python tests/bench/combiner_step.py --data DIR
 
-MiniLM with SST, Quora and STS, batch 8 each, dropout on, AdamW. Times are medians of steps that take turns in one
-process on the same batches; peak memory is the largest resident size of a process of its own for each combiner.
+MiniLM with SST, Quora and STS, batch 8 each, dropout on, AdamW; SMART with the values of its paper. The steps take
+turns in one process on the same batches; peak memory is the largest resident size of a process of its own for each.
+"SMART with GSE" is the row that ran out of memory in its paper.
 """
 
-import argparse
-import json
-import statistics
 import tempfile
-import time
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-import torch
-from steps import ask, build, course_run
+from steps import ask, build, course_run, groups, over, parse, parser, show, stepping, take_turns
 
-from taskloom.runs.training.machine import keep_freed_memory, peak_memory
-from taskloom.runs.training.optimize import GroupStep
+from taskloom.runs.training.machine import peak_memory
 
-
-def times(data: str, combiners: list[str], steps: int, folder: str) -> list[float]:
-    """Median seconds of a step for each combiner, the combiners taking turns on the same batches."""
-    run, states = build(course_run(data, combiners), folder)
-    taken: list[list[float]] = [[] for _ in combiners]
-    for place, group in zip(range(steps + 3), states[0].sampler.epoch(), strict=False):
-        for seconds, state in zip(taken, states, strict=True):
-            began = time.perf_counter()
-            state.combiner.update(GroupStep(group, run, state))
-            if place >= 3:  # the first steps fill caches and make the optimizer's state
-                seconds.append(time.perf_counter() - began)
-    return [statistics.median(seconds) for seconds in taken]
+#: Name → combiner, whether losses are wrapped in SMART, bar of time, bar of memory; 0: not measured.
+CELLS: dict[str, tuple[Any, bool, float, float]] = {
+    "sum": ("sum", False, 1.0, 1.0),
+    "pcgrad": ("pcgrad", False, 1.05, 1.15),
+    "gse": ("gse", False, 2.1, 1.3),
+    "SMART": ("sum", True, 2.8, 1.3),
+    "SMART with GSE": ("gse", True, 0, 1.3),
+    "SMART with GSE, kept": ({"name": "gse", "second": "kept"}, True, 0, 1.3),
+}
+PEAK_STEPS = 8  # after which memory no longer grows
 
 
-def memory(data: str, combiner: str, steps: int, folder: str) -> int:
-    """Peak bytes of this process after some steps."""
-    run, (state,) = build(course_run(data, [combiner]), folder)
-    for _, group in zip(range(steps), state.sampler.epoch(), strict=False):
-        state.combiner.update(GroupStep(group, run, state))
-    return peak_memory()
+def smart(loss: str) -> dict[str, Any]:
+    return {"name": "smart", "loss": loss, "weight": 5.0, "step": 1e-3, "epsilon": 1e-5, "noise": 1e-5}
+
+
+def run_of(data: Path, cell: str) -> dict[str, Any]:
+    combiner, smoothed, _, _ = CELLS[cell]
+    return course_run(data, [combiner], smart) if smoothed else course_run(data, [combiner])
+
+
+def compare_times(data: Path, steps: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        built = {cell: build(run_of(data, cell), folder) for cell, (_, _, bar, _) in CELLS.items() if bar}
+        sides = {cell: stepping(run, state) for cell, (run, (state,)) in built.items()}
+        times = take_turns(sides, groups(built["sum"][1][0], steps))
+    for cell, taken in times.items():
+        if cell != "sum":
+            note = f"{median(taken) * 1e3:.0f} against {median(times['sum']) * 1e3:.0f} ms"
+            show(f"{cell} over sum, time", over(taken, times["sum"]), at_most=CELLS[cell][2], note=note)
+
+
+def compare_memory(data: Path, threads: int, steps: int, cells: list[str]) -> None:
+    given = ("--data", data, "--threads", threads, "--steps", steps)
+    peaks = {cell: ask(__file__, *given, "--peak-of", cell) for cell in cells}
+    for cell, peak in peaks.items():
+        if cell != "sum":
+            note = f"{peak / 2**20:.0f} against {peaks['sum'] / 2**20:.0f} MiB"
+            show(f"{cell} over sum, memory", [peak / peaks["sum"]], at_most=CELLS[cell][3], note=note)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with the course's files")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--combiners", nargs="+", default=["sum", "pcgrad"], help="the first is the measure")
-    parser.add_argument("--peak-of", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    keep_freed_memory()
+    made = parser(__doc__, steps=16)
+    made.add_argument("--peak-of", choices=CELLS, help="print the peak memory of one cell's process, in bytes")
+    given = parse(made)
     if given.peak_of:
-        print(memory(given.data, given.peak_of[0], given.steps, given.peak_of[1]))
+        with tempfile.TemporaryDirectory() as folder:
+            run, (state,) = build(run_of(given.data, given.peak_of), folder)
+            step = stepping(run, state)
+            for group in groups(state, given.steps):
+                step(group)
+        print(peak_memory())
         return
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = times(given.data, given.combiners, given.steps, folder)
-        own = ("--data", given.data, "--steps", 8, "--peak-of")
-        peaks = [ask(__file__, *own, combiner, folder) for combiner in given.combiners]
-    print(f"{torch.get_num_threads()} threads, {given.steps} steps each")
-    for combiner, taken, peak in zip(given.combiners, seconds, peaks, strict=True):
-        facts = {
-            "combiner": combiner,
-            "ms": round(taken * 1e3, 1),
-            "time ratio": round(taken / seconds[0], 3),
-            "peak MiB": round(peak / 2**20),
-            "memory ratio": round(peak / peaks[0], 3),
-        }
-        print(json.dumps(facts))
+    compare_times(given.data, given.steps)
+    cells, steps = (["sum", "pcgrad"], 1) if given.quick else (list(CELLS), PEAK_STEPS)
+    compare_memory(given.data, given.threads, steps, cells)
 
 
 if __name__ == "__main__":
