@@ -102,7 +102,7 @@ class GroupStep(Step):
         norm = None if clip is None else nn.utils.clip_grad_norm_(trained, clip)
         if self._state.diagnostics.due:
             gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-            norm = nn.utils.get_total_norm(gradients) if norm is None else norm
+            norm = torch.stack(torch._foreach_norm(gradients)).norm() if norm is None else norm
             self._state.read(norm[None], lambda values: self._state.diagnostics.add_norm(values[0]))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -16,7 +16,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.stage import StageState
 
-ENCODER = {"name": "minbert", "layers": 6, "width": 24, "heads": 2, "vocabulary": 64}
+ENCODER = {"name": "minbert", "layers": 6, "width": 32, "heads": 2, "vocabulary": 64}
 PAIR = {"name": "linear", "reads": "pair"}
 TASKS = {
     "sst": generated("sentiment", 64, 40),
@@ -24,7 +24,7 @@ TASKS = {
     "sts": generated("similarity", 64, 40, head=PAIR, loss="mse", metric="pearson"),
 }
 #: The most kernels and waits of a training step.
-BARS: dict[str, tuple[int, int]] = {"sum": (400, 4), "pcgrad": (900, 6)}
+BARS: dict[str, tuple[int, int]] = {"sum": (300, 1), "pcgrad": (480, 2)}
 SCORING_WAITS = 2  # of a batch of scoring
 HALF = 1.25  # bfloat16's kernels over float32's
 
