@@ -20,6 +20,7 @@ from torch.func import functional_call
 
 from taskloom.core import Prediction, Replay, TrainingError
 from taskloom.core.prediction import Pass
+from taskloom.runs.training.machine import uses_gpu
 
 
 def parts_of(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
@@ -88,7 +89,7 @@ class Randomness:
 
     def __init__(self, module: nn.Module) -> None:
         found = [torch.default_generator]
-        if torch.cuda.is_available():
+        if uses_gpu():
             found.append(torch.cuda.default_generators[torch.cuda.current_device()])
         found += [one for part in module.modules() if isinstance(one := vars(part).get("generator"), torch.Generator)]
         self.generators = list({id(one): one for one in found}.values())
