@@ -6,6 +6,7 @@ from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from taskloom.core.encoder import Encoder
 from taskloom.core.random import bind_generator
@@ -187,6 +188,31 @@ def its_gradients_are_those_of_finite_differences(subject: Subject, new: NewTria
     require_gradient(lambda: (encoder.vectors(start, tokens) * weights).sum(), {"embeddings": start})
     few = {} if subject.edge else {name: named[name] for name in (*list(named)[:2], *list(named)[-2:])}
     require_gradient(lambda: (trial.vectors(tokens) * weights).sum(), few)
+
+
+@law("encoder")
+def copies_of_its_parameters_get_the_gradients_of_their_parts(subject: Subject) -> None:
+    """Of an encoder that says ``takes_copies``: the same vectors, and for each copy what its own part alone gives."""
+    trial = EncoderTrial(subject)
+    encoder = trial.encoder
+    if not encoder.takes_copies:
+        return
+    tokens = Tokens.join([trial.tokens(), trial.tokens("joint", slice(2))])
+    slopes = torch.randn(len(tokens), encoder.width, generator=new_generator(9))
+    stacks = {name: p.detach().expand(2, *p.shape).requires_grad_() for name, p in encoder.named_parameters()}
+    found = functional_call(encoder, stacks, (tokens,))
+    require_same(found, encoder(tokens), "with copies of its parameters it gives other vectors", within=1e-5)
+    found.backward(slopes)
+    for place, (part, slope) in enumerate(zip(tokens.split(), torch.split(slopes, list(tokens.parts)), strict=True)):
+        encoder.requires_grad_().zero_grad()
+        encoder(part).backward(slope)
+        for name, parameter in encoder.named_parameters():
+            own, whole = stacks[name].grad, parameter.grad
+            if own is None or whole is None:
+                require(own is whole, f"of parameter {name!r} only the copies or only the original has a gradient")
+                continue
+            words = f"copy {place} of parameter {name!r} has another gradient than its part by itself"
+            require_same(own.to_dense()[place], whole.to_dense(), words, within=1e-4)
 
 
 laws_of_learning("encoder", _trials)

@@ -131,6 +131,7 @@ class PretendGPU:
             "get_rng_state": self._backend.get_rng_state,
             "is_available": lambda: True,
             "is_bf16_supported": lambda *including: True,
+            "is_initialized": lambda: True,
             "manual_seed_all": self._backend.manual_seed_all,
             "max_memory_allocated": lambda *device: 0,
             "reset_peak_memory_stats": lambda *device: None,

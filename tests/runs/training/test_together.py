@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from small_runs import ENCODER, NO_DROPOUT, Bench, generated
 from torch import Tensor
 
-from taskloom.core import Gradients, Step, Tokens, TrainingError, derive_generator
+from taskloom.core import Gradients, Step, TrainingError
 from taskloom.runs.training.optimize import GroupStep
 
 CALM = {**ENCODER, **NO_DROPOUT, "layers": 2}
@@ -133,25 +132,6 @@ def test_in_half_precision_it_is_as_near_to_float32_as_task_by_task(tmp_path: Pa
 def _summed(step: GroupStep, losses: dict[str, Tensor]) -> Gradients:
     assert losses
     return [parameter.grad for parameter in step.shared]
-
-
-def test_each_copy_of_the_parameters_gets_the_gradient_of_its_own_part(tmp_path: Path) -> None:
-    """What ``Encoder.takes_copies`` promises, without a run: different copies would give different results."""
-    bench = Bench(tmp_path, TASKS, encoder=CALM)
-    encoder = bench.run.model.encoder
-    tokens = [bench.run.train[task].host_tokens(np.arange(3)) for task in ("sst", "para")]
-    joined = Tokens.join(tokens)
-    draws = torch.randn(len(joined), encoder.width, generator=derive_generator(0))
-    stacks = {name: p.detach().expand(2, *p.shape).requires_grad_() for name, p in encoder.named_parameters()}
-    (torch.func.functional_call(encoder, stacks, (joined,)) * draws).sum().backward()
-    for place, (part, slope) in enumerate(zip(joined.split(), draws.split(joined.parts), strict=True)):
-        encoder.zero_grad()
-        (encoder(part) * slope).sum().backward()
-        for name, parameter in encoder.named_parameters():
-            stack = stacks[name].grad
-            assert stack is not None
-            assert parameter.grad is not None
-            assert_near(stack.to_dense()[place], parameter.grad.to_dense())
 
 
 def test_a_task_whose_gradient_is_not_finite_is_named(tmp_path: Path) -> None:

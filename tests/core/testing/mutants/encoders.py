@@ -119,6 +119,18 @@ MUTANTS = {
             ),
         ),
     ],
+    "copies of its parameters get the gradients of their parts": [
+        mutant(Words, "has promised to take copies", takes_copies=True),
+        mutant(
+            Words,
+            "gives every copy the mean of all",
+            takes_copies=True,
+            embed=lambda self, tokens: (
+                self.words.mean(0)[tokens.ids] if self.words.dim() > 2 else self.words[tokens.ids]
+            ),
+            encode=lambda self, embedded, tokens: embedded,
+        ),
+    ],
     "a long text is truncated at max length only": [
         mutant(Words, "truncates", tokenize=lambda self, texts: [ids[:510] for ids in Words.tokenize(self, texts)]),
         mutant(
