@@ -127,13 +127,15 @@ CELLS: dict[str, dict[str, Any]] = {
     "gse": {"combiner": "gse"},
     "bfloat16": {"precision": "bfloat16"},
     "micro-batches": {"micro_batch": 3},
+    "heads that the fused kernel does not take": {"width": 8},
 }
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_write_of_a_cell_is_left_to_chance(cell: str, tmp_path: Path) -> None:
     changes = dict(CELLS[cell])
-    encoder = {**ENCODER, "layers": 2, "pooling": changes.pop("pooling", "pooler")}
+    width = changes.pop("width", 16)
+    encoder = {**ENCODER, "layers": 2, "width": width, "pooling": changes.pop("pooling", "pooler")}
     stage = {"combiner": changes.pop("combiner", "sum"), "epochs": 1, "micro_batch": changes.pop("micro_batch", None)}
     ends: list[str] = []
     watched = Watched()

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from small_runs import Bench, flip, generated
 
 from taskloom.core import Event, Job
+from taskloom.core.testing.device import PretendGPU
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
@@ -152,6 +153,30 @@ def test_a_run_stopped_again_and_again_ends_where_it_would_have_ended(
     # The last two are kept, and nothing is left half written.
     best, before, last = sorted(path.name for path in cell_of(tmp_path).iterdir() if path.is_dir())
     assert (best, before[:20], last) == ("best", "checkpoint-001-00002", "checkpoint-001-00003")
+
+
+@pytest.mark.parametrize("label", ["surgery", "state in losses"])
+def test_so_does_a_run_on_a_gpu(jobs: dict[str, Job], tmp_path: Path, label: str) -> None:
+    """A pretended one, where dropout draws from the device's generator: that of a stage that is taken over, too."""
+    with PretendGPU():
+        heard = Ear()
+        train(replace(jobs[label], folder=str(tmp_path / "whole")), heard)
+        ends, events = list[str](), Ear()
+        while not ends or ends[-1] == "interrupted":
+            assert len(ends) < 100, "it makes no headway"
+            ear = Ear(16)
+            torch.cuda.manual_seed_all(len(ends))  # where another cell has left it
+            train(replace(jobs[label], folder=str(tmp_path / "stopped")), ear)
+            ends.append(ear.events[-1].what)
+            events.events += ear.events
+        (tmp_path / "next" / "stages").parent.mkdir()
+        shutil.copytree(tmp_path / "whole" / "stages", tmp_path / "next" / "stages")
+        train(replace(jobs[label], folder=str(tmp_path / "next")), Ear())  # takes the first stage over
+    assert ends[-1] == "finished"
+    assert len(ends) > 2
+    for other in ("stopped", "next"):
+        same_result(tmp_path / "whole", tmp_path / other)
+    assert events.told("epoch", "stage", "finished") == heard.told("epoch", "stage", "finished")
 
 
 def change_step(path: Path) -> None:
