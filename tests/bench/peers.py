@@ -50,6 +50,13 @@ def lengths_of(tokens: Tokens) -> list[int]:
     return [int(length) for length in tokens.lengths]
 
 
+def padded(tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, segments and mask, each [S, L]."""
+    lengths = lengths_of(tokens)
+    ids, types = (pad_sequence(rows.split(lengths), batch_first=True) for rows in (tokens.ids, tokens.types))
+    return ids, types, (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
+
+
 class Padded(nn.Module):
     """``transformers.BertModel`` as its users run it: sequences padded to the longest of the batch, and a mask."""
 
@@ -65,9 +72,7 @@ class Padded(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """One vector per sequence, [S, d]."""
-        lengths = lengths_of(tokens)
-        ids, types = (pad_sequence(rows.split(lengths), batch_first=True) for rows in (tokens.ids, tokens.types))
-        mask = (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
+        ids, types, mask = padded(tokens)
         output = self.bert(input_ids=ids, attention_mask=mask, token_type_ids=types)
         if not self.mean:
             return output.pooler_output  # type: ignore[no-any-return]

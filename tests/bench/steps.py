@@ -23,6 +23,7 @@ from taskloom.runs.training.machine import keep_freed_memory
 from taskloom.runs.training.optimize import GroupStep
 from taskloom.runs.training.stage import StageState
 
+sys.modules.setdefault("kernels", None)  # type: ignore[arg-type] # transformers would take kernels.py for that package
 #: Of the machine, before the program began.
 LOAD = os.getloadavg()[0]
 WARM = 2  # first turns that are not counted: they fill caches and make the optimizers' state
