@@ -25,7 +25,7 @@ from taskloom.runs.training.feed import Feed
 
 SIZES = (32, 64, 128)  # the first is encode's default
 BATCH = 64
-PAIRS = 400  # in a turn
+PAIRS = 200  # in a turn
 ENCODER = {"name": "minbert", "weights": "minilm", "pooling": "mean"}
 
 

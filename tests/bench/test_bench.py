@@ -18,18 +18,18 @@ from steps import build, course_run, groups
 from taskloom.runs.training.optimize import GroupStep
 
 FOLDER = Path(__file__).parent
-#: How the line of each figure begins.
+#: How the line of each figure begins; two spaces end a name.
 FIGURES = (
-    *(f"training step against BertModel, {name} " for name in ("batch 8", "batch 32", "mean pooling", "joined pairs")),
-    *(f"share of the matrix rate, {name} " for name in ("batch 8", "batch 32", "mean pooling", "joined pairs")),
-    *(f"{name} over sum, time " for name in ("pcgrad", "gse", "SMART")),
-    "pcgrad over sum, memory ",
-    "scoring questions against sentence-transformers ",
-    "the same, its best batch size ",
-    "SimCSE step against sentence-transformers, batch 8 ",
-    "pcgrad against TorchJD's mtl_backward ",
-    "pcgrad against TorchJD's aggregator ",
-    "pcgrad against TorchJD's aggregator on our encoder ",
+    *(f"training step against BertModel, {name}  " for name in ("batch 8", "batch 32", "mean pooling", "joined pairs")),
+    *(f"share of the matrix rate, {name}  " for name in ("batch 8", "batch 32", "mean pooling", "joined pairs")),
+    *(f"{name} over sum, time  " for name in ("pcgrad", "gse", "SMART")),
+    "pcgrad over sum, memory  ",
+    "scoring questions against sentence-transformers  ",
+    "the same, its best batch size  ",
+    "SimCSE step against sentence-transformers, batch 8  ",
+    "pcgrad against TorchJD's mtl_backward  ",
+    "pcgrad against TorchJD's aggregator  ",
+    "pcgrad against TorchJD's aggregator on our encoder  ",
     "sum over the limit of time: 4 tasks, ",
 )
 
