@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -49,8 +50,11 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _refuse_mixture(func, name, args, tensors, place)
         for cause in waits_of(name, args, kwargs, place):
             self.wait(cause)
-        if name not in FREE and not func.is_view:
+        reshaped = torch.Tag.inplace_view in func.tags  # squeeze_ and its like
+        if name not in FREE and not func.is_view and not reshaped:
             self.kernels[name, line()] += 1
+        if reshaped:
+            _reshape(func, args, kwargs)
         return self._compute(func, name, args, kwargs, tensors, place)
 
     def _place(self, name: str, args: Any, kwargs: Any, ours: list[GPUTensor]) -> str:
@@ -94,6 +98,17 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             torch.default_generator.set_state(state)
+
+
+def _reshape(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let an operator that only changes a tensor's form change the wrapper's, too."""
+    before = torch._C._meta_in_tls_dispatch_include()
+    with no_dispatch():
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            func(*args, **kwargs)
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(before)
 
 
 def line() -> str:

@@ -144,6 +144,15 @@ def test_a_model_learns_there_what_it_learns_on_the_cpu() -> None:
     assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
 
 
+def test_what_changes_a_tensors_form_in_place_launches_nothing() -> None:
+    with PretendGPU() as gpu:
+        row = torch.ones(5, device="cuda") @ torch.ones(5, 3, device="cuda")  # a product of matrices and squeeze_
+        assert row.shape == (3,)
+        assert gpu.kernels.total() == 3
+        assert row.unsqueeze_(1).shape == (3, 1)
+        assert gpu.kernels.total() == 3
+
+
 def test_memory_is_pinned_by_any_thread() -> None:
     with PretendGPU() as gpu, ThreadPoolExecutor() as pool:
         pinned = pool.submit(lambda: torch.ones(3).pin_memory()).result()
