@@ -5,11 +5,11 @@ from typing import Annotated, cast
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import gelu
 
 from taskloom.core import Dropout, Tokens
 from taskloom.plugins.encoders.attention import attend, attend_first
 from taskloom.plugins.encoders.copies import Parts, layer_norm, linear, lookup
+from taskloom.plugins.encoders.layers import empty_linear
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -29,11 +29,6 @@ class Architecture(BaseModel):
     eps: Share = Field(1e-12, alias="layer_norm_eps")
     dropout: Share = Field(0.1, alias="hidden_dropout_prob")
     attention_dropout: Share = Field(0.1, alias="attention_probs_dropout_prob")
-
-
-def empty_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer, not yet filled: ``nn.Linear(…)`` would draw from torch's global generator."""
-    return nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class Embeddings(nn.Module):
@@ -74,8 +69,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         """States [N, d] → the next states, [N, d]."""
         parts = tokens.rows
-        qkv = linear(x, self.qkv.weight, self.qkv.bias, parts)
-        return self._finish(x, attend(qkv, tokens, self.heads, self.attention_dropout), parts)
+        mixed = attend(self.qkv(x, parts), tokens, self.heads, self.attention_dropout)
+        return self._finish(x, mixed, parts)
 
     def first(self, x: Tensor, tokens: Tokens) -> Tensor:
         """The same for the first token of each sequence alone, [N, d] → [S, d], at a sixth of the work."""
@@ -88,9 +83,9 @@ class Layer(nn.Module):
         return self._finish(first, attend_first(q, kv, tokens, self.heads, self.attention_dropout), tokens.parts)
 
     def _finish(self, x: Tensor, mixed: Tensor, parts: Parts) -> Tensor:
-        x = layer_norm(self._add(x, linear(mixed, self.out.weight, self.out.bias, parts)), self.attention_norm, parts)
-        inner = gelu(linear(x, self.up.weight, self.up.bias, parts))
-        return layer_norm(self._add(x, linear(inner, self.down.weight, self.down.bias, parts)), self.output_norm, parts)
+        x = layer_norm(self._add(x, self.out(mixed, parts)), self.attention_norm, parts)
+        inner = self.up(x, parts, activate=True)
+        return layer_norm(self._add(x, self.down(inner, parts)), self.output_norm, parts)
 
     def _add(self, x: Tensor, change: Tensor) -> Tensor:
         """x + dropout(change); on a CPU in one pass over memory."""

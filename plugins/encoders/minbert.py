@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from taskloom.core import Encoder, Ids, Tokens, WeightsError, init_linear
 from taskloom.plugins.digests import sha256_of
-from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share, empty_linear
-from taskloom.plugins.encoders.copies import linear
+from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
+from taskloom.plugins.encoders.layers import empty_linear
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
@@ -166,8 +166,7 @@ class MinBert(Encoder):
         """States of [CLS] → vectors, [S, d]."""
         if self.pooler is None:
             return first
-        dense = self.pooler["dense"]
-        return linear(first, cast(Tensor, dense.weight), cast(Tensor, dense.bias), tokens.parts).tanh()
+        return cast(Tensor, self.pooler["dense"](first, tokens.parts)).tanh()
 
     def fingerprint(self) -> str:
         if self.weights is None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import linear
 
 from taskloom.core import Tokens, WeightsError, bind_generator, derive_generator
 from taskloom.plugins.encoders.attention import block_sizes
@@ -108,7 +109,7 @@ def test_poolings_are_what_they_say(pooling: str, lengths: list[int]) -> None:
             "cls": lambda part: part[0],
             "mean": lambda part: part.mean(0),
             "max": lambda part: part.amax(0),
-            "pooler": lambda part: torch.tanh(encoder.pooler.dense(part[0])),  # type: ignore[union-attr]
+            "pooler": lambda part: torch.tanh(linear(part[0], *encoder.pooler["dense"].parameters())),  # type: ignore[index]
         }
         expected = torch.stack([definitions[pooling](part) for part in parts])
         torch.testing.assert_close(encoder.pool(states, tokens), expected)
@@ -179,6 +180,20 @@ def test_untrained_defaults() -> None:
     assert (len(encoder.layers), encoder.width, encoder.heads, encoder.max_length) == (2, 128, 2, 512)
     assert encoder.embeddings.word.shape == (8192, 128)
     assert built(width=64).layers[0].up.weight.shape == (256, 64)
+
+
+def test_where_nothing_is_learned_weights_are_laid_out_anew_when_they_change() -> None:
+    encoder, tokens = built(layers=2, width=16, heads=2, vocabulary=64), random_tokens([3, 9, 4], 64)
+    for change in (0.0, 0.1, 0.2):
+        with torch.no_grad():
+            for parameter in encoder.parameters():
+                parameter.add_(change)
+            found = encoder(tokens)
+        torch.testing.assert_close(found, encoder(tokens), atol=1e-6, rtol=1e-5)
+    encoder.load_state_dict(built(seed=1, layers=2, width=16, heads=2, vocabulary=64).state_dict(), assign=True)
+    with torch.inference_mode():
+        found = encoder(tokens)
+    torch.testing.assert_close(found.clone(), encoder(tokens).detach(), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "max"])
