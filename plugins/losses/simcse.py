@@ -35,6 +35,7 @@ class SimCSE(Loss):
 
     name = "simcse"
     expects = "vectors"
+    replays = True
 
     def __init__(self, *, temperature: PositiveFloat = 0.05) -> None:
         super().__init__()

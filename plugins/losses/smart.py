@@ -73,6 +73,7 @@ class Smart(Loss):
             raise ValueError(f"divergence 'kl' needs a score. Found loss {loss.name!r}, which looks at vectors only.")
         self.loss = loss
         self.expects, self.vectors = loss.expects, loss.vectors
+        self.replays = True
         self.separable = loss.separable  # δ and D of an example do not depend on the others
         self.stops_gradient = loss.stops_gradient
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise

@@ -50,6 +50,7 @@ class Total(Loss):
         counts = [set(loss.vectors) for loss in losses if loss.vectors is not None]
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
         self.separable = all(loss.separable for loss in losses)
+        self.replays = any(loss.replays for loss in losses)
         self.stops_gradient = any(loss.stops_gradient for loss in losses)
         self.parts = losses
         self.losses = nn.ModuleList(losses)  # their state is part of this one's

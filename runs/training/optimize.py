@@ -84,7 +84,8 @@ class GroupStep(Step):
         return {task: loss.detach() for task, loss in losses.items()}
 
     def gradients(self) -> tuple[dict[str, Tensor], list[Gradients]]:
-        if self._most is not None or len(self.tasks) == 1 or not self._model.encoder.takes_copies:
+        replays = any(self._model.loss(task).replays for task in self.tasks)
+        if self._most is not None or len(self.tasks) == 1 or replays or not self._model.encoder.takes_copies:
             return super().gradients()
         self.backwards += len(self.tasks)
         losses, taken = Together(self._model, self._batches, self._feeds).gradients(self.shared)
