@@ -29,8 +29,11 @@ class Encoder(nn.Module, Component, ABC):
     special_tokens: SpecialTokens
     #: Whether it takes, in the place of a parameter […], a stack [T, …] of copies, one for each of the T ``parts`` of
     #: the tokens, and gives each copy the gradient of its part: then the gradients of several tasks come from one pass.
-    #: The copies of linear layers may be of another precision.
+    #: All parameters are copies or none; those of linear layers may be of another precision.
     takes_copies: ClassVar[bool] = False
+    #: Whether several threads may run passes without gradients at once, as scoring does on a CPU: it keeps nothing on
+    #: ``self`` from one of its methods to the next.
+    parallel: ClassVar[bool] = False
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
 

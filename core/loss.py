@@ -38,8 +38,9 @@ class Loss(nn.Module, Component, ABC):
     vectors: tuple[int, ...] | None = None
     #: Whether the loss of a batch is the mean of the losses of its examples; to be on the safe side, not.
     separable: bool = False
-    #: Whether it replays its pass. Where a combiner keeps gradients apart, its tasks are then taken one after another:
-    #: several passes of several tasks at once would fill the memory. Nothing is wrong if a loss does not say so.
+    #: Whether it replays its pass, or differentiates it by ``replay.embedded``. Where a combiner keeps gradients apart,
+    #: tasks are then taken one after another: several passes of several tasks at once would fill the memory, and the
+    #: embeddings lead to the score only in a pass of its own.
     replays: bool = False
     #: Whether the gradient is meant to differ from that of the value, as something in it is detached.
     stops_gradient: bool = False

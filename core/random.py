@@ -16,7 +16,7 @@ def derive_generator(seed: int, *names: str | int, device: torch.device | str = 
 
 
 class Dropout(nn.Module):
-    """Dropout that draws from the generator bound to it, never from torch's global one.
+    """Dropout that draws from the generator bound to it; on a CPU never from torch's global one.
 
     In training each element is zeroed with probability ``p`` and the rest scaled by 1/(1 − p), as
     ``torch.nn.Dropout`` does; the runner binds the run's generator with :func:`bind_generator`, so that two runs

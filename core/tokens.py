@@ -144,7 +144,7 @@ class Tokens:
 
     def sent(self, device: torch.device | str, *beside: NDArray[Any]) -> "tuple[Tokens, list[Tensor]]":
         """The batch on a device, and other arrays of the host that travel there in the same copy."""
-        own = [column.numpy() for column in (self.ids, self.types, self.positions, self.offsets)]
+        own = [column.cpu().numpy() for column in (self.ids, self.types, self.positions, self.offsets)]
         ids, types, positions, offsets, *rest = place_arrays([*own, *beside], device)
         tokens = Tokens(ids, self.lengths, types, parts=self.parts, positions=positions, offsets=offsets)
         return tokens, rest

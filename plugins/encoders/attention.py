@@ -16,7 +16,7 @@ from taskloom.core import Dropout, Tokens, place_arrays
 
 #: Scores (sequences × heads × L²) that a further block has to save to pay for its kernel calls; measured.
 WORTH = 2**15
-#: The fused kernel reads vectors of so many numbers; heads of another size are padded.
+#: The fused kernel reads vectors of so many numbers; with heads of another size sequences are padded.
 ALIGNED = 8
 
 
@@ -102,9 +102,9 @@ def block_sizes(lengths: Sequence[int], heads: int) -> list[int]:
     return block_sizes(lengths[:cut], heads) + block_sizes(lengths[cut:], heads)
 
 
-def layout_of(tokens: Tokens, heads: int, width: int) -> Layout | None:
-    """The blocks of a batch, worked out once and kept with it; None where one fused kernel takes the packed rows."""
-    if _is_fused(tokens.ids.device) and width // heads % ALIGNED == 0:
+def layout_of(tokens: Tokens, heads: int, like: Tensor) -> Layout | None:
+    """The blocks of a batch, worked out once and kept with it; None where one fused kernel takes packed rows."""
+    if like.shape[-1] % ALIGNED == 0 and _is_fused(like.device, like.dtype):
         return None
     if heads not in tokens.layouts:
         tokens.layouts[heads] = Layout(tokens, heads)
@@ -113,8 +113,11 @@ def layout_of(tokens: Tokens, heads: int, width: int) -> Layout | None:
     return found
 
 
-def _is_fused(device: torch.device) -> bool:
-    return device.type != "cpu" and torch.version.hip is None  # ROCm's kernel does not take packed rows everywhere
+def _is_fused(device: torch.device, dtype: torch.dtype) -> bool:
+    if device.type == "cpu" or torch.version.hip is not None:  # ROCm's kernel does not take packed rows everywhere
+        return False
+    # Cards before Ampere have no kernel for bfloat16.
+    return device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
@@ -122,9 +125,9 @@ def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
 
     softmax(q kᵀ / √(d/heads)) v for each sequence by itself, with dropout on the softmax.
     """
-    layout = layout_of(tokens, heads, qkv.shape[1] // 3)
+    q, k, v = torch.unflatten(qkv, 1, (3, heads, -1)).unbind(1)  # [N, h, d/h]
+    layout = layout_of(tokens, heads, q)
     if layout is None:
-        q, k, v = torch.unflatten(qkv, 1, (3, heads, -1)).unbind(1)  # [N, h, d/h]
         return _fused(q, k, v, tokens, dropout, tokens.offsets, tokens.longest).flatten(1)
     padded = _Pad.apply(qkv, layout, 3)  # type: ignore[no-untyped-call]
     mixed = [_mix(q, k, v, block, dropout) for (q, k, v), block in zip(padded, layout.blocks, strict=True)]
@@ -134,9 +137,9 @@ def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
 
 def attend_first(q: Tensor, kv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
     """The same for the first token of each sequence alone: queries [S, d], keys and values [N, 2d] → [S, d]."""
-    layout = layout_of(tokens, heads, q.shape[1])
+    k, v = torch.unflatten(kv, 1, (2, heads, -1)).unbind(1)  # [N, h, d/h]
+    layout = layout_of(tokens, heads, k)
     if layout is None:
-        k, v = torch.unflatten(kv, 1, (2, heads, -1)).unbind(1)  # [N, h, d/h]
         each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
         return _fused(torch.unflatten(q, 1, (heads, -1)), k, v, tokens, dropout, each, 1).flatten(1)
     queries = torch.split(q.index_select(0, layout.order), [block.sequences for block in layout.blocks])
@@ -229,9 +232,10 @@ class _Unpad(torch.autograd.Function):
 def _mix(q: Tensor, k: Tensor, v: Tensor, block: Block, dropout: Dropout) -> Tensor:
     """Attention of queries [S, h, Q, d/h] over keys and values [S, h, L, d/h] → [S, h, Q, d/h]."""
     bias = None if block.bias is None else block.bias.to(q.dtype)
-    if not dropout.active:
+    if not dropout.active and (q.device.type == "cpu" or not torch.is_grad_enabled()):
         return scaled_dot_product_attention(q, k, v, attn_mask=bias)
-    # Written out, because the fused kernel's dropout draws from torch's global generator (and is slower on CPUs).
+    # Written out, because the fused kernel's dropout draws from torch's global generator (and is slower on CPUs), and
+    # its way back on a GPU adds in any order.
     sequences, heads, _, size = q.shape
     bias = q.new_zeros(1, 1, 1, 1) if bias is None else bias
     bias = bias.expand(sequences, heads, 1, -1).flatten(0, 1)  # [S·h, 1, L]

@@ -13,10 +13,12 @@ class Linear(nn.Linear):
     """x Wᵀ + b, with GELU behind it if asked for; the weights may be copies (see ``copies``).
 
     In evaluation on a CPU the weights are laid out once as oneDNN wants them, which makes its products about a tenth
-    faster than those on plain weights, and GELU comes with them. Other weights are noticed and laid out anew.
+    faster than those on plain weights, and GELU comes with them. Weights that changed are laid out anew; what is
+    written to them through ``.data``, behind autograd's back, goes unnoticed until the next ``train()``.
     """
 
-    _laid_out: tuple[tuple[int, int], Tensor] | None = None  # address and version of the weights, and their layout
+    #: The weights (so that nobody else gets their address), their version and their layout.
+    _laid_out: tuple[Tensor, int, Tensor] | None = None
 
     def forward(  # type: ignore[override]
         self, x: Tensor, parts: Parts, *, activate: bool = False
@@ -41,10 +43,15 @@ class Linear(nn.Linear):
         plain = x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32
         if not plain or self.weight.is_inference() or torch.is_autocast_enabled("cpu") or not _available():
             return None
-        known = (self.weight.data_ptr(), self.weight._version)
-        if self._laid_out is None or self._laid_out[0] != known:
-            self._laid_out = (known, torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None))
-        return self._laid_out[1]
+        weight, found = self.weight.detach(), self._laid_out
+        if found is None or (found[0].data_ptr(), found[1]) != (weight.data_ptr(), self.weight._version):
+            layout = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+            self._laid_out = found = (weight, self.weight._version, layout)
+        return found[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the layout, which can be neither copied nor saved."""
+        return {key: value for key, value in self.__dict__.items() if key != "_laid_out"}
 
 
 def _available() -> bool:

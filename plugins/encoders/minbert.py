@@ -57,6 +57,7 @@ class MinBert(Encoder):
 
     name = "minbert"
     takes_copies = True
+    parallel = True
     location_options = frozenset({"weights"})  # what they hold is in fingerprint()
 
     def __init__(

@@ -14,9 +14,11 @@ CPU_WORKERS = 8
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-#: What worker processes have, unless the environment says otherwise. Threads that wait sleep: where the cores are busy
-#: with something else, spinning makes a cell of seconds one of minutes. And cuBLAS gives the same sums every time.
-DEFAULTS = {"OMP_WAIT_POLICY": "passive", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+#: What worker processes have, unless the environment says otherwise. Threads that wait soon sleep: where the cores are
+#: busy with something else, spinning makes a cell of seconds one of minutes. A tenth of libgomp's own count costs
+#: nothing on a quiet machine, where sleeping at once made a step half as slow again. And cuBLAS gives the same sums
+#: every time.
+DEFAULTS = {"GOMP_SPINCOUNT": "30000", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 #: Accelerators that torch knows and cells do not use, and why.
 UNUSED = {
     "mps": "Apple's GPUs have no float64, in which scores are computed",
@@ -77,7 +79,7 @@ def inventory() -> Inventory:
 
 
 def names_of(listed: str, found: int) -> tuple[str, ...]:
-    """The names of the GPUs that torch found, by what the environment lists; numbers where that are too few.
+    """The names of the GPUs that torch found, by what the environment lists; numbers where those are too few.
 
     Of the parts of a GPU (MIG) torch finds one, however many are listed: a process can use no more. Each is a GPU here.
 

@@ -168,7 +168,7 @@ class RayThread(threading.Thread):
             num_gpus=sent.wants["GPU"],
             max_retries=0,
             num_returns="streaming",
-            runtime_env={"env_vars": DEFAULTS},
+            runtime_env={"env_vars": {name: os.environ.get(name, value) for name, value in DEFAULTS.items()}},
             name=f"taskloom {job.cell[:12]}",
         )
         try:

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from taskloom.core import DeviceError, Emit, Event, Job, Work, find_work, perform
-from taskloom.core.work import LOG
+from taskloom.core.work import LOG, is_out_of_memory
 
 #: Signals that are sent to all processes of a job: by a terminal, systemd or Slurm.
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -97,6 +97,8 @@ def confine(threads: int, device: str, share: float) -> None:
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share * FOR_CELLS)
     except Exception as error:  # no driver, a torch without CUDA, a GPU that another process has for itself
+        if is_out_of_memory(error):
+            raise
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise DeviceError(f"torch cannot use the GPU that this worker was given ({why})") from None
 

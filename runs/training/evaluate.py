@@ -53,7 +53,8 @@ def predictions(
     scores, decided = np.empty(0, np.float32), np.empty(len(every))
     most = TOKENS if feed.device.type == "cpu" else GPU_TIMES * TOKENS
     waiting = _batches(feed.lengths[every], most)[::-1]
-    threads = min(torch.get_num_threads(), len(waiting)) if feed.device.type == "cpu" else 1
+    alone = feed.device.type != "cpu" or not model.encoder.parallel
+    threads = 1 if alone else min(torch.get_num_threads(), len(waiting))
     running: deque[tuple[NDArray[np.int64], Callable[[], Predicted]]] = deque()
     model.eval()
     with _side_by_side(threads) as begin:

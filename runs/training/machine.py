@@ -113,7 +113,7 @@ NARROW = 64
 def fitting_threads(spec: Mapping[str, Any]) -> Iterator[None]:
     """Let torch use the threads that this process was given, but one where the encoder is small."""
     given, width = torch.get_num_threads(), spec["encoder"].get("width")
-    torch.set_num_threads(1 if width and width <= NARROW else given)
+    torch.set_num_threads(1 if isinstance(width, int) and width <= NARROW else given)
     try:
         yield
     finally:

@@ -101,8 +101,8 @@ class GroupStep(Step):
         trained, optimizer, clip = self._state.trained, self._state.optimizer, self._state.stage["clip"]
         densify_gradients(trained)  # an encoder may give its embeddings sparse gradients
         norm = None if clip is None else nn.utils.clip_grad_norm_(trained, clip)
-        if self._state.diagnostics.due:
-            gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        if self._state.diagnostics.due and gradients:
             norm = torch.stack(torch._foreach_norm(gradients)).norm() if norm is None else norm
             self._state.read(norm[None], lambda values: self._state.diagnostics.add_norm(values[0]))
         optimizer.step()
@@ -154,9 +154,10 @@ class GroupStep(Step):
 
     def _check_losses(self, losses: dict[str, Tensor]) -> None:
         """A loss that is not finite is an error that names it."""
+        tasks = tuple(losses)
 
         def judge(values: list[float]) -> None:
-            for task, value in zip(losses, values, strict=True):
+            for task, value in zip(tasks, values, strict=True):
                 if not math.isfinite(value):
                     raise TrainingError(f"the loss {self._model.loss(task).name!r} of task {task!r} is {value}")
 

@@ -95,9 +95,10 @@ class StageState:
 
     def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
         """Count a step."""
+        names = tuple(losses)
 
         def add(values: list[float]) -> None:
-            for name, value in zip(losses, values, strict=True):
+            for name, value in zip(names, values, strict=True):
                 self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] = self.counts.get(name, 0) + 1
 

@@ -34,14 +34,12 @@ class Together:
         self._tokens, placed = host.sent(chosen[0][0].device, *beside)
         self.targets, self._rows = dict(zip(batches, placed[::2], strict=True)), placed[1::2]
 
-    def losses(self, copies: Copies | None = None) -> dict[str, Tensor]:
+    def losses(self) -> dict[str, Tensor]:
         """The loss of each task, with a graph that reaches everything."""
-        if copies is None:
-            copies = self._cast()
-        embedded, vectors = self._encode(copies)
+        starts, vectors = self._encode(self._cast())
         return {
             task: self._model.loss(task)(prediction, self.targets[task])
-            for task, prediction in self._predictions(embedded, vectors)
+            for task, prediction in self._predictions(starts, vectors)
         }
 
     def gradients(self, shared: Sequence[nn.Parameter]) -> tuple[dict[str, Tensor], list[Gradients]]:
@@ -51,8 +49,9 @@ class Together:
         after another; then all of them go back through the encoder at once.
         """
         copies = self._copies()
-        embedded, vectors = self._encode(copies)
-        starts, ends = embedded.detach().requires_grad_(), vectors.detach().requires_grad_()
+        begun, vectors = self._encode(copies)
+        starts = [start.detach().requires_grad_() for start in begun]
+        ends = vectors.detach().requires_grad_()
         losses: dict[str, Tensor] = {}
         taken: list[Gradients] = []
         for task, prediction in self._predictions(starts, ends):
@@ -61,76 +60,78 @@ class Together:
                 torch.autograd.backward(loss)
             losses[task] = loss.detach()
             taken.append(take_gradients(shared))
-        reached = [(one, end.grad) for one, end in ((vectors, ends), (embedded, starts)) if end.grad is not None]
-        if reached and copies:
+        reached = [(one, end.grad) for one, end in ((vectors, ends), *zip(begun, starts, strict=True))]
+        reached = [(one, slope) for one, slope in reached if slope is not None]
+        learning = {name: each for name, each in self._parameters().items() if each.requires_grad}
+        if reached and learning:
             outputs, slopes = zip(*reached, strict=True)
-            stacks = torch.autograd.grad(outputs, list(copies.values()), slopes, allow_unused=True)
+            stacks = torch.autograd.grad(outputs, [copies[name] for name in learning], slopes, allow_unused=True)
             places = {id(parameter): place for place, parameter in enumerate(shared)}
-            for parameter, stack in zip(self._learning().values(), stacks, strict=True):
+            for parameter, stack in zip(learning.values(), stacks, strict=True):
                 if stack is not None:
-                    for own, part in zip(taken, _unstacked(stack, self._tokens.rows), strict=True):
+                    for own, part in zip(taken, _unstacked(stack), strict=True):
                         place = places[id(parameter)]
                         own[place] = _sum_of(part.to(parameter.dtype), own[place])
         return losses, taken
 
-    def _encode(self, copies: Copies) -> tuple[Tensor, Tensor]:
-        """Input embeddings [N, d] and vectors [S, d] of all tasks."""
+    def _encode(self, copies: Copies) -> tuple[Sequence[Tensor], Tensor]:
+        """The input embeddings of each task, [n, d], and the vectors of all, [S, d]."""
         with autocast_to(self._model.precision, self._tokens.ids.device):
-            found: tuple[Tensor, Tensor] = (
+            found: tuple[Sequence[Tensor], Tensor] = (
                 functional_call(_Encode(self._model.encoder), copies, (self._tokens,))
                 if copies
                 else _Encode(self._model.encoder)(self._tokens)
             )
         return found
 
-    def _predictions(self, embedded: Tensor, vectors: Tensor) -> Iterator[tuple[str, Prediction]]:
-        starts, ends = torch.split(embedded, list(self._tokens.rows)), torch.split(vectors, list(self._tokens.parts))
+    def _predictions(self, starts: Sequence[Tensor], vectors: Tensor) -> Iterator[tuple[str, Prediction]]:
+        ends = torch.split(vectors, list(self._tokens.parts))
         for task, tokens, rows, start, end in zip(
             self._names, self._tokens.split(), self._rows, starts, ends, strict=True
         ):
             yield task, self._model.forward_pass(task, tokens, rows).predict(start, end)
 
-    def _learning(self) -> dict[str, nn.Parameter]:
-        encoder = self._model.encoder
-        return {f"encoder.{name}": each for name, each in encoder.named_parameters() if each.requires_grad}
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return {f"encoder.{name}": each for name, each in self._model.encoder.named_parameters()}
 
     def _cast(self) -> Copies:
         """The weights of linear layers in the precision of the pass, cast in one call; else autocast casts each."""
         if self._model.precision == torch.float32 or not self._model.encoder.takes_copies:
             return {}
         linear = _linear_parameters(self._model.encoder)
+        if not linear:
+            return {}
         cast: Sequence[Tensor] = _Cast.apply(self._model.precision, *linear.values())  # type: ignore[no-untyped-call]
         return dict(zip(linear, cast, strict=True))
 
     def _copies(self) -> Copies:
-        """A stack of copies of every parameter that learns; it takes no memory, for all copies are one."""
+        """A stack of copies of every parameter; it takes no memory, for all copies are one."""
         with torch.no_grad():
             cast = self._cast()
         count = len(self._names)
         return {
-            name: cast.get(name, parameter).detach().expand(count, *parameter.shape).requires_grad_()
-            for name, parameter in self._learning().items()
+            name: cast.get(name, each).detach().expand(count, *each.shape).requires_grad_(each.requires_grad)
+            for name, each in self._parameters().items()
         }
 
 
 def _linear_parameters(encoder: nn.Module) -> dict[str, nn.Parameter]:
-    return {
-        f"encoder.{path}.{name}": parameter
-        for path, module in encoder.named_modules()
-        if isinstance(module, nn.Linear)
-        for name, parameter in module.named_parameters(recurse=False)
-    }
+    """The parameters of linear layers; what two of them share, once."""
+    linear = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
+    wanted = {id(parameter) for module in linear for parameter in module.parameters(recurse=False)}
+    return {f"encoder.{name}": each for name, each in encoder.named_parameters() if id(each) in wanted}
 
 
-def _unstacked(stack: Tensor, rows: tuple[int, ...]) -> list[Tensor]:
+def _unstacked(stack: Tensor) -> list[Tensor]:
     """The gradient of each task: those of a table of embeddings as the rows that it used."""
     if not stack.is_sparse:
         return list(stack.unbind())
-    places, values = (torch.split(part, list(rows), -2) for part in (stack._indices()[1][:, None], stack._values()))
-    shape = stack.shape[1:]
+    stack = stack.coalesce()
+    tasks, rows = stack.indices()
+    counts = torch.bincount(tasks, minlength=len(stack)).tolist()
     return [
-        torch.sparse_coo_tensor(place.T, value, shape, check_invariants=False).coalesce()
-        for place, value in zip(places, values, strict=True)
+        torch.sparse_coo_tensor(some[None], values, stack.shape[1:], is_coalesced=True, check_invariants=False)
+        for some, values in zip(torch.split(rows, counts), torch.split(stack.values(), counts), strict=True)
     ]
 
 
@@ -143,15 +144,17 @@ def _sum_of(one: Tensor, other: Tensor | None) -> Tensor:
 
 
 class _Encode(nn.Module):
-    """The encoder as a module that gives both its input embeddings and its vectors."""
+    """The encoder as a module that gives both its input embeddings, task by task, and its vectors."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder: Any = encoder
 
-    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        embedded = self.encoder.embed(tokens)
-        return embedded, self.encoder.vectors(embedded, tokens)
+    def forward(self, tokens: Tokens) -> tuple[Sequence[Tensor], Tensor]:
+        # Taken apart and put together again, so that what a loss is shown of its own task leads to its score.
+        starts = torch.split(self.encoder.embed(tokens), list(tokens.rows))
+        whole = starts[0] if len(starts) == 1 else torch.cat(starts)
+        return starts, self.encoder.vectors(whole, tokens)
 
 
 class _Cast(torch.autograd.Function):
@@ -160,11 +163,13 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, precision: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.precision = tensors[0].dtype
+        ctx.set_materialize_grads(False)
         return _cast(tensors, precision)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Any:
-        return None, *_cast(slopes, ctx.precision)
+    def backward(ctx: Any, *slopes: Tensor | None) -> Any:
+        found = iter(_cast([slope for slope in slopes if slope is not None], ctx.precision))
+        return None, *(None if slope is None else next(found) for slope in slopes)
 
 
 def _cast(tensors: Sequence[Tensor], precision: torch.dtype) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import DataError, Emit, Event, Job, OutOfMemory
+from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, TrainingError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
@@ -138,8 +138,12 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
             parameters["lr"] = state.learning_rate
         state.diagnostics.begin_step(state.place, steps, state.learning_rate)
         step = GroupStep(group, run, state)
-        with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
-            losses = state.combiner.update(step)
+        try:
+            with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
+                losses = state.combiner.update(step)
+        except TrainingError:
+            state.settle()  # what went wrong before, and has not been read, is the true reason
+            raise
         state.add_losses(losses)
         run.costs.update(examples=step.examples, backwards=step.backwards)
         if run.pulse.due:

@@ -96,5 +96,5 @@ def _fork(job: Job, emit: Emit, do: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY", "CUBLAS_WORKSPACE_CONFIG")
+    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "GOMP_SPINCOUNT", "CUBLAS_WORKSPACE_CONFIG")
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,5 +1,6 @@
 """minbert: equal to transformers.BertModel, independent of the batch, its own randomness, weights that do not fit."""
 
+import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,12 @@ def test_where_nothing_is_learned_weights_are_laid_out_anew_when_they_change() -
     encoder.load_state_dict(built(seed=1, layers=2, width=16, heads=2, vocabulary=64).state_dict(), assign=True)
     with torch.inference_mode():
         found = encoder(tokens)
+    torch.testing.assert_close(found.clone(), encoder(tokens).detach(), atol=1e-6, rtol=1e-5)
+    other = copy.deepcopy(encoder)  # laid out, it can still be copied
+    with torch.inference_mode():
+        assert torch.equal(other(tokens), found)
+    with torch.no_grad():  # and another precision is noticed
+        found = encoder.bfloat16().float()(tokens)
     torch.testing.assert_close(found.clone(), encoder(tokens).detach(), atol=1e-6, rtol=1e-5)
 
 

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import ENCODER, NO_DROPOUT, Bench, generated
+from small_runs import ENCODER, NO_DROPOUT, Bench, generated, job_of
 from torch import Tensor
 
-from taskloom.core import Gradients, Step, TrainingError
+from taskloom.core import Gradients, Loss, Prediction, Step, TrainingError
+from taskloom.core.testing.device import PretendGPU
 from taskloom.runs.training.optimize import GroupStep
+from taskloom.runs.training.train import train, train_epoch
 
 CALM = {**ENCODER, **NO_DROPOUT, "layers": 2}
 PAIR = {"name": "linear", "reads": "pair", "dropout": 0.0}
@@ -148,3 +150,54 @@ def test_a_task_whose_gradient_is_not_finite_is_named(tmp_path: Path) -> None:
     bench.run.model.losses["sts"] = Sharp()
     with pytest.raises(TrainingError, match="the gradient of task 'sts' is not finite"):
         bench.step(None).add_up([1.0, 1.0, 1.0])
+
+
+def test_a_loss_may_differentiate_by_its_embeddings(tmp_path: Path) -> None:
+    """As gradient penalties do: the embeddings that it is shown lead to its score."""
+    bench = Bench(tmp_path, TASKS, encoder=CALM)
+
+    class Penalty(Loss):
+        name = "penalty"
+        replays = True
+
+        def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+            assert prediction.replay is not None
+            score = prediction.score.sum()
+            (slope,) = torch.autograd.grad(score, prediction.replay.embedded, retain_graph=True)
+            return score * 0 + slope.square().sum() + prediction.score.square().mean()
+
+    bench.run.model.losses["sts"] = Penalty()
+    step = bench.step(None)
+    reset(bench)
+    found = step.add_up([1.0] * 3)
+    reset(bench)
+    apart, taken = step.gradients()
+    assert_near(found, apart)
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("combiner", ["sum", "pcgrad"])
+def test_on_a_gpu_the_first_thing_that_went_wrong_is_named(tmp_path: Path, combiner: str) -> None:
+    """Nothing is read there before it has to be, and then in order."""
+
+    class Lost(Loss):
+        name = "lost"
+
+        def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+            return prediction.score.sum() * float("nan")
+
+    with PretendGPU():
+        bench = Bench(tmp_path, TASKS, combiner, encoder=CALM)
+        bench.run.model.losses["para"] = Lost()
+        with pytest.raises(TrainingError) as caught:
+            train_epoch(bench.run, bench.state, 1)
+    assert str(caught.value) == "the loss 'lost' of task 'para' is nan (stage 1, epoch 1, step 1)"
+
+
+@pytest.mark.parametrize("combiner", ["sum", "pcgrad"])
+def test_a_cell_with_nothing_to_learn_takes_its_steps(tmp_path: Path, combiner: str) -> None:
+    encoder, tasks = {**CALM, "trainable": False}, dict.fromkeys(("one", "other"), TASKS["sts"])
+    stage = {"combiner": combiner, "epochs": 1}  # and nothing is clipped
+    events: list[str] = []
+    train(job_of(tmp_path, {"encoder": encoder, "tasks": tasks, "stages": [stage]}), lambda e: events.append(e.what))
+    assert events[-1] == "finished"
