@@ -23,13 +23,14 @@ from taskloom.runs.training.train import train
 HEAD = {"name": "cosine", "dropout": 0.0}
 RUN: dict[str, Any] = {
     "encoder": {**ENCODER, **NO_DROPOUT, "layers": 2, "width": 64, "vocabulary": 256},
-    "tasks": {"sts": generated("similarity", 512, 3072, head=HEAD, loss="mse", metric="pearson")},
+    "tasks": {"sts": generated("similarity", 512, 2048, head=HEAD, loss="mse", metric="pearson")},
     "stages": [{"epochs": 1, "sampler": {"name": "round_robin", "batch_size": 512}, "optimizer": {"lr": 0.001}}],
 }
 
 #: Trains in a process whose memory is bounded; the driver's part, half of what did not fit, is done here.
 SCRIPT = """
 import json, os, resource, sys
+import torch
 from pathlib import Path
 from taskloom.core import Job
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -40,6 +41,7 @@ spec, folder = json.loads(sys.argv[1]), sys.argv[2]
 small = {**spec, "tasks": {"sts": {**spec["tasks"]["sts"], "data": {**spec["tasks"]["sts"]["data"], "size": 8}}}}
 train(Job("warm", "warm", 0, small, folder), lambda event: None)  # all that is loaded late is loaded now
 evaluate.TOKENS = 10**9  # the whole dev set at once: too much
+torch.backends.mkldnn.set_flags(False)  # whose layouts take less: the whole dev set might fit
 release, halved = evaluate.release_memory, []
 evaluate.release_memory = lambda: (halved.append(1), release())
 pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -82,14 +84,7 @@ def in_bounds(spec: dict[str, Any], folder: Path, allowance: int) -> tuple[list[
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds a process's memory")
 def test_a_batch_that_does_not_fit_is_worked_off_in_parts(tmp_path: Path) -> None:
     job = job_of(tmp_path / "free", RUN)
-    for allowance in (
-        80,
-        90,
-        100,
-        110,
-        120,
-        130,
-    ):  # MiB; how much of it is lost to gaps differs from one run to the next
+    for allowance in (80, 90, 100, 110):  # MiB; how much of it is lost to gaps differs from one run to the next
         attempts, halved = in_bounds(job.spec, tmp_path / f"bounded-{allowance}", allowance)
         if attempts[-1][-1][0] == "finished" and len(attempts) > 1:
             break
