@@ -40,11 +40,17 @@ def checks_of(results: Results, epochs: Epochs) -> list[str]:
     ]
 
 
+def floors_of(results: Results) -> dict[str, Constant]:
+    """What a constant prediction scores in each task."""
+    found = {task: _constant(results, task, rows[0]) for task, rows in _rows_of_tasks(results).items()}
+    return {task: constant for task, constant in found.items() if constant is not None}
+
+
 def constants_of(results: Results) -> list[Constant]:
     """What a constant prediction scores in each task, where some row is near it or below."""
-    found = []
+    found, floors = [], floors_of(results)
     for task, rows in _rows_of_tasks(results).items():
-        if (constant := _constant(results, task, rows[0])) is None:
+        if (constant := floors.get(task)) is None:
             continue
         scores = results.scores(task)
         places = [results.place_of[label] for label in rows]
