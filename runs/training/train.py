@@ -165,7 +165,8 @@ def score_epoch(run: Run, state: StageState, epoch: int) -> None:
         train = score_train(run, list(predicted)) if spec["score"]["train"] else {}
     if epoch > 0:
         for name in spec["stages"][index]["tasks"]:
-            run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
+            score, total = scores.get(name, 0.0), scores.get("overall", 0.0)
+            run.model.loss(name).epoch_ended(epoch=epoch, score=score, overall=total)
         state.combiner.epoch_ended(epoch=epoch, losses=losses)
     metrics = {name: run.model.loss(name).metrics() for name in spec["stages"][index]["tasks"]}
     metrics["combiner"] = state.combiner.metrics()

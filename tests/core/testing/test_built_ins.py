@@ -55,7 +55,7 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"scale": 2.0},
         {"similarity": "dot", "scale": 1.0, "symmetric": True, "positive_from": 0.5},
     ],
-    ("loss", "mnr_hinge"): [{}, {"similarity": "cos"}],
+    ("loss", "mnr_hinge"): [{}, {"similarity": "cos"}, {"negatives": "anchor"}],
     ("loss", "total"): [
         {"losses": [MSE(), MNR(scale=2.0)], "weights": [1.0, 0.5]},
         {"losses": [CrossEntropy(), DynamicMargin(per_sample=True)]},
