@@ -33,7 +33,7 @@ class DynamicMargin(PairLoss):
         margin: the margin of the first epoch
         step: how far the margin moves after the first epoch
         direction: "down" lowers the margin after an improvement and raises it otherwise, "up" the other way round
-        follows: whose dev score moves the margin, the "task"'s own or the "overall" one; with ``per_sample`` neither does
+        follows: the dev score that moves the margin: the "task"'s or the "overall" one; neither with ``per_sample``
         per_sample: a margin for each training pair
 
     Siblings: ``cosine_embedding`` keeps the margin.

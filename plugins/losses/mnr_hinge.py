@@ -14,8 +14,8 @@ class MNRHinge(PairLoss):
 
     L = 1/K [max(0, 1 − s₊) + max(0, 1 − s₊ + Σᵢ sᵢ)], s = a·b of a pair, the sum over the K − 1 negative pairs. The
     paper has one positive and at least four negative pairs in a batch; its formula compares the texts of each negative
-    pair, sᵢ = aᵢ·bᵢ, its text the positive pair's first text with their second ones, sᵢ = a₊·bᵢ. Where a batch has several positive pairs, L is
-    the mean over them, each against all negatives; where it has none, 0.
+    pair, sᵢ = aᵢ·bᵢ, its text the positive pair's first text with their second ones, sᵢ = a₊·bᵢ. Where a batch has
+    several positive pairs, L is the mean over them, each against all negatives; where it has none, 0.
 
     Reads: the two vectors of a pair, as the head saw them; the score plays no part. Made for batches composed as
     ``one_positive``.

@@ -124,7 +124,9 @@ def take_over(run: Run, shared: Path) -> bool:
     except ValueError as error:
         run.emit(Event("log", run.job.cell, {"message": f"shared stage trained again: {error}"}))
         return False
-    saved.load_module_state(run.model, tensors, "")
+    # The other cell's encoder may have a part that only its later tasks ask for, and that the stage has left as it was.
+    known = run.model.state_dict().keys()
+    saved.load_module_state(run.model, {name: tensor for name, tensor in tensors.items() if name in known}, "")
     run.costs = Counter(facts["costs"])
     return True
 

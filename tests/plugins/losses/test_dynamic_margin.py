@@ -93,7 +93,9 @@ def test_a_margin_per_pair_traced_by_hand() -> None:
 
     value = loss(seen(at_cosines(0.4, 0.6, 0.7), [0, 1, 2]), negative)
     assert value.item() == pytest.approx((0.4 + 0.15 + 0.6 + 0.3 + 0.7 - 0.15) / 3)
-    loss.epoch_ended(epoch=3, score=0.5, overall=0.0)  # row 0 from 0.1 to 0.6, row 1 from 0.5 to 0.4, row 2 from 0.1 to 0.3
+    loss.epoch_ended(
+        epoch=3, score=0.5, overall=0.0
+    )  # row 0 from 0.1 to 0.6, row 1 from 0.5 to 0.4, row 2 from 0.1 to 0.3
     assert loss.margins.tolist() == pytest.approx([-0.25, -0.2, 0.05, 0])
     assert loss.metrics()["margin"] == pytest.approx(statistics.fmean([-0.25, -0.2, 0.05, 0]))
 
@@ -126,7 +128,9 @@ def test_in_a_run_the_margin_follows_the_dev_score(tmp_path: Path, follows: str)
     }
     plan, _, events = run_grid(tmp_path / "r", {"base": base})
     margin, previous = 0.25, 0.0
-    scores = [event.facts["scores"]["sts" if follows == "task" else "overall"] for event in events if event.what == "epoch"]
+    scores = [
+        event.facts["scores"]["sts" if follows == "task" else "overall"] for event in events if event.what == "epoch"
+    ]
     assert len(scores) == 4
     for epoch, score in enumerate(scores, start=1):
         margin += -0.2 / epoch if score > previous else 0.2 / epoch

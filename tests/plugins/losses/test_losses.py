@@ -244,9 +244,7 @@ def test_mnr_hinge_compares_the_anchor_with_negatives_as_the_text_of_the_paper_s
 def test_several_positive_pairs_are_taken_one_by_one(negatives: Any) -> None:
     vectors, target = draw(3, 2, 6, 3), torch.tensor([1, 0, 1, 0, 0, 0])
     loss = MNRHinge(negatives=negatives)
-    alone = [
-        loss(seen(vectors[:, [place, 1, 3, 4, 5]]), torch.tensor([1, 0, 0, 0, 0])).item() for place in (0, 2)
-    ]
+    alone = [loss(seen(vectors[:, [place, 1, 3, 4, 5]]), torch.tensor([1, 0, 0, 0, 0])).item() for place in (0, 2)]
     assert loss(seen(vectors), target).item() == pytest.approx(statistics.fmean(alone))
 
 
