@@ -1,16 +1,19 @@
 """The packaged grids against the papers' own words: settings, slips, claims, and what a claim's two rows differ in."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 
-from taskloom.core.specs import ClaimSpec
-from taskloom.runs.grid.expansion import expand
+from taskloom.core.specs import ClaimSpec, RunSpec, plain
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.runs.grid.expansion import copied, expand
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.paths import matches
+from taskloom.runs.grid.paths import PathError, assign, matches
 
 MARGIN, COSINE, TUNING, LOSING, ROBUST = PAPERS = (
     "margin-for-error",
@@ -114,6 +117,51 @@ def test_only_controls_and_rows_without_figures_have_none() -> None:
     for name in PAPERS:
         for cell in load_grid(name).spec.cells:
             assert not cell.label.startswith("control: ") or cell.note, "a control says what it is for"
+
+
+# Alternatives
+
+
+def alternatives(name: str) -> Iterator[tuple[list[str], dict[str, Any], str]]:
+    """What notes say can be run instead: the patterns of rows, the settings, and the words themselves."""
+    spec = load_grid(name).spec
+    word = r"(?:'[^']*'|[^\s']+)"
+    for label, note in [("*", note) for note in spec.notes] + [(cell.label, cell.note) for cell in spec.cells]:
+        for found in re.finditer(rf"(?:--(?:only|set) {word}\s?)+", note):
+            words = shlex.split(found[0].rstrip(" .,:;"))
+            given = [(option, value.rstrip(",.:;")) for option, value in zip(words[::2], words[1::2], strict=True)]
+            settings = dict(value.split("=", 1) for option, value in given if option == "--set")
+            rows = [value for option, value in given if option == "--only"]
+            yield rows or [label], {path: parsed(value) for path, value in settings.items()}, found[0]
+
+
+def parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_alternative_that_a_note_names_is_valid_and_changes_the_rows_it_is_for(name: str) -> None:
+    catalogue, specs = load_catalogue(), specs_of(name)
+    found = list(alternatives(name))
+    assert len(found) >= 5
+    for patterns, settings, words in found:
+        chosen = [label for label in specs if any(label == one or fnmatchcase(label, one) for one in patterns)]
+        assert chosen, words
+        for label in chosen:
+            before = plain(RunSpec.model_validate(specs[label]))
+            after = copied(before)
+            try:
+                for path, value in settings.items():
+                    assign(after, path, value)
+            except PathError:
+                assert patterns == ["*"], f"{words}: {label} has no such place"
+                continue
+            resolved, problems = catalogue.resolve_run(after)
+            assert not problems, f"{words}: {label}"
+            assert patterns == ["*"] or resolved != catalogue.resolve_run(before)[0], f"{words}: nothing new in {label}"
 
 
 # Claims
