@@ -133,9 +133,12 @@ def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
     def rows_where(holds: Callable[[Sequence[EpochRecord]], bool], rows: Iterable[str] = cells) -> list[str]:
         return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
 
-    same: dict[str, list[str]] = {}
+    runs: dict[tuple[str, ...], str] = {}  # a run may stand in several rows
     for row, found in cells.items():
-        same.setdefault(repr([cell.scores for cell in found]), []).append(row)
+        runs.setdefault(tuple(cell.id for cell in found), row)
+    same: dict[str, list[str]] = {}
+    for row in runs.values():
+        same.setdefault(repr([cell.scores for cell in cells[row]]), []).append(row)
     alike: dict[str, list[str]] = {}
     for row in (row for rows in same.values() if len(rows) > 1 for row in rows):
         history = [[(each.losses, each.scores) for each in read(cell.id, _last_stage(cell))] for cell in cells[row]]

@@ -86,6 +86,13 @@ def test_identical_trajectories(made: Path) -> None:
     assert checks_of(results, histories(results, a=same)) == []
 
 
+def test_one_run_in_two_rows_is_no_pitfall(made: Path) -> None:
+    results = results_of(made)
+    first = {place.seed: place.cell for place in results.grid.cells if place.label == "a"}
+    cells = tuple(replace(place, cell=first[place.seed]) for place in results.grid.cells)
+    assert checks_of(replace(results, grid=replace(results.grid, cells=cells)), histories(results)) == []
+
+
 def test_training_that_changed_nothing(made: Path) -> None:
     assert said(results_of(made), b=lambda seed, epoch: {"losses": {"sst": 1.5}}).startswith(
         "Training changed nothing in 'b'"
