@@ -112,28 +112,33 @@ def test_only_training_steps_are_remembered(mode: str) -> None:
 
 @pytest.mark.parametrize("follows", ["task", "overall"])
 def test_in_a_run_the_margin_follows_the_dev_score(tmp_path: Path, follows: str) -> None:
+    data = {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32}
+    other = {"data": data, "head": {"name": "linear", "reads": "pair"}, "loss": "mse", "metric": "pearson"}
     base = {
         "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
         "tasks": {
             "sts": {
-                "data": {"name": "generated", "task": "similarity", "size": 48, "dev_size": 32},
+                "data": data,
                 "head": "cosine",
                 "loss": {"name": "dynamic_margin", "margin": 0.25, "step": 0.2, "positive_from": 3, "follows": follows},
                 "metric": "pearson",
             },
-            "sst": {"data": {"name": "generated", "task": "sentiment", "size": 48, "dev_size": 32}},
+            "one": other,
+            "two": other,
         },
         "stages": [{"epochs": 4, "optimizer": {"lr": 0.01}}],
         "selection": "last",
     }
     plan, _, events = run_grid(tmp_path / "r", {"base": base})
-    margin, previous = 0.25, 0.0
-    scores = [
-        event.facts["scores"]["sts" if follows == "task" else "overall"] for event in events if event.what == "epoch"
-    ]
+    scores = [event.facts["scores"] for event in events if event.what == "epoch"]
     assert len(scores) == 4
-    for epoch, score in enumerate(scores, start=1):
-        margin += -0.2 / epoch if score > previous else 0.2 / epoch
-        previous = score
+    margins = {}
+    for followed, key in (("task", "sts"), ("overall", "overall")):
+        margin, previous = 0.25, 0.0
+        for epoch, score in enumerate((each[key] for each in scores), start=1):
+            margin += -0.2 / epoch if score > previous else 0.2 / epoch
+            previous = score
+        margins[followed] = margin
+    assert margins["task"] != pytest.approx(margins["overall"]), "the run should tell the two apart"
     tensors, _ = load_folder(tmp_path / "r" / "cells" / plan.cells[0].id / "best")
-    assert tensors["losses.sts.margins"].item() == pytest.approx(margin)
+    assert tensors["losses.sts.margins"].item() == pytest.approx(margins[follows])
