@@ -34,6 +34,11 @@ class Encoder(nn.Module, Component, ABC):
     #: Whether several threads may run passes without gradients at once, as scoring does on a CPU: it keeps nothing on
     #: ``self`` from one of its methods to the next.
     parallel: ClassVar[bool] = False
+    #: The poolings that it knows by name, if a head may ask for one: ``tokens.poolings`` says how to pool each of the
+    #: ``parts`` of a batch, None being its own way. ``asked`` are those that heads of the run ask for, known before
+    #: ``check`` and ``build``.
+    poolings: ClassVar[tuple[str, ...]] = ()
+    asked: frozenset[str] = frozenset()
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
 

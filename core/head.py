@@ -11,7 +11,7 @@ from taskloom.core.component import Component
 from taskloom.core.data import Labels
 from taskloom.core.prediction import Prediction
 from taskloom.core.random import derive_generator
-from taskloom.core.tokens import Reads
+from taskloom.core.tokens import Reads, SpecialTokens
 
 
 class SharedModules(nn.ModuleDict):
@@ -46,6 +46,19 @@ class Head(nn.Module, Component, ABC):
     kind: ClassVar[str] = "head"
     gives: Literal["classes", "score", "either", "vectors"] = "either"
     reads: Reads = "single"
+    #: One of the encoder's ``poolings``, if its sequences should be pooled so and not as the encoder does by itself.
+    pooling: str | None = None
+
+    def frame(self, special_tokens: SpecialTokens) -> SpecialTokens:
+        """The special tokens around the texts it reads: the encoder's, unless it lays them out otherwise."""
+        return special_tokens
+
+    def derive(self, vectors: Tensor) -> Tensor:
+        """Vectors [S, B, d] → the same and those that it makes of them, [V, B, d]: what a layer in front of it sees.
+
+        Behind such a layer ``forward`` is given V vectors per example; by default there are no more than S.
+        """
+        return vectors
 
     @abstractmethod
     def build(

@@ -55,8 +55,8 @@ class Loss(nn.Module, Component, ABC):
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         """The loss of a batch: a scalar, the mean over its examples."""
 
-    def epoch_ended(self, *, epoch: int, score: float) -> None:
-        """Called after each epoch (counted from 1) with the task's dev metric."""
+    def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
+        """Called after each epoch (counted from 1) with the task's dev metric and the overall dev score."""
 
     def metrics(self) -> dict[str, float]:
         """Those parts of its state that are worth a curve, by name; recorded after each epoch."""

@@ -201,7 +201,7 @@ class CellSpec(_Spec):
     reported_train: dict[str, Number] = Field(default_factory=dict)
     """Figures that somebody published for this row on its training data, by task."""
     split: Literal["dev", "test"] = "dev"
-    """The split on which the published figures were taken; ours are always those of dev."""
+    """The split on which the published figures were taken; the row shows our scores on the same one."""
     note: str = ""
     """What a reader of this row should know: a choice that was made, a slip in the source."""
 

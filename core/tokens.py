@@ -43,6 +43,7 @@ class Tokens:
         types: Tensor,
         *,
         parts: tuple[int, ...] = (),
+        poolings: tuple[str | None, ...] = (),
         positions: Tensor | None = None,
         offsets: Tensor | None = None,
     ) -> None:
@@ -50,6 +51,7 @@ class Tokens:
         self.types = types  # [N] segment of each token: 0, or 1 in the second text of a joined pair
         self.lengths = lengths  # [S], on the host
         self.parts = parts or (len(lengths),)  # sequences of each task
+        self.poolings = poolings or (None,) * len(self.parts)  # what each task asks for; None: the encoder's own
         self.rows: tuple[int, ...] = (len(ids),)  # tokens of each task
         if len(self.parts) > 1:
             self.rows = tuple(int(part.sum()) for part in torch.split(lengths, list(self.parts)))
@@ -69,7 +71,8 @@ class Tokens:
     def join(cls, batches: Sequence["Tokens"]) -> "Tokens":
         """The batches of several tasks as one, still on the host; ``parts`` remembers whose sequences are whose."""
         ids, types, lengths = (torch.cat([getattr(one, key) for one in batches]) for key in ("ids", "types", "lengths"))
-        return cls(ids, lengths, types, parts=tuple(map(len, batches)))
+        poolings = tuple(pooling for one in batches for pooling in one.poolings)
+        return cls(ids, lengths, types, parts=tuple(map(len, batches)), poolings=poolings)
 
     def __len__(self) -> int:
         return self.lengths.shape[0]
@@ -136,7 +139,8 @@ class Tokens:
             return [self]
         ids, types = (torch.split(column, list(self.rows)) for column in (self.ids, self.types))
         lengths = torch.split(self.lengths, list(self.parts))
-        return [Tokens(i, n, t) for i, n, t in zip(ids, lengths, types, strict=True)]
+        columns = zip(ids, lengths, types, self.poolings, strict=True)
+        return [Tokens(i, n, t, poolings=(pooling,)) for i, n, t, pooling in columns]
 
     def to(self, device: torch.device | str) -> "Tokens":
         """The same batch on another device."""
@@ -146,7 +150,15 @@ class Tokens:
         """The batch on a device, and other arrays of the host that travel there in the same copy."""
         own = [column.cpu().numpy() for column in (self.ids, self.types, self.positions, self.offsets)]
         ids, types, positions, offsets, *rest = place_arrays([*own, *beside], device)
-        tokens = Tokens(ids, self.lengths, types, parts=self.parts, positions=positions, offsets=offsets)
+        tokens = Tokens(
+            ids,
+            self.lengths,
+            types,
+            parts=self.parts,
+            poolings=self.poolings,
+            positions=positions,
+            offsets=offsets,
+        )
         return tokens, rest
 
 
@@ -176,21 +188,30 @@ class SpecialTokens:
     """The special tokens around texts: ``start a end`` for one, ``start a middle b end`` for a joined pair.
 
     BERT has ``SpecialTokens(start=(101,), middle=(102,), end=(102,))``; RoBERTa doubles the middle
-    and keeps one segment.
+    and keeps one segment. ``second_start`` are tokens before b that belong to its segment, of which neither has any.
     """
 
     start: tuple[int, ...]
     middle: tuple[int, ...]
     end: tuple[int, ...]
     second_type: int = 1
+    second_start: tuple[int, ...] = ()
 
 
-def arrange(columns: Sequence[Sequence[Ids]], reads: Reads, special_tokens: SpecialTokens, max_length: int) -> Tokens:
+def arrange(
+    columns: Sequence[Sequence[Ids]],
+    reads: Reads,
+    special_tokens: SpecialTokens,
+    max_length: int,
+    *,
+    pooling: str | None = None,
+) -> Tokens:
     """Lay out a batch for an encoder: columns of B tokenized texts → packed sequences.
 
     ``single`` takes the first column, ``pair`` and ``triple`` put the columns one after another (all first texts,
     then all second ones), ``joint`` joins two texts into one sequence, ``both_orders`` joins them as (a, b) and
-    then as (b, a). A sequence over ``max_length`` tokens is cut at the end of its longer text.
+    then as (b, a). A sequence over ``max_length`` tokens is cut at the end of its longer text. ``pooling`` is how a
+    vector should be made of each, where that is not up to the encoder.
 
     >>> a, b = np.array([7, 8], np.int32), np.array([9], np.int32)
     >>> arrange([[a], [b]], "joint", SpecialTokens((1,), (2,), (2,)), 512).ids.tolist()
@@ -203,9 +224,8 @@ def arrange(columns: Sequence[Sequence[Ids]], reads: Reads, special_tokens: Spec
         texts, seconds = list(columns[0]), list(columns[1])
         if reads == "both_orders":
             texts, seconds = texts + seconds, seconds + texts
-    start, middle, end = (
-        np.asarray(part, np.int32) for part in (special_tokens.start, special_tokens.middle, special_tokens.end)
-    )
+    frame = (special_tokens.start, special_tokens.middle, special_tokens.second_start, special_tokens.end)
+    start, middle, again, end = (np.asarray(part, np.int32) for part in frame)
     pieces: list[Ids] = []
     lengths = np.empty(len(texts), np.int64)
     heads = np.empty(len(texts), np.int64)  # tokens before the second segment
@@ -215,16 +235,16 @@ def arrange(columns: Sequence[Sequence[Ids]], reads: Reads, special_tokens: Spec
             pieces += (start, first, end)
             heads[row] = lengths[row] = len(start) + len(first) + len(end)
             continue
-        first, second = _fit(first, seconds[row], max_length - len(start) - len(middle) - len(end))
-        pieces += (start, first, middle, second, end)
+        first, second = _fit(first, seconds[row], max_length - sum(map(len, frame)))
+        pieces += (start, first, middle, again, second, end)
         heads[row] = len(start) + len(first) + len(middle)
-        lengths[row] = heads[row] + len(second) + len(end)
+        lengths[row] = heads[row] + len(again) + len(second) + len(end)
     ids = np.concatenate(pieces).astype(np.int64)
     types = np.zeros(len(ids), np.int64)
     if seconds is not None and special_tokens.second_type:
         counts = np.stack([heads, lengths - heads], 1).reshape(-1)
         types = np.repeat(np.tile([0, special_tokens.second_type], len(texts)), counts)
-    return Tokens(torch.from_numpy(ids), torch.from_numpy(lengths), torch.from_numpy(types))
+    return Tokens(*map(torch.from_numpy, (ids, lengths, types)), poolings=(pooling,))
 
 
 def _fit(first: Ids, second: Ids, room: int) -> tuple[Ids, Ids]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,9 @@ EXTREMES = ("", "yes", "word " * 600)
 class EncoderTrial(Trial):
     """An encoder that is built from a seed, and the texts it is shown."""
 
-    def __init__(self, subject: Subject, seed: int = 0) -> None:
+    def __init__(self, subject: Subject, seed: int = 0, asked: Sequence[str] = ()) -> None:
         self.encoder: Encoder = subject.make()
+        self.encoder.asked = frozenset(asked)
         self.encoder.check()
         self.encoder.build(generator=new_generator(seed))
         self.encoder.eval()
@@ -188,6 +190,24 @@ def its_gradients_are_those_of_finite_differences(subject: Subject, new: NewTria
     require_gradient(lambda: (encoder.vectors(start, tokens) * weights).sum(), {"embeddings": start})
     few = {} if subject.edge else {name: named[name] for name in (*list(named)[:2], *list(named)[-2:])}
     require_gradient(lambda: (trial.vectors(tokens) * weights).sum(), few)
+
+
+@law("encoder")
+@torch.no_grad()
+def each_part_of_a_batch_is_pooled_as_it_asks(subject: Subject) -> None:
+    """Of an encoder that names ``poolings``: in one batch with others or alone, and no two poolings are the same."""
+    ways = subject.component.poolings  # type: ignore[attr-defined]
+    trial = EncoderTrial(subject, asked=ways)
+    parts = [trial.tokens() for _ in (None, *ways)]
+    for part, way in zip(parts, (None, *ways), strict=True):
+        part.poolings = (way,)
+    together = torch.split(trial.vectors(Tokens.join(parts)), [len(part) for part in parts])
+    for part, found in zip(parts, together, strict=True):
+        words = f"pooling {part.poolings[0]!r} in one batch with {', '.join(ways)} gives other vectors than alone"
+        require_same(found, trial.vectors(part), words, within=1e-5)
+        require_same(found, trial.encoder(part), words, within=1e-5)
+    for (one, first), (other, second) in combinations(zip(ways, together[1:], strict=True), 2):
+        require(not first.allclose(second), f"poolings {one!r} and {other!r} give the same vectors")
 
 
 @law("encoder")

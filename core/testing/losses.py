@@ -124,7 +124,8 @@ class LossTrial(Trial):
         return self.compute(self.start, seed=4 + step).value
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
-        self.loss.epoch_ended(epoch=epoch, score=0.7 / epoch + 0.1 * (epoch % 2))
+        score = 0.7 / epoch + 0.1 * (epoch % 2)
+        self.loss.epoch_ended(epoch=epoch, score=score, overall=1 - score)
         return self.loss.metrics()
 
     def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:

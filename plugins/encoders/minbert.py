@@ -1,9 +1,9 @@
 """minBERT: a BERT on packed tokens."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, cast, get_args
 
 import torch
 from pydantic import Field
@@ -18,6 +18,7 @@ from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPiec
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
 Size = Annotated[int, Field(ge=1)]
+Pooling = Literal["pooler", "cls", "mean", "max"]
 
 #: The architecture of an encoder without weights.
 UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, max_length=512)
@@ -30,7 +31,7 @@ class MinBert(Encoder):
     x ← norm(x + W₂ gelu(W₁ x)); then a pooling to one vector per sequence. All linear layers work on the N tokens of
     a batch without padding; a sequence's states do not depend on what else is in its batch.
 
-    Reads: any tokens with the special tokens ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``.
+    Reads: any tokens with the special tokens ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, or as a head has them.
 
     Options:
         weights: a folder with config.json and model.safetensors (or pytorch_model.bin), an installed package that
@@ -44,7 +45,7 @@ class MinBert(Encoder):
         dropout: share of hidden values dropped in training (by default what config.json says, or 0.1)
         attention_dropout: share of attention weights dropped in training (by default as for dropout)
         pooling: one vector from the states: "pooler" tanh(W · [CLS] + b), "cls" the state of [CLS], "mean" or "max"
-            over all tokens of the sequence
+            over all tokens of the sequence; the option of the same name of a task's head goes before it
         trainable: false keeps the weights as they are and trains only heads
 
     Siblings: the only encoder built in; another one is another plugin.
@@ -58,6 +59,7 @@ class MinBert(Encoder):
     name = "minbert"
     takes_copies = True
     parallel = True
+    poolings = get_args(Pooling)
     location_options = frozenset({"weights"})  # what they hold is in fingerprint()
 
     def __init__(
@@ -72,7 +74,7 @@ class MinBert(Encoder):
         max_length: Annotated[int, Field(ge=4)] | None = None,
         dropout: Share | None = None,
         attention_dropout: Share | None = None,
-        pooling: Literal["pooler", "cls", "mean", "max"] = "pooler",
+        pooling: Pooling = "pooler",
         trainable: bool = True,
     ) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class MinBert(Encoder):
         if self.weights is None:
             return
         folder = find_folder(self.weights)
-        check_tensors(folder, sizes, pooler=self.pooling == "pooler")
+        check_tensors(folder, sizes, pooler=self._has_pooler)
         words = word_pieces(folder).size
         if words > sizes.vocabulary:
             raise WeightsError(
@@ -113,7 +115,7 @@ class MinBert(Encoder):
         self.embeddings = Embeddings(sizes)
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
         self.pooler = None
-        if self.pooling == "pooler":
+        if self._has_pooler:
             self.pooler = nn.ModuleDict({"dense": empty_linear(sizes.width, sizes.width)})
         if self.weights is None:  # as BERT does: N(0, 0.02²), biases zero, norms one
             words = self.embeddings
@@ -148,25 +150,46 @@ class MinBert(Encoder):
         return states
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        if self.pooling in ("mean", "max"):
+        if not {"mean", "max"}.isdisjoint(self._ways(tokens)):
             return super().vectors(embedded, tokens)
         states = embedded  # [N, d]
         *before, last = cast(list[Layer], list(self.layers))
         for layer in before:
             states = layer(states, tokens)
-        return self._pool_first(last.first(states, tokens), tokens)
+        first = last.first(states, tokens)
+        return self._by_part(tokens, lambda way: self._pool_first(way, first, tokens))
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
-        if self.pooling == "mean":
-            return tokens.pad(states).sum(1) / tokens.offsets.diff()[:, None]
-        if self.pooling == "max":
-            return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
-        return self._pool_first(states.index_select(0, tokens.starts), tokens)
+        return self._by_part(tokens, lambda way: self._pool(way, states, tokens))
 
-    def _pool_first(self, first: Tensor, tokens: Tokens) -> Tensor:
+    @property
+    def _has_pooler(self) -> bool:
+        return self.pooling == "pooler" or "pooler" in self.asked
+
+    def _ways(self, tokens: Tokens) -> list[str]:
+        """The pooling of each part."""
+        return [asked or self.pooling for asked in tokens.poolings]
+
+    def _by_part(self, tokens: Tokens, pool: Callable[[str], Tensor]) -> Tensor:
+        """The vectors of all sequences, [S, d]: of each part those that ``pool`` gives for its pooling."""
+        ways = self._ways(tokens)
+        pooled = {way: pool(way) for way in dict.fromkeys(ways)}  # all sequences every way: that costs little
+        if len(pooled) == 1:
+            return pooled[ways[0]]
+        return torch.cat([torch.split(pooled[way], list(tokens.parts))[place] for place, way in enumerate(ways)])
+
+    def _pool(self, way: str, states: Tensor, tokens: Tokens) -> Tensor:
+        if way == "mean":
+            return tokens.pad(states).sum(1) / tokens.offsets.diff()[:, None]
+        if way == "max":
+            return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
+        return self._pool_first(way, states.index_select(0, tokens.starts), tokens)
+
+    def _pool_first(self, way: str, first: Tensor, tokens: Tokens) -> Tensor:
         """States of [CLS] → vectors, [S, d]."""
-        if self.pooler is None:
+        if way == "cls":
             return first
+        assert self.pooler is not None
         return cast(Tensor, self.pooler["dense"](first, tokens.parts)).tanh()
 
     def fingerprint(self) -> str:

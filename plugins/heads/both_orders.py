@@ -1,28 +1,22 @@
 """A joined pair read in both orders."""
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Prediction, init_linear, new_linear
-from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
-
-Activation = Literal["none", "tanh", "relu", "gelu"]
-_MODULES: dict[Activation, type[nn.Module]] = {
-    "none": nn.Identity,
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-}
+from taskloom.plugins.heads.parts import ACTIVATIONS, Activation, DropoutShare, JoinedHead
 
 
-class BothOrders(ScoreHead):
+class BothOrders(JoinedHead):
     """A logit for each order of a joined pair, perhaps one for their difference, and a linear layer over them.
 
     With p = dropout(enc(a, b)) and q = dropout(enc(b, a)): score = w · act(w₁·p + b₁, w₂·q + b₂, w₃·(p − q) + b₃) + b,
     without the third where ``difference`` is false. The two orders have layers of their own, so swapping the texts
-    changes the score unless these are equal; with equal ones only the difference distinguishes the orders.
+    changes the score unless these are equal; with equal ones only the difference distinguishes the orders. Behind
+    ``shared_layer`` the difference is that of the two vectors in front of the shared layer, and goes through it as they
+    do.
 
     The papers' heads are PH (the default), DPH (``difference``) and DPHA (``difference`` and ``activation: "tanh"``).
 
@@ -55,8 +49,9 @@ class BothOrders(ScoreHead):
         difference: bool = False,
         activation: Activation = "none",
         dropout: DropoutShare = 0.3,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.difference = difference
         self.activation = activation
         self.dropout = dropout
@@ -65,13 +60,16 @@ class BothOrders(ScoreHead):
         views = 3 if self.difference else 2
         self.drop = Dropout(self.dropout)
         self.views = nn.ModuleList(new_linear(width, 1, generator) for _ in range(views))
-        self.act = _MODULES[self.activation]()
+        self.act = ACTIVATIONS[self.activation]()
         # As wide as torch's own default: BERT's 0.02 on three inputs would all but cut the gradient to the encoder.
         self.last = init_linear(new_linear(views, 1, generator), generator, std=(3 * views) ** -0.5)
 
+    def derive(self, vectors: Tensor) -> Tensor:
+        return torch.cat([vectors, vectors[:1] - vectors[1:]]) if self.difference else vectors
+
     def forward(self, vectors: Tensor) -> Prediction:
-        p, q = self.drop(vectors)  # [B, d] each
-        seen = (p, q, p - q) if self.difference else (p, q)
+        seen = self.drop(vectors)  # [2, B, d], or [3, B, d] behind a layer that was given the difference
+        seen = self.derive(seen) if len(seen) < len(self.views) else seen
         logits = [view(x) for view, x in zip(self.views, seen, strict=True)]  # [B, 1] each
         score = self.last(self.act(torch.cat(logits, dim=-1)))  # [B, 1]
-        return Prediction(score.squeeze(-1), vectors)
+        return Prediction(score.squeeze(-1), vectors[:2])

@@ -1,6 +1,6 @@
 """Cosine similarity of two sentence vectors."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat
@@ -51,8 +51,9 @@ class Cosine(ScoreHead):
         relu: bool = False,
         scale: PositiveFloat = 5.0,
         threshold: Annotated[float, Field(ge=-1, le=1)] = 0.5,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.layers = layers
         self.dropout = dropout
         self.relu = relu

@@ -1,5 +1,7 @@
 """A linear layer over two sentence vectors and their cosine."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -34,8 +36,8 @@ class CosineFeatures(ScoreHead):
     gives = "either"
     reads = "pair"
 
-    def __init__(self, *, dropout: DropoutShare = 0.3) -> None:
-        super().__init__()
+    def __init__(self, *, dropout: DropoutShare = 0.3, **options: Any) -> None:
+        super().__init__(**options)
         self.dropout = dropout
 
     def make_layers(self, width: int, generator: torch.Generator) -> None:

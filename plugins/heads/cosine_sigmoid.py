@@ -1,5 +1,7 @@
 """A steep sigmoid of the cosine of two projected sentence vectors."""
 
+from typing import Any
+
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
@@ -45,8 +47,9 @@ class CosineSigmoid(ScoreHead):
         dropout: DropoutShare = 0.0,
         steepness: PositiveFloat = 20.0,
         scale: PositiveFloat = 5.0,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.dropout = dropout
         self.steepness = steepness
         self.scale = scale

@@ -1,6 +1,6 @@
 """Sentence vectors as they are."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -34,8 +34,8 @@ class Embedding(ScoreHead):
     name = "embedding"
     gives = "vectors"
 
-    def __init__(self, *, reads: Literal["single", "pair", "triple"] = "pair") -> None:
-        super().__init__()
+    def __init__(self, *, reads: Literal["single", "pair", "triple"] = "pair", **options: Any) -> None:
+        super().__init__(**options)
         self.reads = reads
 
     def forward(self, vectors: Tensor) -> Prediction:

@@ -1,20 +1,20 @@
 """A linear layer over sentence vectors."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeInt
 from torch import Tensor
 
 from taskloom.core import Prediction, new_linear
-from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, learnable_layers
+from taskloom.plugins.heads.parts import Activation, DropoutShare, JoinedHead, learnable_layers
 
 
-class Linear(ScoreHead):
+class Linear(JoinedHead):
     """A linear layer over one sentence vector, two of them, or the vector of a joined pair.
 
-    x = dropout(v), then ``layers`` × (linear, ReLU, dropout) at the width of x, then a linear layer to one logit
-    per class or one number. For a pair x is u ⊕ v, of width 2d.
+    x = dropout(v), then ``layers`` × (linear, ``activation``, dropout) at the width of x, then a linear layer to one
+    logit per class or one number. For a pair x is u ⊕ v, of width 2d.
 
     Decides: the class with the largest logit. One number is a logit where there are two classes (1 above zero), is
     rounded to the nearest class where there are more, and is the value itself where labels are values.
@@ -24,6 +24,7 @@ class Linear(ScoreHead):
     Options:
         reads: "single" one text, "pair" two texts encoded apart, "joint" two texts in one sequence
         layers: learnable layers before the last one
+        activation: what follows each of them
         dropout: share of a vector that is dropped in training, before the first layer and after each learnable one
 
     Siblings: ``cosine`` compares two vectors and has no weights of its own unless given layers; ``cosine_features``
@@ -43,16 +44,23 @@ class Linear(ScoreHead):
         *,
         reads: Literal["single", "pair", "joint"] = "single",
         layers: NonNegativeInt = 0,
+        activation: Activation = "relu",
         dropout: DropoutShare = 0.3,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
+        about_pairs = [key for key in ("layout", "segments") if options.get(key) not in (None, "bert")]
+        if about_pairs and reads != "joint":
+            words = f"{' and '.join(about_pairs)} of head 'linear' should be left out unless it reads 'joint'"
+            raise ValueError(f"{words}: there is no joined pair to lay out. Found reads {reads!r}.")
         self.reads = reads
         self.layers = layers
+        self.activation = activation
         self.dropout = dropout
 
     def make_layers(self, width: int, generator: torch.Generator) -> None:
         inputs = 2 * width if self.reads == "pair" else width
-        self.front = learnable_layers(inputs, self.layers, self.dropout, generator)
+        self.front = learnable_layers(inputs, self.layers, self.dropout, generator, self.activation)
         self.last = new_linear(inputs, self.outputs, generator)
 
     def forward(self, vectors: Tensor) -> Prediction:

@@ -1,27 +1,49 @@
-"""What heads share: layers in front of the score, and what a score means in the units of the labels."""
+"""What heads share: how texts are read, layers in front of the score, what a score means in the units of the labels."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, SharedModules, new_linear
+from taskloom.core import Dropout, Head, Labels, SharedModules, SpecialTokens, new_linear
 
 #: How much of a vector is dropped in training.
 DropoutShare = Annotated[float, Field(ge=0, lt=1)]
 
 
-def learnable_layers(width: int, layers: int, dropout: float, generator: torch.Generator) -> nn.Sequential:
-    """Dropout, then ``layers`` times (linear width → width, ReLU, dropout)."""
+#: What follows a layer.
+Activation = Literal["none", "tanh", "relu", "gelu"]
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    "none": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+}
+
+
+def learnable_layers(
+    width: int, layers: int, dropout: float, generator: torch.Generator, activation: Activation = "relu"
+) -> nn.Sequential:
+    """Dropout, then ``layers`` times (linear width → width, activation, dropout)."""
     parts: list[nn.Module] = [Dropout(dropout)]
     for _ in range(layers):
-        parts += [new_linear(width, width, generator), nn.ReLU(), Dropout(dropout)]
+        parts += [new_linear(width, width, generator), ACTIVATIONS[activation](), Dropout(dropout)]
     return nn.Sequential(*parts)
 
 
 class ScoreHead(Head):
-    """A head whose score is one logit per class, or one number that is decided in the units of the labels."""
+    """A head whose score is one logit per class, or one number that is decided in the units of the labels.
+
+    Options:
+        pooling: how the encoder should make one vector of each sequence for this task ("pooler", "cls", "mean", "max");
+            left out, as its own option says
+    """
+
+    def __init__(self, *, pooling: Literal["pooler", "cls", "mean", "max"] | None = None) -> None:
+        super().__init__()
+        self.pooling = pooling
 
     def build(
         self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
@@ -42,3 +64,29 @@ class ScoreHead(Head):
         if self.labels.classes == 2:
             return self.is_positive(score).long()
         return score.round().clamp(0, self.labels.classes - 1).long() if self.labels.classes > 2 else score
+
+
+class JoinedHead(ScoreHead):
+    """A head that reads two texts in one sequence, or may do so.
+
+    Options:
+        layout: how two texts become one sequence: "bert" is [CLS] a [SEP] b [SEP], "concatenated" puts the sequences
+            that they are by themselves one after the other, [CLS] a [SEP] [CLS] b [SEP]
+        segments: whether the second text is marked as a second segment; left out, it is under "bert" only
+    """
+
+    def __init__(
+        self,
+        *,
+        layout: Literal["bert", "concatenated"] = "bert",
+        segments: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.layout = layout
+        self.segments = layout == "bert" if segments is None else segments
+
+    def frame(self, special_tokens: SpecialTokens) -> SpecialTokens:
+        if self.layout == "concatenated":
+            special_tokens = replace(special_tokens, middle=special_tokens.end, second_start=special_tokens.start)
+        return special_tokens if self.segments else replace(special_tokens, second_type=0)

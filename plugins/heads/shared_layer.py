@@ -1,21 +1,21 @@
 """A layer that all tasks share, in front of any head."""
 
-from collections import OrderedDict
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, TrainingError, new_linear
+from taskloom.core import Dropout, Head, Labels, Prediction, SharedModules, SpecialTokens, TrainingError, new_linear
 from taskloom.plugins.heads.parts import DropoutShare
 
 
 class SharedLayer(Head):
     """One linear layer with tanh, the same for every task that has this head, in front of a head of the task's own.
 
-    x = tanh(W·dropout(v) + b) for every vector v, then ``head`` on x. W and b exist once in a model: they learn from
-    all these tasks, and count as shared parameters when gradients are combined. Their first values come from the
-    first of the tasks.
+    x = tanh(W·dropout(v) + b) for every vector v, then ``head`` on x. Where ``head`` derives a vector from others, as
+    ``both_orders`` does with ``difference``, it is derived of dropout(v) and goes through the layer too. W and b exist
+    once in a model: they learn from all these tasks, and count as shared parameters when gradients are combined. Their
+    first values come from the first of the tasks.
 
     Decides: as ``head`` does.
 
@@ -44,14 +44,14 @@ class SharedLayer(Head):
         self.head = head
         self.reads = head.reads
         self.gives = head.gives
+        self.pooling = head.pooling
         self.dropout = dropout
 
     def build(
         self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
         def make(own: torch.Generator) -> nn.Module:
-            parts = {"drop": Dropout(self.dropout), "linear": new_linear(width, width, own), "tanh": nn.Tanh()}
-            return nn.Sequential(OrderedDict(parts))
+            return nn.ModuleDict({"drop": Dropout(self.dropout), "linear": new_linear(width, width, own)})
 
         self.layer = shared.share(self.name, make)
         others = cast(Dropout, self.layer.drop).p
@@ -62,8 +62,13 @@ class SharedLayer(Head):
             )
         self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
 
+    def frame(self, special_tokens: SpecialTokens) -> SpecialTokens:
+        return self.head.frame(special_tokens)
+
     def forward(self, vectors: Tensor) -> Prediction:
-        return cast(Prediction, self.head(self.layer(vectors)))
+        layer = cast(nn.ModuleDict, self.layer)
+        seen = self.head.derive(layer["drop"](vectors))  # [V, B, d]
+        return cast(Prediction, self.head(layer["linear"](seen).tanh()))
 
     def decide(self, score: Tensor) -> Tensor:
         return self.head.decide(score)

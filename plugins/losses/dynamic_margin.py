@@ -17,7 +17,9 @@ class DynamicMargin(PairLoss):
 
     L as in ``cosine_embedding``. After epoch e (counted from 1) the margin m becomes m − step/e if the task's dev
     metric is larger than after the epoch before (than 0 after the first), else m + step/e: stricter while that helps.
-    With ``direction: "up"`` the two signs change places. The margin is not kept within [−1, 1].
+    With ``direction: "up"`` the two signs change places, and with ``follows: "overall"`` the metric is the overall dev
+    score: the algorithm of the paper has one metric of one evaluation, and does not say whose. The margin is not kept
+    within [−1, 1].
 
     ``per_sample`` gives every training pair a margin of its own, moved by the same rule with a metric of its own: its
     distance 1 − cos in the last training step that saw it in this epoch. That costs no further forward pass, and the
@@ -31,6 +33,7 @@ class DynamicMargin(PairLoss):
         margin: the margin of the first epoch
         step: how far the margin moves after the first epoch
         direction: "down" lowers the margin after an improvement and raises it otherwise, "up" the other way round
+        follows: the dev score that moves the margin: the "task"'s or the "overall" one; neither with ``per_sample``
         per_sample: a margin for each training pair
 
     Siblings: ``cosine_embedding`` keeps the margin.
@@ -54,12 +57,14 @@ class DynamicMargin(PairLoss):
         margin: Annotated[float, Field(ge=-1, le=1)] = 0.0,
         step: Annotated[float, Field(ge=0)] = 0.05,
         direction: Literal["down", "up"] = "down",
+        follows: Literal["task", "overall"] = "task",
         per_sample: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.step = step
         self.direction = direction
+        self.follows = follows
         self.per_sample = per_sample
         for buffer, start in (("margins", margin), ("previous", 0.0), ("current", float("nan"))):
             self.register_buffer(buffer, torch.tensor(start, dtype=torch.float64))
@@ -86,8 +91,9 @@ class DynamicMargin(PairLoss):
         """The present margin; with a margin for each pair, their mean."""
         return {"margin": float(self.margins.mean())}
 
-    def epoch_ended(self, *, epoch: int, score: float) -> None:
-        metric = self.current if self.per_sample else self.current.new_tensor(score)
+    def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
+        followed = overall if self.follows == "overall" else score
+        metric = self.current if self.per_sample else self.current.new_tensor(followed)
         known = ~metric.isnan()
         lowers = (metric > self.previous) == (self.direction == "down")
         moved = torch.where(lowers, self.margins - self.step / epoch, self.margins + self.step / epoch)

@@ -13,14 +13,16 @@ class MNRHinge(PairLoss):
     """One positive pair should be more alike than all negative pairs of its batch together.
 
     L = 1/K [max(0, 1 − s₊) + max(0, 1 − s₊ + Σᵢ sᵢ)], s = a·b of a pair, the sum over the K − 1 negative pairs. The
-    paper has one positive and at least four negative pairs in a batch. Where a batch has several positive pairs, L is
-    the mean over them, each against all negatives; where it has none, 0.
+    paper has one positive and at least four negative pairs in a batch; its formula compares the texts of each negative
+    pair, sᵢ = aᵢ·bᵢ, its text the positive pair's first text with their second ones, sᵢ = a₊·bᵢ. Where a batch has
+    several positive pairs, L is the mean over them, each against all negatives; where it has none, 0.
 
     Reads: the two vectors of a pair, as the head saw them; the score plays no part. Made for batches composed as
     ``one_positive``.
 
     Options:
         similarity: "dot" is a·b as printed, "cos" the cosine, which keeps the terms within reach of the hinge
+        negatives: what sᵢ compares: "pairs" is aᵢ with bᵢ, "anchor" is a₊ with bᵢ
 
     Siblings: ``mnr`` is the softmax form, with every second text of the batch as a candidate.
 
@@ -32,14 +34,26 @@ class MNRHinge(PairLoss):
 
     name = "mnr_hinge"
 
-    def __init__(self, *, similarity: Literal["dot", "cos"] = "dot", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        similarity: Literal["dot", "cos"] = "dot",
+        negatives: Literal["pairs", "anchor"] = "pairs",
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.similarity = similarity
+        self.negatives = negatives
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         a, b = (at_least_float32(x) for x in prediction.vectors)
-        alike = cosine_of(a, b) if self.similarity == "cos" else (a * b).sum(-1)  # [B]
         positive = target >= self.positive_from  # [B]
+        alike = self._alike(a, b)  # [B]
         own, others = alike[positive], alike[~positive]  # [P], [K − 1]
-        terms = (1 - own).relu() + (1 - own + others.sum()).relu()  # [P]
-        return terms.sum() / max(1, len(own)) / (1 + len(others))
+        if self.negatives == "anchor":
+            others = self._alike(a[positive, None], b[~positive])  # [P, K − 1]
+        terms = (1 - own).relu() + (1 - own + others.sum(-1)).relu()  # [P]
+        return terms.sum() / max(1, len(own)) / (1 + others.shape[-1])
+
+    def _alike(self, a: Tensor, b: Tensor) -> Tensor:
+        return cosine_of(a, b) if self.similarity == "cos" else (a * b).sum(-1)

@@ -22,9 +22,10 @@ class Smart(Loss):
     orders of magnitude. δ is then a constant, and the gradient of D flows through f(e) and f(e + δ). (The public
     implementations detach one side of each half of the divergence there, which about halves its gradient.)
 
-    D is the symmetrised Kullback-Leibler divergence for classes, one logit being the two logits (0, s) where labels
-    have two classes, and the squared difference for one number. Where the wrapped loss looks at vectors only, it is
-    their mean squared difference.
+    D is the symmetrised Kullback-Leibler divergence for classes (in the ascent, with ``ascent: "one_way"``, only
+    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it; MT-DNN climbs a form of the other half), one logit being the two
+    logits (0, s) where labels have two classes, and the squared difference for one number. Where the wrapped loss looks
+    at vectors only, it is their mean squared difference.
 
     ``proximal`` adds β · 1/B Σᵢ D(f(e; θ)ᵢ, f(e; θ̃)ᵢ), θ̃ ← m θ̃ + (1 − m) θ being a moving average of encoder and
     head: one more forward pass, and a copy of the trained weights for each task that has it. The average is state.
@@ -39,6 +40,7 @@ class Smart(Loss):
         noise: σ, the size of the noise that δ begins as
         steps: ascent steps
         bound: "normalise" or "project", see above
+        ascent: "symmetric" climbs D itself, "one_way" one half of it, see above
         divergence: "auto" as above; "kl" or "squared_error" whatever the labels are
         proximal: β, the weight of the Bregman proximal point term; 0 leaves it out
         momentum: m, how slowly the average of the proximal term follows
@@ -64,6 +66,7 @@ class Smart(Loss):
         noise: PositiveFloat = 1e-5,
         steps: Annotated[int, Field(ge=1)] = 1,
         bound: Literal["normalise", "project"] = "normalise",
+        ascent: Literal["symmetric", "one_way"] = "symmetric",
         divergence: Literal["auto", "kl", "squared_error"] = "auto",
         proximal: NonNegativeFloat = 0.0,
         momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99,
@@ -79,6 +82,7 @@ class Smart(Loss):
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
         self.steps = steps
         self.bound = bound
+        self.ascent = ascent
         self.divergence = divergence
         self.proximal = proximal
         self.average = MovingAverage(momentum)
@@ -89,8 +93,8 @@ class Smart(Loss):
         self.labels = labels
         self.loss.prepare(labels=labels, rows=rows)
 
-    def epoch_ended(self, *, epoch: int, score: float) -> None:
-        self.loss.epoch_ended(epoch=epoch, score=score)
+    def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
+        self.loss.epoch_ended(epoch=epoch, score=score, overall=overall)
 
     def metrics(self) -> dict[str, float]:
         return self.loss.metrics()
@@ -126,7 +130,7 @@ class Smart(Loss):
             with torch.enable_grad():  # also where a combiner only evaluates the loss
                 delta = delta.requires_grad_()
                 changed = replay((start + delta).to(start.dtype), parameters=fixed)
-                rise = self._distance(changed, prediction, detached=True).sum()
+                rise = self._distance(changed, prediction, ascent=True).sum()
             (gradient,) = torch.autograd.grad(rise, delta)
             if self.bound == "normalise":
                 moved = delta.detach() + self.step * gradient
@@ -137,15 +141,17 @@ class Smart(Loss):
                 delta = moved.clamp(-self.epsilon, self.epsilon)
         return delta
 
-    def _distance(self, one: Prediction, other: Prediction, *, detached: bool = False) -> Tensor:
-        """The divergence of each example, [B]; ``detached`` holds ``other`` fixed."""
+    def _distance(self, one: Prediction, other: Prediction, *, ascent: bool = False) -> Tensor:
+        """The divergence of each example, [B]; in the ``ascent`` the one that is climbed, with ``other`` held fixed."""
         if self.expects == "vectors":
             outputs = [part.vectors.transpose(0, 1) for part in (one, other)]  # [B, S, d]
         else:
             outputs = [part.score for part in (one, other)]  # [B, C] or [B]
         classes = self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2)
         kind = ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
-        return divergence_of(outputs[0], outputs[1].detach() if detached else outputs[1], kind)
+        if not ascent:
+            return divergence_of(outputs[0], outputs[1], kind)
+        return divergence_of(outputs[0], outputs[1].detach(), kind, one_way=self.ascent == "one_way")
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -153,11 +159,11 @@ def _largest(rows: Tensor) -> Tensor:
     return rows.abs().amax(1, keepdim=True)
 
 
-def divergence_of(one: Tensor, other: Tensor, kind: str) -> Tensor:
+def divergence_of(one: Tensor, other: Tensor, kind: str, *, one_way: bool = False) -> Tensor:
     """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B].
 
     "kl" is KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q). A single logit s is the two logits (0, s), which makes the
-    sum (σ(s) − σ(t))(s − t).
+    sum (σ(s) − σ(t))(s − t). ``one_way`` leaves KL(Q‖P) of it.
 
     >>> divergence_of(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), "kl")  # (σ(1) − σ(0)) · 1
     tensor([0.2311])
@@ -165,10 +171,12 @@ def divergence_of(one: Tensor, other: Tensor, kind: str) -> Tensor:
     one, other = at_least_float32(one), at_least_float32(other)
     if kind == "squared_error":
         return (one - other).square().flatten(1).mean(1) if one.dim() > 1 else (one - other).square()
+    if one.dim() == 1 and one_way:
+        one, other = (torch.stack([torch.zeros_like(logit), logit], 1) for logit in (one, other))
     if one.dim() == 1:
         return (one.sigmoid() - other.sigmoid()) * (one - other)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
-    return ((p.exp() - q.exp()) * (p - q)).sum(-1)
+    return ((-q.exp() if one_way else p.exp() - q.exp()) * (p - q)).sum(-1)
 
 
 class MovingAverage(nn.Module):

@@ -68,6 +68,6 @@ class Total(Loss):
     def metrics(self) -> dict[str, float]:
         return {f"{loss.name}.{name}": value for loss in self.parts for name, value in loss.metrics().items()}
 
-    def epoch_ended(self, *, epoch: int, score: float) -> None:
+    def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
         for loss in self.parts:
-            loss.epoch_ended(epoch=epoch, score=score)
+            loss.epoch_ended(epoch=epoch, score=score, overall=overall)

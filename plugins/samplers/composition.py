@@ -10,7 +10,7 @@ from taskloom.core import DataError, Pool, Rows, TaskBatch, derive_seed
 from taskloom.plugins.samplers.no_duplicates import NoDuplicates
 
 Composition = Literal["shuffled", "one_positive", "no_duplicates"]
-RunOut = Literal["stop", "repeat"]
+RunOut = Literal["stop", "repeat", "as_shuffled"]
 
 
 class Shuffled:
@@ -31,7 +31,8 @@ class OnePositive:
     With P positive and N negative rows a pass has min(P, ⌊N/k⌋) batches under ``stop``: it ends where one side runs
     out, no row comes twice, and what is left over has its chance in the next pass, which is drawn anew. Under
     ``repeat`` it has max(P, ⌈N/k⌉): every row comes at least once, the side that runs out is shuffled again, and
-    still no row is twice in one batch.
+    still no row is twice in one batch. Under ``as_shuffled`` it has as many as ``Shuffled``, ⌈(P + N)/(k + 1)⌉: of the
+    side that is not through by then, the rest has its chance in the next pass.
     """
 
     def __init__(self, task: str, pool: Pool, batch_size: int, *, positive_from: float, run_out: RunOut) -> None:
@@ -49,8 +50,10 @@ class OnePositive:
             )
         if run_out == "stop":
             self.batches = min(found[0], found[1] // self.others)
-        else:
+        elif run_out == "repeat":
             self.batches = max(found[0], -(-found[1] // self.others))
+        else:
+            self.batches = -(-pool.size // batch_size)
 
     def compose(self, random: Generator) -> list[Rows]:
         firsts = _drawn(self.positives, self.batches, 1, random)  # [batches, 1]

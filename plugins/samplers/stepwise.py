@@ -34,8 +34,9 @@ class StepwiseSampler(Sampler):
             batch_size − 1 negative ones; "no_duplicates": every row once, no text twice in a batch. A task that runs
             out begins a new pass; one that is in the middle of a pass when an epoch ends goes on from there
         positive_from: for "one_positive": the label from which (≥) a row is positive, or an object from task to label
-        run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or
-            those are shuffled and used again until the others are through ("repeat")
+        run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or those are
+            shuffled and used again until the others are through ("repeat") or until there are as many batches as
+            under "shuffled" ("as_shuffled"), so that an epoch has as many steps
         buckets: put texts of similar length into a batch: faster, and every epoch sees the same rows as without;
             for tasks whose composition is "shuffled"
     """

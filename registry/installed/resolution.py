@@ -51,11 +51,16 @@ def name_problems(run: Mapping[str, Any]) -> Iterator[Problem]:
 
 def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[Problem]:
     """Parts that do not fit together; ``made`` are the components that could be constructed, by path."""
-    from taskloom.core import GradientCombiner, Sampler  # import torch, which `homes_of` should not need
+    from taskloom.core import Encoder, GradientCombiner, Head, Sampler  # import torch, which `homes_of` should not need
     from taskloom.registry.installed.task import Task
 
     problems: list[Problem] = []
+    encoder = made.get("encoder")
     for name in run["tasks"]:
+        head = made.get(f"tasks.{name}.head")
+        if isinstance(encoder, Encoder) and isinstance(head, Head) and head.pooling not in (None, *encoder.poolings):
+            why = unknown("pooling", head.pooling, encoder.poolings, where=f"known to encoder {encoder.name!r}")
+            problems.append(Problem(f"tasks.{name}.head", f"{why}; leave pooling out to have the encoder's own"))
         parts: dict[str, Any] = {kind: made[path] for kind in _TASK_PARTS if (path := f"tasks.{name}.{kind}") in made}
         if len(parts) == len(_TASK_PARTS):
             names = ", ".join(f"{kind_word(kind)} {part.name!r}" for kind, part in parts.items())

@@ -40,11 +40,17 @@ def checks_of(results: Results, epochs: Epochs) -> list[str]:
     ]
 
 
+def floors_of(results: Results) -> dict[str, Constant]:
+    """What a constant prediction scores in each task."""
+    found = {task: _constant(results, task, rows[0]) for task, rows in _rows_of_tasks(results).items()}
+    return {task: constant for task, constant in found.items() if constant is not None}
+
+
 def constants_of(results: Results) -> list[Constant]:
     """What a constant prediction scores in each task, where some row is near it or below."""
-    found = []
+    found, floors = [], floors_of(results)
     for task, rows in _rows_of_tasks(results).items():
-        if (constant := _constant(results, task, rows[0])) is None:
+        if (constant := floors.get(task)) is None:
             continue
         scores = results.scores(task)
         places = [results.place_of[label] for label in rows]
@@ -127,9 +133,12 @@ def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
     def rows_where(holds: Callable[[Sequence[EpochRecord]], bool], rows: Iterable[str] = cells) -> list[str]:
         return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
 
-    same: dict[str, list[str]] = {}
+    runs: dict[tuple[str, ...], str] = {}  # a run may stand in several rows
     for row, found in cells.items():
-        same.setdefault(repr([cell.scores for cell in found]), []).append(row)
+        runs.setdefault(tuple(cell.id for cell in found), row)
+    same: dict[str, list[str]] = {}
+    for row in runs.values():
+        same.setdefault(repr([cell.scores for cell in cells[row]]), []).append(row)
     alike: dict[str, list[str]] = {}
     for row in (row for rows in same.values() if len(rows) > 1 for row in rows):
         history = [[(each.losses, each.scores) for each in read(cell.id, _last_stage(cell))] for cell in cells[row]]

@@ -17,7 +17,7 @@ import numpy as np
 from taskloom.core.data import Metric
 from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of
+from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of, floors_of
 from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
 from taskloom.runs.analysis.results import OVERALL, Results, fits, name_of
 from taskloom.runs.driver.wording import format_state
@@ -109,7 +109,8 @@ class Table:
     overall score are judged as one family, all others as a second; within ``margin`` they are equal. ``primary`` is the
     column whose differences are shown. ``best`` has the row that is better than every other
     by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
-    where a row is near it, ``checks`` what was found by computing, ``notes`` what the grid's author says.
+    where a row is near it, ``floors`` the same for every task, to hold published figures to. ``checks`` is what was
+    found by computing, ``notes`` what the grid's author says.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Table:
     differences: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
     best: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[Constant, ...] = ()
+    floors: Mapping[str, Constant] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     margin: float | None = None
 
@@ -134,6 +136,10 @@ class Table:
     def reported(self) -> frozenset[str]:
         """The columns for which some row has a published figure."""
         return frozenset(name for row in self.rows for name in row.reported)
+
+    def no_better(self, row: TableRow) -> list[str]:
+        """The columns in which a row's published figure is no better than a prediction without looking at the text."""
+        return [task for task, floor in self.floors.items() if row.reported.get(task, math.inf) <= floor.score]
 
     @property
     def begun(self) -> bool:
@@ -193,6 +199,7 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         differences=differences,
         best=_best(results, table, weights, differences),
         constants=tuple(constants_of(results)),
+        floors={} if results.metric else floors_of(results),  # published figures are by the grid's own metrics
         checks=(*notes, *checks_of(results, epochs)),
     )
 

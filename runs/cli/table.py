@@ -54,8 +54,9 @@ def table(
 
     With --reported the figures that somebody published for a row are shown beside ours, with the difference (ours less
     theirs). A row that was reported on test shows our test score, never one on dev. A published overall score is
-    marked with † if it does not follow from the figures beside it, whatever rounding did. Works before anything was
-    run, too.
+    marked with † if it does not follow from the figures beside it, whatever rounding did. Any figure is marked with ‡
+    if it is no better than the majority class or another constant, counted on the examples that were scored here.
+    Works before anything was run, too, without ‡.
 
     \b
     Examples:

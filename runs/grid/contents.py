@@ -35,7 +35,7 @@ class Contents:
         for path, kind, component in _sources(spec):
             if any(other == path or other.startswith(f"{path}.") for other in known):
                 continue
-            content = self._content(kind, component)
+            content = self._content(kind, component, spec)
             if isinstance(content, TaskloomError):
                 advice = ""  # which option of the command line may help, unless it was given already
                 if kind == "data" and "dir" in component and self._overrides.data is None:
@@ -47,24 +47,33 @@ class Contents:
 
     def of(self, spec: dict[str, Any]) -> dict[str, str]:
         """Path → fingerprint of everything the run reads."""
-        return {path: str(self._content(kind, component)) for path, kind, component in _sources(spec)}
+        return {path: str(self._content(kind, component, spec)) for path, kind, component in _sources(spec)}
 
-    def _content(self, kind: str, component: dict[str, Any]) -> "str | TaskloomError":
-        key = to_json([kind, component])
+    def _content(self, kind: str, component: dict[str, Any], spec: dict[str, Any]) -> "str | TaskloomError":
+        asked = self._poolings(spec) if kind == "encoder" else frozenset[str]()
+        key = to_json([kind, component, sorted(asked)])
         if key not in self._known:
             entry = self._catalogue.get(kind, component["name"])
             try:
                 with guard(f"{entry} cannot be used"):
-                    self._known[key] = self._read(kind, component)
+                    self._known[key] = self._read(kind, component, asked)
             except TaskloomError as error:
                 self._known[key] = error
         return self._known[key]
 
-    def _read(self, kind: str, component: dict[str, Any]) -> str:
+    def _poolings(self, spec: dict[str, Any]) -> frozenset[str]:
+        """What the heads of a run ask of its encoder; a head that cannot be made asks nothing."""
+        from taskloom.core import Head
+
+        heads = [self._catalogue.try_out(Head, task["head"])[0] for task in spec["tasks"].values()]
+        return frozenset(head.pooling for head in heads if head is not None and head.pooling is not None)
+
+    def _read(self, kind: str, component: dict[str, Any], asked: frozenset[str]) -> str:
         if kind == "encoder":
             from taskloom.core import Encoder  # and with it torch
 
             encoder = self._catalogue.make(Encoder, component)
+            encoder.asked = asked
             encoder.check()
             return _fingerprint(encoder)
         data = self._catalogue.make(DataSet, component)

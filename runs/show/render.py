@@ -4,7 +4,7 @@ A mean that is better than every other of its column by the test is bold where t
 bold on a terminal and marked with ``*`` anywhere else. The text formats end with what a reader should know: how
 differences were judged, what was found by computing, the reasons for every hole.
 Published figures are shown on request, beside ours and with the difference; ``†`` marks an overall score that does not
-follow from its parts.
+follow from its parts, ``‡`` a figure that is no better than a constant prediction.
 """
 
 import csv
@@ -47,6 +47,7 @@ _LATEX = str.maketrans(
         "—": "---",
         "Δ": r"$\Delta$",
         "†": r"$\dagger$",
+        "‡": r"$\ddagger$",
     }
 )
 
@@ -131,6 +132,7 @@ def _text(table: "Table", row: "TableRow", part: str, column: str) -> str:
             return str(row.n) if row.complete else f"{row.n}/{len(row.seeds)}"
         case "reported":
             mark = "†" if column == "overall" and row.follows is False else ""
+            mark += "‡" if column in table.no_better(row) else ""
             return _shown(table, column, row.reported.get(column)) + mark
         case "difference":
             return _shown(table, column, row.difference(column), sign="+")
@@ -318,6 +320,10 @@ def _reported_notes(table: "Table") -> list[str]:
                 f"† {row.label}: the reported overall {printed} does not follow from the figures beside it; they give "
                 f"{value}, and rounding explains at most {row.slack:.2g}"
             )
+    marked = dict.fromkeys(task for row in table.rows for task in table.no_better(row) if task in table.columns)
+    if marked:
+        floors = [f"{table.floors[task].says} ({task}, {table.floors[task].score:.{table.digits}f})" for task in marked]
+        notes.append(f"‡ no better than a prediction without looking, on the examples scored here: {', '.join(floors)}")
     test = [row.label for row in table.rows if row.split != "dev" and row.reported]
     if test:
         notes.append(f"reported on test, and ours too: {'; '.join(test)}")
@@ -330,7 +336,8 @@ def as_json(table: "Table") -> list[dict[str, Any]]:
     ``metrics`` has mean, sd and n of each column, and for scores the difference to the baseline: delta, interval
     ([low, high]), p (both corrected), verdict and variance ("pooled", "own" or, of one seed, "examples").
     ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
-    parts, and ``follows`` whether the reported one does.
+    parts, and ``follows`` whether the reported one does; ``no_better`` has the columns in which the reported figure is
+    no better than a constant prediction.
     """
     same = ("label", "n", "seeds", "reported", "reported_train", "split", "derived", "follows", "note")
     rows = []
@@ -345,6 +352,7 @@ def as_json(table: "Table") -> list[dict[str, Any]]:
             {
                 **{key: getattr(row, key) for key in same},
                 "baseline": row.label == table.baseline,
+                "no_better": table.no_better(row),
                 "metrics": metrics,
                 "difference": {column: row.difference(column) for column in row.figures if column in row.reported},
                 "missing": [vars(missing) for missing in row.missing],

@@ -98,8 +98,9 @@ class Feed:
     def host_tokens(self, rows: NDArray[np.int64]) -> Tokens:
         """The same, not yet on the device."""
         texts = [[column[row] for row in rows] for column in self.columns]
-        reads, encoder = self.task.head.reads, self.encoder
-        return arrange(texts, reads, encoder.special_tokens, encoder.max_length)
+        head, encoder = self.task.head, self.encoder
+        frame = head.frame(encoder.special_tokens)
+        return arrange(texts, head.reads, frame, encoder.max_length, pooling=head.pooling)
 
     def host_target(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.float32]:
         """The rows' labels, [B], not yet on the device: class numbers or values; zeros where the data have none."""

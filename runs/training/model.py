@@ -30,6 +30,7 @@ class Model(nn.Module):
     def __init__(self, encoder: Encoder, tasks: dict[str, Task], *, seed: int, precision: str = "float32") -> None:
         super().__init__()
         self.precision = _PRECISIONS[precision]
+        encoder.asked = frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
         encoder.build(generator=derive_generator(seed, "encoder"))
         self.encoder = encoder
         self.shared = SharedModules(seed)

@@ -124,7 +124,9 @@ def take_over(run: Run, shared: Path) -> bool:
     except ValueError as error:
         run.emit(Event("log", run.job.cell, {"message": f"shared stage trained again: {error}"}))
         return False
-    saved.load_module_state(run.model, tensors, "")
+    # The other cell's encoder may have a part that only its later tasks ask for, and that the stage has left as it was.
+    known = run.model.state_dict().keys()
+    saved.load_module_state(run.model, {name: tensor for name, tensor in tensors.items() if name in known}, "")
     run.costs = Counter(facts["costs"])
     return True
 
@@ -165,7 +167,8 @@ def score_epoch(run: Run, state: StageState, epoch: int) -> None:
         train = score_train(run, list(predicted)) if spec["score"]["train"] else {}
     if epoch > 0:
         for name in spec["stages"][index]["tasks"]:
-            run.model.loss(name).epoch_ended(epoch=epoch, score=scores.get(name, 0.0))
+            score, total = scores.get(name, 0.0), scores.get("overall", 0.0)
+            run.model.loss(name).epoch_ended(epoch=epoch, score=score, overall=total)
         state.combiner.epoch_ended(epoch=epoch, losses=losses)
     metrics = {name: run.model.loss(name).metrics() for name in spec["stages"][index]["tasks"]}
     metrics["combiner"] = state.combiner.metrics()

@@ -13,6 +13,7 @@ from taskloom.core.tokens import COLUMNS, SEQUENCES
 
 BERT = SpecialTokens(start=(101,), middle=(102,), end=(102,))
 ROBERTA = SpecialTokens(start=(0,), middle=(2, 2), end=(2,), second_type=0)
+TWICE = SpecialTokens(start=(101,), middle=(102,), end=(102,), second_start=(101,))
 
 lengths_of_batches = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 texts = st.lists(st.integers(5, 99), max_size=12)
@@ -63,16 +64,16 @@ def naive_cut(first: list[int], second: list[int], room: int) -> tuple[list[int]
     return first, second
 
 
-@given(batches, st.integers(5, 30), st.sampled_from([BERT, ROBERTA]))
+@given(batches, st.integers(5, 30), st.sampled_from([BERT, ROBERTA, TWICE]))
 def test_joined_pairs_are_cut_and_framed_as_bert_does(
     rows: list[tuple[list[int], ...]], max_length: int, frame: SpecialTokens
 ) -> None:
-    room = max_length - len(frame.start) - len(frame.middle) - len(frame.end)
+    room = max_length - len(frame.start) - len(frame.middle) - len(frame.second_start) - len(frame.end)
     sequences, types = [], []
     for swapped in (False, True):
         for first, second, _ in rows:
             a, b = naive_cut(*((second, first) if swapped else (first, second)), room)
-            sequences.append([*frame.start, *a, *frame.middle, *b, *frame.end])
+            sequences.append([*frame.start, *a, *frame.middle, *frame.second_start, *b, *frame.end])
             head = len(frame.start) + len(a) + len(frame.middle)
             types.append([0] * head + [frame.second_type] * (len(sequences[-1]) - head))
     for reads, count in (("joint", len(rows)), ("both_orders", 2 * len(rows))):
@@ -106,3 +107,12 @@ def test_every_way_of_reading_gives_the_sequences_it_promises(reads: Reads) -> N
     for start, end in pairwise([0, *ends]):
         assert laid.ids[start] == 101
         assert laid.ids[end - 1] == 102
+
+
+def test_a_batch_keeps_what_each_task_asks_of_pooling() -> None:
+    ids = columns_of([([7], [8, 9])])
+    asked = [arrange(ids, "single", BERT, 9, pooling=one) for one in ("mean", None, "cls")]
+    for one in (Tokens.join(asked), Tokens.join(asked).to("cpu")):
+        assert one.poolings == ("mean", None, "cls")
+        assert [part.poolings for part in one.split()] == [("mean",), (None,), ("cls",)]
+    assert Tokens.pack([[1], [2]]).poolings == (None,)

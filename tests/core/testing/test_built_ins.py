@@ -27,7 +27,7 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("data", "generated"): [
         {**SMALL, "task": task} for task in ("sentiment", "paraphrase", "similarity", "entailment")
     ],
-    ("head", "linear"): [{}, {"layers": 2}, {"dropout": 0.0}],
+    ("head", "linear"): [{}, {"layers": 2}, {"dropout": 0.0}, {"layers": 1, "activation": "tanh"}],
     ("head", "cosine"): [{}, {"layers": 1}, {"relu": True, "scale": 1.0}],
     ("head", "cosine_sigmoid"): [{}, {"dropout": 0.3, "steepness": 2.0, "scale": 1.0}],
     ("head", "both_orders"): [
@@ -55,7 +55,7 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"scale": 2.0},
         {"similarity": "dot", "scale": 1.0, "symmetric": True, "positive_from": 0.5},
     ],
-    ("loss", "mnr_hinge"): [{}, {"similarity": "cos"}],
+    ("loss", "mnr_hinge"): [{}, {"similarity": "cos"}, {"negatives": "anchor"}],
     ("loss", "total"): [
         {"losses": [MSE(), MNR(scale=2.0)], "weights": [1.0, 0.5]},
         {"losses": [CrossEntropy(), DynamicMargin(per_sample=True)]},

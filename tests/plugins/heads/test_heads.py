@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, linear
+from torch.nn.functional import cosine_similarity, gelu, linear
 
-from taskloom.core import Dropout, Head, Labels, SharedModules, bind_generator
+from taskloom.core import Dropout, Head, Labels, RequestError, SharedModules, SpecialTokens, arrange, bind_generator
 from taskloom.core.tokens import SEQUENCES
 from taskloom.plugins.datasets import Generated
 from taskloom.plugins.heads import BothOrders, Cosine, CosineFeatures, CosineSigmoid, Embedding, Linear, SharedLayer
 from taskloom.plugins.losses import MSE
 from taskloom.plugins.metrics import Pearson
 from taskloom.plugins.similarity import cosine_of
+from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.task import Task
 
 CLASSES, BINARY, VALUES = Labels.of_classes(5), Labels.of_classes(2), Labels.of_range(0, 5)
@@ -44,14 +45,27 @@ def numbers(layer: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("reads", "outputs", "layers"), [("single", 5, 0), ("pair", 3, 0), ("single", 1, 1), ("joint", 1, 3)]
+    ("reads", "outputs", "layers", "options", "named"),
+    [
+        ("single", 5, 0, {}, "ReLU"),
+        ("pair", 3, 0, {}, "ReLU"),
+        ("single", 1, 1, {}, "ReLU"),
+        ("joint", 1, 3, {}, "ReLU"),
+        ("single", 5, 1, {"activation": "tanh"}, "Tanh"),  # a dense layer of one task alone
+        ("single", 5, 2, {"activation": "gelu"}, "GELU"),
+        ("pair", 1, 1, {"activation": "none"}, "Identity"),
+    ],
 )
-def test_linear_is_linear_relu_dropout_and_a_linear_map(reads: Any, outputs: int, layers: int) -> None:
-    head, x = built(Linear(reads=reads, layers=layers), outputs=outputs, labels=CLASSES), draw(SEQUENCES[reads], 4, 6)
-    assert [type(part).__name__ for part in head.front] == ["Dropout", *["Linear", "ReLU", "Dropout"] * layers]
+def test_linear_is_layers_with_activation_and_dropout_and_a_linear_map(
+    reads: Any, outputs: int, layers: int, options: Any, named: str
+) -> None:
+    head = built(Linear(reads=reads, layers=layers, **options), outputs=outputs, labels=CLASSES)
+    x = draw(SEQUENCES[reads], 4, 6)
+    assert [type(part).__name__ for part in head.front] == ["Dropout", *["Linear", named, "Dropout"] * layers]
+    act = {"ReLU": torch.relu, "Tanh": torch.tanh, "GELU": gelu, "Identity": lambda h: h}[named]
     h = torch.cat(tuple(x), 1)  # both vectors of a pair side by side
     for k in range(layers):
-        h = linear(h, head.front[1 + 3 * k].weight, head.front[1 + 3 * k].bias).relu()
+        h = act(linear(h, head.front[1 + 3 * k].weight, head.front[1 + 3 * k].bias))
     expected = linear(h, head.last.weight, head.last.bias)
     torch.testing.assert_close(head(x).score, expected if outputs > 1 else expected[:, 0])
     assert head(x).vectors is x
@@ -114,7 +128,7 @@ def test_both_orders_is_a_logit_per_view_and_a_layer_over_them(options: dict[str
         if "activation" in options:
             logits = [float(np.tanh(logit)) for logit in logits]
         assert found == pytest.approx(float(last[0] @ logits + bias[0]), abs=1e-6)
-    assert prediction.vectors is x
+    assert prediction.vectors.equal(x)
 
 
 @pytest.mark.parametrize("reads", ["single", "pair", "triple"])
@@ -132,6 +146,54 @@ def test_embedding_is_refused_by_a_loss_that_needs_a_score() -> None:
     ((part, why),) = task.problems()
     assert part == "loss"
     assert "head 'embedding' gives only vectors" in why
+
+
+# How a pair is laid out, how vectors are pooled
+
+CLS, SEP = 101, 102
+BERT = SpecialTokens(start=(CLS,), middle=(SEP,), end=(SEP,))
+LAYOUTS: list[tuple[dict[str, Any], list[int], list[int]]] = [  # options, ids and segments of the pair 7 8, 9
+    ({}, [CLS, 7, 8, SEP, 9, SEP], [0, 0, 0, 0, 1, 1]),
+    ({"segments": False}, [CLS, 7, 8, SEP, 9, SEP], [0] * 6),
+    ({"layout": "concatenated"}, [CLS, 7, 8, SEP, CLS, 9, SEP], [0] * 7),
+    ({"layout": "concatenated", "segments": True}, [CLS, 7, 8, SEP, CLS, 9, SEP], [0, 0, 0, 0, 1, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("options", "ids", "segments"), LAYOUTS)
+def test_a_joined_pair_is_laid_out_as_the_head_says(options: Any, ids: list[int], segments: list[int]) -> None:
+    a, b = np.array([7, 8], np.int32), np.array([9], np.int32)
+    for head in (Linear(reads="joint", **options), BothOrders(**options)):
+        for outer in (head, SharedLayer(head=head)):
+            laid = arrange([[a], [b]], "joint", outer.frame(BERT), 512)
+            assert (laid.ids.tolist(), laid.types.tolist()) == (ids, segments)
+            cut = arrange([[a.repeat(9)], [b.repeat(9)]], "joint", outer.frame(BERT), 16)
+            assert cut.lengths.tolist() == [16]
+
+
+def test_concatenated_is_what_the_texts_are_by_themselves() -> None:
+    """As if the ids of two sequences were put one after the other."""
+    columns = [[np.array([7, 8], np.int32)], [np.array([9], np.int32)]]
+    joined = arrange(columns, "joint", Linear(reads="joint", layout="concatenated").frame(BERT), 512)
+    assert joined.ids.tolist() == arrange(columns, "pair", BERT, 512).ids.tolist()
+
+
+@pytest.mark.parametrize("options", [{"layout": "concatenated"}, {"segments": False}, {"segments": True}])
+def test_a_layout_without_a_joined_pair_is_refused(options: Any) -> None:
+    with pytest.raises(
+        RequestError, match=rf"{next(iter(options))} of head 'linear' .* reads 'joint'.*Found reads 'pair'"
+    ):
+        load_catalogue().make(Head, {"name": "linear", "reads": "pair", **options})
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "cosine_sigmoid", "cosine_features", "both_orders", "embedding"])
+def test_every_head_may_ask_for_a_pooling(name: str) -> None:
+    for asked in (None, "pooler", "cls", "mean", "max"):
+        spec = {"name": name, "pooling": asked}
+        for each in (spec, {"name": "shared_layer", "head": spec}):
+            assert load_catalogue().make(Head, each).pooling == asked
+    with pytest.raises(RequestError, match="pooling"):
+        load_catalogue().make(Head, {"name": name, "pooling": "median"})
 
 
 # Where vectors are dropped

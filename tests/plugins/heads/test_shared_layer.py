@@ -1,14 +1,14 @@
 """The layer that all tasks share: really one, in the model, in its gradients and in its files."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from taskloom.core import Head, Labels, RequestError, SharedModules, TrainingError
+from taskloom.core import Dropout, Head, Labels, RequestError, SharedModules, TrainingError, bind_generator
 from taskloom.core.tokens import SEQUENCES
 from taskloom.plugins.datasets import Generated
 from taskloom.plugins.encoders import MinBert
@@ -56,6 +56,22 @@ def test_shared_layer_is_tanh_of_one_linear_layer_in_front_of_the_head() -> None
     passed = torch.from_numpy(np.tanh(x.double().numpy() @ w.T + b)).float()
     torch.testing.assert_close(head(x).vectors, passed)
     torch.testing.assert_close(head(x).score, alone(passed).score)
+
+
+@pytest.mark.parametrize("options", [{}, {"difference": True}, DPHA], ids=["PH", "DPH", "DPHA"])
+def test_the_difference_is_that_of_the_embeddings_in_front_of_the_layer(options: dict[str, Any]) -> None:
+    """The third view is tanh(W (p − q) + b), not tanh(W p + b) − tanh(W q + b); p and q are dropped first."""
+    head, x, drop = SharedLayer(head=BothOrders(dropout=0.0, **options), dropout=0.5), draw(2, 4, 6), Dropout(0.5)
+    generator = torch.Generator().manual_seed(0)
+    head.build(width=6, outputs=1, labels=Labels.of_range(0, 5), generator=generator, shared=SharedModules())
+    for module in (head.train(), drop):
+        bind_generator(module, torch.Generator().manual_seed(3))
+    prediction, inner = head(x), cast(Any, head.head)
+    p, q = drop(x)
+    seen = [head.layer.linear(one).tanh() for one in (p, q, p - q)[: len(inner.views)]]
+    logits = torch.cat([view(one) for view, one in zip(inner.views, seen, strict=True)], 1)
+    torch.testing.assert_close(prediction.score, inner.last(inner.act(logits))[:, 0])
+    torch.testing.assert_close(prediction.vectors, torch.stack(seen[:2]))
 
 
 @pytest.mark.parametrize(

@@ -226,12 +226,26 @@ def test_mnr_hinge_is_the_formula_of_the_paper(seed: int, negatives: int, simila
     assert value.item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_several_positive_pairs_are_taken_one_by_one() -> None:
+@given(seed=seeds, negatives=st.integers(1, 6), similarity=st.sampled_from(["dot", "cos"]))
+def test_mnr_hinge_compares_the_anchor_with_negatives_as_the_text_of_the_paper_says(
+    seed: int, negatives: int, similarity: Any
+) -> None:
+    """Pairs (a₊, b₊), (a₊, b₁) …: the first texts of negative pairs play no part."""
+    a, b = draw(seed, 2, negatives + 1, 3)
+    place = seed % (negatives + 1)
+    anchored = torch.stack([a[[place] * (negatives + 1)], b])
+    target = (torch.arange(negatives + 1) == place).long()
+    expected = MNRHinge(similarity=similarity)(seen(anchored), target)
+    found = MNRHinge(similarity=similarity, negatives="anchor")(seen(torch.stack([a, b])), target)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("negatives", ["pairs", "anchor"])
+def test_several_positive_pairs_are_taken_one_by_one(negatives: Any) -> None:
     vectors, target = draw(3, 2, 6, 3), torch.tensor([1, 0, 1, 0, 0, 0])
-    alone = [
-        MNRHinge()(seen(vectors[:, [place, 1, 3, 4, 5]]), torch.tensor([1, 0, 0, 0, 0])).item() for place in (0, 2)
-    ]
-    assert MNRHinge()(seen(vectors), target).item() == pytest.approx(statistics.fmean(alone))
+    loss = MNRHinge(negatives=negatives)
+    alone = [loss(seen(vectors[:, [place, 1, 3, 4, 5]]), torch.tensor([1, 0, 0, 0, 0])).item() for place in (0, 2)]
+    assert loss(seen(vectors), target).item() == pytest.approx(statistics.fmean(alone))
 
 
 # Weighted sums: total
@@ -281,7 +295,7 @@ def test_total_passes_on_labels_rows_and_epochs() -> None:
     assert inner.margins.shape == (7,)
     prediction = Prediction(torch.tensor([0.5]), torch.tensor([[[1.0, 0.0]], [[0.5, 0.75**0.5]]]), torch.tensor([4]))
     assert loss(prediction, torch.tensor([5.0])).item() == pytest.approx(0.25 + 0.5)
-    loss.epoch_ended(epoch=1, score=0.5)
+    loss.epoch_ended(epoch=1, score=0.5, overall=0.0)
     assert inner.margins[4].item() == pytest.approx(-0.1)
     with pytest.raises(TrainingError, match="'binary_cross_entropy' should have labels"):
         Total(losses=[BinaryCrossEntropy()]).prepare(labels=VALUES, rows=7)

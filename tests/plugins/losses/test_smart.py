@@ -166,10 +166,11 @@ def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
 # The loss
 
 
-@pytest.mark.parametrize("kind", ["classes", "score"])
+@pytest.mark.parametrize("kind", ["classes", "logit", "score"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("values", [(1e-5, 1e-3, 1e-5), (0.1, 0.5, 0.2)], ids=["paper", "large"])
-def test_it_is_smart_pytorchs(kind: Kind, steps: int, values: tuple[float, float, float]) -> None:
+@pytest.mark.parametrize("ascent", ["symmetric", "one_way"])
+def test_it_is_smart_pytorchs(kind: Kind, steps: int, values: tuple[float, float, float], ascent: Any) -> None:
     reason = "install it with --no-deps: the stubs that it brings replace numpy's own types"
     peer = pytest.importorskip("smart_pytorch", reason=reason)
     noise, step, epsilon = values
@@ -181,6 +182,10 @@ def test_it_is_smart_pytorchs(kind: Kind, steps: int, values: tuple[float, float
         if kind == "score":
             return functional.mse_loss(one, other, reduction="mean" if reduction == "batchmean" else reduction)
         # kl_loss is theirs; their sym_kl_loss has the same value, with one side of each half detached.
+        if kind == "logit":
+            one, other = (torch.stack([torch.zeros_like(s), s], 1) for s in (one, other))
+        if ascent == "one_way" and reduction == "sum":
+            return peer.kl_loss(one, other, reduction)  # type: ignore[no-any-return]
         both: Tensor = peer.kl_loss(one, other, reduction) + peer.kl_loss(other, one, reduction)
         torch.testing.assert_close(both, peer.sym_kl_loss(one, other, reduction))
         return both
@@ -197,7 +202,7 @@ def test_it_is_smart_pytorchs(kind: Kind, steps: int, values: tuple[float, float
     with torch.random.fork_rng():
         torch.manual_seed(11)
         expected = case.wrapped()(prediction, case.target) + 5 * theirs(replay.embedded, prediction.score)
-    loss = case.smart(11, noise=noise, step=step, epsilon=epsilon, steps=steps)
+    loss = case.smart(11, noise=noise, step=step, epsilon=epsilon, steps=steps, ascent=ascent)
     found = loss(case.predict(), case.target)
     torch.testing.assert_close(found, expected)
     for ours, other in zip(case.gradients(found), case.gradients(expected), strict=True):
@@ -237,7 +242,7 @@ def test_expects_and_messages_are_those_of_the_wrapped_loss() -> None:
         Smart(loss=BinaryCrossEntropy()).prepare(labels=Labels.of_range(0, 5), rows=3)
 
     inner = DynamicMargin(step=0.3)
-    Smart(loss=inner).epoch_ended(epoch=3, score=0.5)
+    Smart(loss=inner).epoch_ended(epoch=3, score=0.5, overall=0.0)
     assert Smart(loss=inner).metrics() == inner.metrics() == {"margin": pytest.approx(-0.1)}
 
 

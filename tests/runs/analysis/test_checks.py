@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import METRICS, Row, record
+from recorded import METRICS, Row, examples_of, record
 
 from taskloom.core import Examples
 from taskloom.registry.results.artifacts import Artifacts
@@ -15,7 +15,9 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, EpochRecord
 from taskloom.registry.results.scores import find_scores, load_examples, save_examples, save_scores
 from taskloom.runs.analysis.checks import checks_of, constants_of
-from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.results import Results, metric_named
+from taskloom.runs.analysis.tables import table_of
+from taskloom.runs.show.render import as_json, render
 
 TWO = [Row("a"), Row("b", set={"stages.0.combiner": {"name": "pcgrad"}})]
 
@@ -82,6 +84,13 @@ def test_identical_trajectories(made: Path) -> None:
     results = results_of(made, lambda label, cell: replace(cell, scores={"sst": 0.5}))
     assert said(results, a=same, b=same).endswith("whatever they differ in did nothing: 'a' and 'b'.")
     assert checks_of(results, histories(results, a=same)) == []
+
+
+def test_one_run_in_two_rows_is_no_pitfall(made: Path) -> None:
+    results = results_of(made)
+    first = {place.seed: place.cell for place in results.grid.cells if place.label == "a"}
+    cells = tuple(replace(place, cell=first[place.seed]) for place in results.grid.cells)
+    assert checks_of(replace(results, grid=replace(results.grid, cells=cells)), histories(results)) == []
 
 
 def test_training_that_changed_nothing(made: Path) -> None:
@@ -180,3 +189,21 @@ def test_more_epochs_to_choose_from(tmp_path: Path) -> None:
     rows = [Row(row.label, set={**row.set, "selection": "last"}) for row in rows]
     results = results_of(record(tmp_path / "last", rows))
     assert checks_of(results, histories(results)) == [], "the last epoch is not chosen"
+
+
+def test_a_published_figure_is_marked_exactly_where_the_best_constant_does_as_well(tmp_path: Path) -> None:
+    labels = examples_of("para", 200).labels
+    assert labels is not None
+    share = float(np.bincount(labels.astype(int)).max() / len(labels))
+    figures = {"below": share - 0.01, "at": share, "above": share + 0.01}
+    folder = record(tmp_path / "r", [Row(name, reported={"para": figure}) for name, figure in figures.items()])
+    table = table_of(results_of(folder), lambda cell: ())
+    assert {row.label: table.no_better(row) for row in table.rows} == {"below": ["para"], "at": ["para"], "above": []}
+    assert table.constants == (), "our own scores are far from it"
+    text = render(table, "plain", reported=True)
+    assert text.count("‡") == 3, "two figures and the note"
+    assert f"(para, {share:.3f})" in text
+    assert "‡" not in render(table, "plain"), "only beside published figures"
+    assert r"$\ddagger$" in render(table, "latex", reported=True)
+    assert [row["no_better"] for row in as_json(table)] == [["para"], ["para"], []]
+    assert table_of(replace(results_of(folder), metric=metric_named("macro_f1")), lambda cell: ()).floors == {}

@@ -22,14 +22,14 @@ from taskloom.runs.grid.plan import Plan, PlannedCell
 from taskloom.runs.training.submission import file_name, file_text
 
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
-PAIR = {"name": "shared_layer", "head": {"name": "linear", "reads": "pair"}}
+PAIR = {"name": "shared_layer", "head": {"name": "linear", "reads": "joint", "layout": "concatenated"}}
 
 
 MARGIN = {"name": "dynamic_margin", "per_sample": True, "positive_from": 3}
 TASKS: dict[str, Any] = {
     "sst": generated("sentiment", 48, 40, head={"name": "shared_layer", "head": "linear"}),
     "para": generated("paraphrase", 48, 40, head=PAIR, loss="binary_cross_entropy"),
-    "sts": generated("similarity", 48, 40, head="cosine", loss=MARGIN, metric="pearson"),
+    "sts": generated("similarity", 48, 40, head={"name": "cosine", "pooling": "mean"}, loss=MARGIN, metric="pearson"),
     "nli": generated("entailment", 48, 40, head={"name": "embedding", "reads": "triple"}, loss="simcse"),
 }
 

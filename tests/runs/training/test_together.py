@@ -20,6 +20,7 @@ TASKS: dict[str, Any] = {
     "para": generated("paraphrase", head=PAIR, loss="binary_cross_entropy"),
     "sts": generated("similarity", head="cosine", loss="mse", metric="pearson"),
 }
+APART = {**PAIR, "reads": "joint", "segments": False}
 SMOOTH = {"name": "smart", "loss": "cross_entropy", "noise": 0.1}
 COMMON = {"name": "shared_layer", "dropout": 0.0}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # label → encoder, tasks
@@ -29,6 +30,23 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # label → enco
     "cls, joined pairs": (
         {**CALM, "pooling": "cls"},
         {**TASKS, "para": generated("paraphrase", head={"name": "both_orders"}, loss="binary_cross_entropy")},
+    ),
+    "a pooling for each task": (
+        {**CALM, "pooling": "cls"},
+        {
+            "sst": generated("sentiment", head={"name": "linear", "dropout": 0.0, "pooling": "pooler"}),
+            "para": generated("paraphrase", head={**PAIR, "pooling": "mean"}, loss="binary_cross_entropy"),
+            "sts": generated("similarity", head={"name": "cosine", "pooling": "max"}, loss="mse", metric="pearson"),
+            "own": generated("sentiment", head={"name": "linear", "dropout": 0.0}),
+        },
+    ),
+    "pooler and cls, pairs laid out in two ways": (
+        CALM,
+        {
+            "sst": generated("sentiment", head={"name": "linear", "dropout": 0.0, "pooling": "cls"}),
+            "para": generated("paraphrase", head={"name": "both_orders", "layout": "concatenated"}, loss="mse"),
+            "sts": generated("similarity", head=APART, loss="mse", metric="pearson"),
+        },
     ),
     "a layer in common": (
         CALM,

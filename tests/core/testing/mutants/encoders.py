@@ -119,6 +119,15 @@ MUTANTS = {
             ),
         ),
     ],
+    "each part of a batch is pooled as it asks": [
+        mutant(Words, "names poolings that it does not have", poolings=("mean", "sum")),
+        mutant(
+            Words,
+            "pools the whole batch as its first part asks",
+            poolings=("mean", "sum"),
+            pool=pooled(lambda self, vectors, tokens: vectors * (1 + (tokens.poolings[0] == "sum"))),
+        ),
+    ],
     "copies of its parameters get the gradients of their parts": [
         mutant(Words, "has promised to take copies", takes_copies=True),
         mutant(

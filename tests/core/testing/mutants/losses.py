@@ -69,12 +69,12 @@ def losing_the_epoch(self: Any, prediction: Prediction, target: Tensor) -> Tenso
     return value + self.mean
 
 
-def after_the_epoch(self: Any, *, epoch: int, score: float) -> None:
+def after_the_epoch(self: Any, *, epoch: int, score: float, overall: float) -> None:
     self.mean.fill_(self.total)
     self.total = 0.0
 
 
-def adding_the_score(self: Any, *, epoch: int, score: float) -> None:
+def adding_the_score(self: Any, *, epoch: int, score: float, overall: float) -> None:
     self.total += score
 
 
@@ -190,8 +190,8 @@ class Wrapped(Loss):
         self.loss, self.factor = loss, factor
         self.expects, self.vectors = loss.expects, loss.vectors
 
-    def epoch_ended(self, *, epoch: int, score: float) -> None:
-        self.loss.epoch_ended(epoch=epoch, score=score)
+    def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
+        self.loss.epoch_ended(epoch=epoch, score=score, overall=overall)
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         return self.factor * self.loss(prediction, target)  # type: ignore[no-any-return]
