@@ -5,6 +5,8 @@ from typing import Any
 
 #: Where a recorded grid says what the command line laid over its file, and which seeds it added to the file's.
 OVERRIDES, ADDED_SEEDS = "overrides", "added_seeds"
+#: Where the versions of a cell say which archive its result was imported from.
+IMPORTED = "imported from"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class CellRecord:
     test: dict[str, float] = field(default_factory=dict)
     costs: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def imported(self) -> str:
+        """The archive that its result came with; empty if it was run here."""
+        return str(self.versions.get(IMPORTED, ""))
 
 
 @dataclass(frozen=True)
