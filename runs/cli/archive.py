@@ -50,7 +50,7 @@ def archive(grids: tuple[str, ...], out: Path, replace: bool, registry: Path) ->
         )
     finished = [record.id for record in records if record.status == "finished"]
     if without := [id for id in finished if f"cells/{id}/scores-dev.safetensors" not in made.files]:
-        note(f"{count(len(without), 'cell')} of them have no stored predictions.")
+        note(f"Without stored predictions: {count(len(without), 'cell')}.")
     what = f"{count(len(made.grids), 'grid')}, {len(finished)} of {count(len(records), 'cell')} finished"
     say(f"{out} ({len(content) / 1000:,.0f} kB): {what}")
 
@@ -88,5 +88,5 @@ def import_(archive: Path, registry: Path) -> None:
         if cells:
             shown = ", ".join(id[:SHORT] for id in cells[:5]) + (", …" if len(cells) > 5 else "")
             note(f"{count(len(cells), 'cell')} of the archive: {what} ({shown}).")
-    known = f", {len(done.same)} with the same result were here" if done.same else ""
+    known = f", {len(done.same)} already here with the same result" if done.same else ""
     say(f"{count(len(done.added), 'cell')} imported{known}. Grids: {', '.join(done.grids.values())}")
