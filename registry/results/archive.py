@@ -28,6 +28,8 @@ from taskloom.registry.results.scores import find_scores
 
 CONTENTS, DIGEST = "archive.json", "archive.sha256"
 SPLITS = ("dev", "test")
+#: Where a recorded grid says which file it is, or that it is a packaged one.
+SOURCE, PACKAGED = "source", "packaged"
 #: Bytes that an archive may unpack to.
 MOST = 2 * 2**30
 #: What leads to a file from the root, a home or a folder above, up to its name; a home is no name.
@@ -90,6 +92,11 @@ def make_archive(ledger: Ledger, names: Iterable[str]) -> tuple[Archive, bytes]:
     paths = _files(ledger.folder, sorted(id for id, cell in cells.items() if cell.status == "finished"))
     if sum(path.stat().st_size for path in paths.values()) > MOST:
         raise RegistryError(f"the predictions have more than {MOST / 2**30:.0f} GiB; archive fewer grids at a time")
+    if len({_name(grid) for grid in grids}) < len(grids):
+        both = ", ".join(repr(grid.name) for grid in grids)
+        raise RegistryError(
+            f"{both}: an archive leaves folders out, so two of them have one name; archive one at a time"
+        )
     archive = Archive(
         ledger=SCHEMA,
         taskloom=version("taskloom"),
@@ -135,6 +142,10 @@ def _files(registry: Path, cells: Iterable[str]) -> dict[str, Path]:
     return {path.relative_to(registry).as_posix(): path for path in paths}
 
 
+def _name(grid: GridRecord) -> str:
+    return grid.name.rpartition("/")[2]
+
+
 def _grid(ledger: Ledger, grid: GridRecord) -> ArchivedGrid:
     places = [(without_folders(place.label), place) for place in grid.cells]
     if len({(label, place.seed) for label, place in places}) < len(places):
@@ -146,8 +157,9 @@ def _grid(ledger: Ledger, grid: GridRecord) -> ArchivedGrid:
         looks = db.execute("SELECT moment FROM looks WHERE grid = ? ORDER BY moment", [grid.name]).fetchall()
     claims = ledger.claims(grid.name).items()
     return ArchivedGrid(
-        grid.name,
-        without_folders(grid.spec),
+        _name(grid),
+        # A file elsewhere is another one, or none: a record without it is that of any file of its name.
+        without_folders({key: each for key, each in grid.spec.items() if key != SOURCE or each == PACKAGED}),
         grid.created,
         grid.updated,
         tuple(Place(label, place.seed, place.cell.id, place.reported) for label, place in places),

@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from taskloom.registry.results.archive import SPLITS, ArchivedCell, ArchivedGrid, without_folders
+from taskloom.registry.results.archive import SOURCE, SPLITS, ArchivedCell, ArchivedGrid, without_folders
 from taskloom.registry.results.artifacts import Artifacts, write_bytes
 from taskloom.registry.results.errors import refusal
 from taskloom.registry.results.events import now
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import ADDED_SEEDS, IMPORTED, OVERRIDES
+from taskloom.registry.results.records import IMPORTED, GridRecord
 from taskloom.registry.results.unpacking import Identify, unpack
 
 #: Columns of a cell that are its result, not what it is.
@@ -130,9 +130,8 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
         [name, json.dumps(grid.spec), grid.created, grid.updated],
     )
     ours = json.loads(db.execute("SELECT spec FROM grids WHERE name = ?", [name]).fetchone()["spec"])
-    for key in (OVERRIDES, ADDED_SEEDS):
-        if both := list(dict.fromkeys([*ours.get(key, ()), *grid.spec.get(key, ())])):
-            ours[key] = both if key == OVERRIDES else sorted(both)
+    for key, added in _parts(grid.spec)[1].items():
+        ours[key] = [*ours.get(key, ()), *(each for each in added if each not in ours.get(key, ()))]
     db.execute("UPDATE grids SET spec = ? WHERE name = ?", [json.dumps(ours), name])
     turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
     for position, place in enumerate(missing, start=len(places)):
@@ -160,9 +159,13 @@ def _fits(db: sqlite3.Connection, name: str, grid: ArchivedGrid) -> bool:
     here = db.execute("SELECT spec FROM grids WHERE name = ?", [name]).fetchone()
     if here is None:
         return True
-    ours, theirs = (
-        {key: value for key, value in spec.items() if key not in (OVERRIDES, ADDED_SEEDS)}
-        for spec in (without_folders(json.loads(here["spec"])), grid.spec)
-    )
+    ours, theirs = (_parts(spec)[0] for spec in (without_folders(json.loads(here["spec"])), grid.spec))
     places = _places(db, name)
     return ours == theirs and all(places.get((one.label, one.seed), one.cell) == one.cell for one in grid.places)
+
+
+def _parts(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Of a recorded grid: what two records of the same grid have in common, and lists that runs have added to it."""
+    written = GridRecord("", spec, "", "", ()).written
+    lists = {key: value for key, value in spec.items() if key not in written and isinstance(value, list)}
+    return {key: value for key, value in spec.items() if key not in lists and key != SOURCE}, lists

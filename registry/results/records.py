@@ -5,8 +5,6 @@ from typing import Any
 
 #: Where a recorded grid says what the command line laid over its file, and which seeds it added to the file's.
 OVERRIDES, ADDED_SEEDS = "overrides", "added_seeds"
-#: Where the versions of a cell say which archive its result was imported from.
-IMPORTED = "imported from"
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,10 @@ class CellRecord:
     def imported(self) -> str:
         """The archive that its result came with; empty if it was run here."""
         return str(self.versions.get(IMPORTED, ""))
+
+
+#: Where the versions of a cell say which archive its result was imported from.
+IMPORTED = "imported from"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.registry.installed.light import make_light, own_components
 from taskloom.registry.results.archive import CONTENTS, DIGEST, MOST, SPLITS, Archive, ArchivedCell
 from taskloom.registry.results.file import SCHEMA
-from taskloom.registry.results.records import ADDED_SEEDS, OVERRIDES
+from taskloom.registry.results.records import GridRecord
 from taskloom.registry.results.scores import ExampleSet, find_scores, load_examples
 
 Identify = Callable[[Any], str]
@@ -112,9 +112,8 @@ def _check(archive: Archive, folder: Path, identify: Identify) -> None:
     for cell in archive.cells:
         _check_cell(cell, identify)
     for grid in archive.grids:
-        # What the command line laid over it is no part of the grid's file.
-        written = {key: value for key, value in grid.spec.items() if key not in (OVERRIDES, ADDED_SEEDS)}
-        _check_spec(GridSpec, {**written, "name": grid.name}, f"grid {grid.name!r}")
+        written = GridRecord(grid.name, grid.spec, "", "", ()).written
+        _check_spec(GridSpec, {**written, "name": written.get("name") or "unnamed"}, f"grid {grid.name!r}")
         for place in grid.places:
             if place.cell not in cells or cells[place.cell].spec["seed"] != place.seed:
                 raise _Refused(f"grid {grid.name!r}: row {place.label!r}, seed {place.seed} has no cell that fits")

@@ -10,6 +10,7 @@ import sqlite3
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from safetensors.numpy import load, save
 
 from taskloom.registry.results.archive import MOST
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import IMPORTED
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.identity import digest
 
@@ -85,6 +87,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine.json").write_text(json.dumps(GRID))
     run = taskloom("run", folder / "mine.json", "--registry", folder / "registry")
     assert run.exit_code == 1, run.stderr
+    with Ledger.open(folder / "registry", create=False) as ledger:
+        ledger.add_look("mine")
     done("archive", "mine", folder / "results.zip", "--registry", folder / "registry")
     return folder
 
@@ -101,6 +105,23 @@ def test_what_is_imported_is_shown_byte_for_byte_as_before(theirs: Path, importe
     expected, found = (done(*command, "--registry", registry) for registry in (theirs / "registry", imported))
     assert found.stdout == expected.stdout
     assert len(found.stdout) > 100
+
+
+def test_what_is_recorded_arrives(theirs: Path, imported: Path) -> None:
+    """But for the process that drove a cell, and for where it was."""
+
+    def recorded(registry: Path) -> list[Any]:
+        with Ledger.open(registry, create=False) as ledger:
+            cells = [ledger.cell(place.cell.id) for place in ledger.grid("mine").cells]
+            parts = [(ledger.epochs(cell.id), ledger.stages(cell.id)) for cell in cells]
+            attempts = [replace(one, driver=None) for cell in cells for one in ledger.attempts(cell.id)]
+            bare = [replace(cell, versions={k: v for k, v in cell.versions.items() if k != IMPORTED}) for cell in cells]
+            with ledger.snapshot() as db:
+                looks = [row["moment"] for row in db.execute("SELECT moment FROM looks WHERE grid = 'mine'")]
+            assert [len(looks), len(parts[0][0])] == [1, 3]
+            return [bare, parts, attempts, looks, ledger.claims("mine"), ledger.grid("mine").written]
+
+    assert recorded(imported) == recorded(theirs / "registry")
 
 
 def test_a_report_names_the_archive(imported: Path, tmp_path: Path) -> None:
