@@ -39,6 +39,15 @@ class CellRecord:
     costs: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def imported(self) -> str:
+        """The archive that its result came with; empty if it was run here."""
+        return str(self.versions.get(IMPORTED, ""))
+
+
+#: Where the versions of a cell say which archive its result was imported from.
+IMPORTED = "imported from"
+
 
 @dataclass(frozen=True)
 class AttemptRecord:

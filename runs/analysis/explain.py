@@ -147,8 +147,9 @@ def _state(record: "CellRecord", ledger: "Ledger") -> tuple[str, str]:
     driver = None if record.status == "finished" else holder(ledger.folder, record.id)
     if driver is not None:
         return "running", f"process {driver} runs it now"
+    came = f" elsewhere and imported from {record.imported}" if record.imported else ""
     whys = {
-        "finished": f"finished {record.finished}; spec, data and plugins are the same, so it is not run again",
+        "finished": f"finished {record.finished}{came}; spec, data and plugins are the same, so it is not run again",
         "planned": "it was planned and never run",
         "running": "its driver is gone; it continues from its last checkpoint",
         "interrupted": "it continues from its last checkpoint",

@@ -20,6 +20,7 @@ try:
 
     from taskloom.core.errors import EngineError, TaskloomError, unknown
     from taskloom.registry.results.errors import HeldUpError
+    from taskloom.runs.cli.archive import archive, import_
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
     from taskloom.runs.cli.common import how_to_continue, take_stdout
@@ -98,7 +99,7 @@ def cli() -> None:
 
 
 _RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
-for _command in (run, plan, *_RESULTS, predict, grids, plugins, validate, schema, new_plugin):
+for _command in (run, plan, *_RESULTS, predict, archive, import_, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

@@ -73,6 +73,11 @@ def predict(
     if cell.status != "finished":
         state = format_state(cell.status, cell.reason, cell.epochs)
         raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
+    if cell.imported:
+        raise RegistryError(
+            f"cell {cell.id} was imported from {cell.imported}, and weights do not travel in archives; a run of its "
+            "grid in another --registry trains it"
+        )
 
     from taskloom.runs.training.predict import predict_cell
 

@@ -13,6 +13,7 @@ from tabulate import tabulate
 from taskloom.core.errors import count
 from taskloom.core.work import LOG
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import IMPORTED
 from taskloom.runs.analysis.cell_states import SHORT, STATES, CellState, counted, finite
 from taskloom.runs.driver.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.show.progress import can_redraw
@@ -29,7 +30,7 @@ WATCHED = ("label", "seed", "status", "epochs", "overall", "worker", "reason")
 
 def list_cells(states: Sequence[CellState]) -> str:
     """A line per cell."""
-    return _table(map(_columns, states), ("worker", "driver", "reason")) or "no cells"
+    return _table(map(_columns, states), ("worker", "driver", "reason", IMPORTED)) or "no cells"
 
 
 def _columns(each: CellState) -> dict[str, object]:
@@ -46,6 +47,7 @@ def _columns(each: CellState) -> dict[str, object]:
         "worker": each.worker,
         "driver": each.driver,
         "reason": format_reason(each.state, each.reason),
+        IMPORTED: each.cell.imported,
     }
 
 
