@@ -23,7 +23,7 @@ class Smart(Loss):
     implementations detach one side of each half of the divergence there, which about halves its gradient.)
 
     D is the symmetrised Kullback-Leibler divergence for classes (in the ascent, with ``ascent: "one_way"``, only
-    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it; MT-DNN climbs a form of the other half), one logit being the two
+    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it), one logit being the two
     logits (0, s) where labels have two classes, and the squared difference for one number. Where the wrapped loss looks
     at vectors only, it is their mean squared difference.
 
