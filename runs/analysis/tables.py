@@ -109,7 +109,8 @@ class Table:
     overall score are judged as one family, all others as a second; within ``margin`` they are equal. ``primary`` is the
     column whose differences are shown. ``best`` has the row that is better than every other
     by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
-    where a row is near it, ``checks`` what was found by computing, ``notes`` what the grid's author says.
+    where a row is near it, ``checks`` what was found by computing, ``notes`` what the grid's author says, ``laid`` what
+    the command line laid over rows.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Table:
     rows: tuple[TableRow, ...]
     baseline: str | None
     notes: tuple[str, ...] = ()
+    laid: tuple[str, ...] = ()
     primary: str = OVERALL
     differences: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
     best: Mapping[str, str] = field(default_factory=dict)
@@ -180,7 +182,8 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         digits=asked.get("digits", 3),
         rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
         baseline=baseline,
-        notes=(*grid.spec.get("notes", ()), *_run_with(grid)),
+        notes=tuple(grid.spec.get("notes", ())),
+        laid=tuple(_run_with(grid)),
         primary=primary,
         margin=margin,
         checks=tuple(notes),

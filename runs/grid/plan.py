@@ -88,13 +88,14 @@ def make_plan(
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
+    shown = {place.label for place in before.cells} if before is not None else set()
 
     def cells_of(grid: Grid) -> list[PlannedCell]:
         found: list[PlannedCell] = []
         for row in variants:
             cells = [*(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states))]
-            # A row that this run is not about has its place if the grid's file gives it one, or if it was begun.
-            optional = row.problems or row.beside or rows.is_changed
+            # What this run is not about has a place if it had one, or was begun; a changed row only if it was begun.
+            optional = row.problems or row.beside or (rows.is_changed and row.label not in shown)
             found += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
         return found
 
