@@ -167,8 +167,11 @@ class Ledger:
     def name_for(self, name: str, source: str) -> str:
         """What the grid of a file is called here: its name, after folders where another file's has that name already.
 
-        A file that is gone was moved: then the name is free for the file that is there now.
+        A file that is gone was moved: then the name is free for the file that is there now. Without a source the name
+        is enough.
         """
+        if not source:
+            return name
         with self.snapshot() as db:
             specs = db.execute("SELECT name, spec FROM grids").fetchall()
         sources = {row["name"]: json.loads(row["spec"]).get(SOURCE) for row in specs}

@@ -127,6 +127,7 @@ def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
         return ledger.grid(source)
     try:
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
+        known_by = "" if raw.get("name") else known_by
         name = str(raw.get("name") or path.stem)
         raw = extended(raw, path)
     except (OSError, ValueError, AttributeError):

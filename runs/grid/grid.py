@@ -22,7 +22,9 @@ from taskloom.runs.grid.file import extended, locate
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid as it was found: its name, its file, and what it says. ``source`` is what the registry knows it by.
+    """A grid as it was found: its name, its file, and what it says.
+
+    ``source`` is the file that the registry knows it by; none if it states its name, which then is enough.
 
     Where parts of it are not valid, ``problems`` says so and ``spec`` is what the rest says, so that a plan can report
     everything at once.
@@ -46,7 +48,7 @@ def load_grid(source: str) -> Grid:
     spec, problems = read_spec(GridSpec, named)
     if spec is None:
         raise RequestError(str(path), problems)
-    return Grid(spec.name or path.stem, path, spec, raw, tuple(problems), known_by)
+    return Grid(spec.name or path.stem, path, spec, raw, tuple(problems), "" if raw.get("name") else known_by)
 
 
 def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:

@@ -116,7 +116,7 @@ def _recorded(grid: Grid, overrides: Overrides, ledger: "Ledger | None") -> "tup
     name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source)
     if overrides.name is not None and name != grid.name:
         raise RequestError("--name", [Problem("", f"another grid is called {grid.name!r} here; choose another name")])
-    grid = replace(grid, name=name, raw={**grid.raw, SOURCE: grid.source})
+    grid = replace(grid, name=name, raw={**grid.raw, **({SOURCE: grid.source} if grid.source else {})})
     return grid, ledger.grid(name) if ledger is not None and name in ledger.grid_names() else None
 
 

@@ -134,7 +134,7 @@ def test_rows_that_a_setting_leaves_as_they_are_are_run_as_they_are(registry: Re
     assert "nothing changes" in said
     assert {row: n for row, (n, _) in registry.rows().items()} == {"sum": 1, "mean": 0, "clipped": 0}
     registry.run("--set", "stages.0.clip=0.1")
-    assert registry.rows().keys() == {"sum", "sum [clip=0.1]", "mean [clip=0.1]", "clipped"}
+    assert registry.rows().keys() == {"sum", "sum [clip=0.1]", "mean", "mean [clip=0.1]", "clipped"}
     assert registry.rows()["clipped"][0] == 1
 
 
