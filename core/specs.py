@@ -260,8 +260,11 @@ class GridSpec(_Spec):
     """One line for the listing."""
     notes: tuple[str, ...] = ()
     """What a reader of the whole table should know."""
-    base: str | dict[str, JsonValue]
-    """A run specification, or the name of a packaged grid whose base is taken."""
+    extends: str | None = None
+    """The name of a packaged grid that is taken with all its rows. What this grid states goes first, key by key (its
+    own ``axes`` are in the place of the other's); ``cells``, ``claims`` and ``notes`` are added to the other's."""
+    base: str | dict[str, JsonValue] = Field(default_factory=dict)
+    """A run specification, or the name of a packaged grid whose base is taken, and nothing else of it."""
     axes: dict[str, AxisSpec] = Field(default_factory=dict)
     """Dotted path → values: the grid is their product."""
     zip: tuple[dict[str, AxisSpec], ...] = ()

@@ -38,6 +38,8 @@ def grid_schema(catalogue: Catalogue) -> Schema:
     parts["ScheduleSpec"] = {"anyOf": [schedule["properties"]["name"], schedule]}
     packaged = {"enum": sorted(catalogue.plugins.grids), "description": "A packaged grid, whose base is taken."}
     grid["properties"]["base"] |= {"anyOf": [{"$ref": "#/$defs/RunSpec"}, packaged]}
+    grid["properties"]["extends"] |= {"anyOf": [{"enum": packaged["enum"]}, {"type": "null"}]}
+    grid["anyOf"] = [{"required": ["base"]}, {"required": ["extends"]}]
     schema = {"$schema": GenerateJsonSchema.schema_dialect, **grid, "title": "A taskloom grid", "$defs": parts}
     text = json.dumps(schema).replace(KIND_REF, "#/$defs/")
     return dict(json.loads(text))

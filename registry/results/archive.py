@@ -23,13 +23,19 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.file import SCHEMA
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import AttemptRecord, CellRecord, EpochRecord, GridRecord, StageRecord
+from taskloom.registry.results.records import (
+    PACKAGED,
+    SOURCE,
+    AttemptRecord,
+    CellRecord,
+    EpochRecord,
+    GridRecord,
+    StageRecord,
+)
 from taskloom.registry.results.scores import find_scores
 
 CONTENTS, DIGEST = "archive.json", "archive.sha256"
 SPLITS = ("dev", "test")
-#: Where a recorded grid says which file it is, or that it is a packaged one.
-SOURCE, PACKAGED = "source", "packaged"
 #: Bytes that an archive may unpack to.
 MOST = 2 * 2**30
 #: What leads to a file from the root, a home or a folder above, up to its name; a home is no name.

@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from taskloom.registry.results.archive import SOURCE, SPLITS, ArchivedCell, ArchivedGrid, without_folders
+from taskloom.registry.results.archive import SPLITS, ArchivedCell, ArchivedGrid, without_folders
 from taskloom.registry.results.artifacts import Artifacts, write_bytes
 from taskloom.registry.results.errors import refusal
 from taskloom.registry.results.events import now
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import IMPORTED, GridRecord
+from taskloom.registry.results.records import IMPORTED, SOURCE, GridRecord
 from taskloom.registry.results.unpacking import Identify, unpack
 
 #: Columns of a cell that are its result, not what it is.

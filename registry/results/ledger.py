@@ -20,6 +20,8 @@ from taskloom.registry.results.errors import damaged, explained
 from taskloom.registry.results.events import now, write_event
 from taskloom.registry.results.file import FILE, MissingRegistryError, connect
 from taskloom.registry.results.records import (
+    PACKAGED,
+    SOURCE,
     AttemptRecord,
     CellRecord,
     EpochRecord,
@@ -161,6 +163,24 @@ class Ledger:
     def grid_names(self) -> list[str]:
         with self.snapshot() as db:
             return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
+
+    def name_for(self, name: str, source: str) -> str:
+        """What the grid of a file is called here: its name, after folders where another file's has that name already.
+
+        A file that is gone was moved: then the name is free for the file that is there now. Without a source the name
+        is enough.
+        """
+        if not source:
+            return name
+        with self.snapshot() as db:
+            specs = db.execute("SELECT name, spec FROM grids").fetchall()
+        sources = {row["name"]: json.loads(row["spec"]).get(SOURCE) for row in specs}
+        for folder in (PACKAGED,) if source == PACKAGED else reversed(Path(source).parent.parts):
+            known = sources.get(name)
+            if known in (None, source) or (known != PACKAGED and not Path(known).is_file()):
+                break
+            name = f"{folder}/{name}"
+        return name
 
     def grid(self, name: str) -> GridRecord:
         """A grid as it was last run, with what is known of each of its cells."""

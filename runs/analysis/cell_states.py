@@ -66,14 +66,17 @@ class CellState:
 
 
 def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellRecord] = ()) -> list[CellState]:
-    """The state of every cell of these grids, and of cells that are in no grid any more."""
+    """The state of every cell of these grids, and of cells that no table shows any more, as what they were last."""
     places = [(grid.name, place.label, place.seed, place.cell) for grid in grids for place in grid.cells]
-    places += [("", "", cell.spec.get("seed", 0), cell) for cell in loose]
+    for cell in loose:
+        last = max(ledger.rows_of(cell.id), key=lambda row: row.last, default=None)
+        grid, label = (last.grid, f"{last.label} (earlier)") if last else ("", "")
+        places.append((grid, label, cell.spec.get("seed", 0), cell))
     return [_state(ledger, *place) for place in places]
 
 
 def states_of_cell(ledger: Ledger, cell: CellRecord) -> list[CellState]:
-    """The state of one cell, in each of its places; one that is in no grid any more has a place without a name."""
+    """The state of one cell, in each of its places; of one that no table shows any more, in its last."""
     rows = [row for row in ledger.rows_of(cell.id) if row.now == cell.id]
     return [_state(ledger, row.grid, row.label, row.seed, cell) for row in rows] or states_of(ledger, [], [cell])
 

@@ -33,10 +33,12 @@ def claims_of(results: Results, written: Mapping[str, str], margin: float | None
     """The claims of a grid, judged as one family.
 
     ``written`` is when each claim was first seen in the registry, by :func:`claim_key`. ``margin`` is what the grid
-    calls equal; a claim may have a margin of its own.
+    calls equal; a claim may have a margin of its own. A claim is about the rows of its grid's file; where only changed
+    ones were run, about those that were changed alike.
     """
     claims = list(results.grid.spec.get("claims") or ())
-    rows = [(_row(claim), claim.get("than") or claim.get("to"), claim.get("on", OVERALL)) for claim in claims]
+    named = [results.alike(_row(claim), str(claim.get("than") or claim.get("to"))) for claim in claims]
+    rows = [(row, other, claim.get("on", OVERALL)) for (row, other), claim in zip(named, claims, strict=True)]
     contrasts = [results.difference(column, row, other) for row, other, column in rows]
     judged = judge(contrasts, [claim.get("within") or margin for claim in claims])
     return [

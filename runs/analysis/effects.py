@@ -68,10 +68,12 @@ class Effects:
 
 
 def factors_of(grid: GridRecord) -> list[Factor]:
-    """What the rows of a grid differ in: its axes and zips, and the paths that its labelled cells set."""
+    """What the rows of a grid differ in: its axes and zips, the paths that labelled cells set and that were changed."""
     spec = grid.spec
     paths = [*spec.get("axes", {}), *itertools.chain(*spec.get("zip", ()))]
     paths += itertools.chain(*(cell.get("set", {}) for cell in spec.get("cells", ())))
+    paths += itertools.chain(*(change.settings for change in grid.changes))
+    paths += ["stages.*.epochs"] if any(change.epochs is not None for change in grid.changes) else []
     paths = list(dict.fromkeys(paths))
     paths = [path for path in paths if not any(path != other and path.startswith(f"{other}.") for other in paths)]
     runs = {place.label: place.cell.spec for place in grid.cells}

@@ -157,11 +157,11 @@ def overview_of(ledger: Ledger, grid: GridRecord) -> Overview:
     if not {*table.columns} - {*COSTS}:  # a table of costs only: a page has scores
         table = table_of(results, ledger.epochs, Wanted(columns=(*table.columns, OVERALL)))
     scored = [row for row in results.rows if any(label == row for label, _ in results.finished)]
-    baseline = grid.spec.get("baseline")
+    baseline = results.baseline
     return Overview(
         results,
         table,
-        baseline if baseline in scored else scored[0],
+        baseline if baseline is not None and baseline in scored else scored[0],
         tuple(column for column in table.columns if column not in COSTS),
         tuple(claims_of(results, ledger.claims(grid.name), grid.spec.get("margin"))),
         history,

@@ -1,8 +1,10 @@
 """A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +46,34 @@ class Results:
         """Label and seed → the cell, if it is finished."""
         return {(place.label, place.seed): place.cell for place in self.grid.cells if place.cell.status == "finished"}
 
-    def split_of(self, label: str) -> str:
-        """The split that a row shows: dev, unless the grid states that the row is about test."""
-        return self._splits.get(label, "dev")
+    @cached_property
+    def baseline(self) -> str | None:
+        """The grid's baseline; where that row is not here, the first changed row that stands beside it."""
+        stated: str | None = self.grid.spec.get("baseline")
+        if stated is None or stated in self.rows:
+            return stated
+        return next((row for row in self.rows if self.grid.unchanged.get(row) == stated), stated)
+
+    def alike(self, *labels: str) -> tuple[str, ...]:
+        """Rows of the grid; where one is not here, those that the first change which serves them all has made."""
+        changed = [[change.called(row) for row in labels] for change in self.grid.changes]
+        choices = [labels, *(tuple(map(self._nearest, names, labels)) for names in changed)]
+        return next((rows for rows in choices if all(row in self.place_of for row in rows)), labels)
+
+    def _nearest(self, changed: str, label: str) -> str:
+        return changed if changed in self.place_of else label
+
+    def stated(self, label: str) -> Mapping[str, Any]:
+        """What the grid's JSON says of a labelled row; of a changed one, what it says of the row that it was."""
+        return self._stated.get(self.grid.unchanged.get(label, label), {})
 
     @cached_property
-    def _splits(self) -> dict[str, str]:
-        return {cell["label"]: cell["split"] for cell in self.grid.spec.get("cells") or () if "split" in cell}
+    def _stated(self) -> dict[str, dict[str, Any]]:
+        return {cell["label"]: cell for cell in self.grid.spec.get("cells") or ()}
+
+    def split_of(self, label: str) -> str:
+        """The split that a row shows: dev, unless the grid states that the row is about test."""
+        return str(self.stated(label).get("split", "dev"))
 
     def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
         """A finished cell's scores on the split that its row shows."""
@@ -92,6 +115,8 @@ class Results:
 
     def difference(self, column: str, label: str, other: str) -> Contrast:
         """One row less another."""
+        if missing := [row for row in (label, other) if row not in self.place_of]:
+            return Contrast(why=f"{missing[0]!r} was not run")
         return self.scores(column).contrast(self.row(label) - self.row(other))
 
     def why_unscored(self, cell: CellRecord, column: str) -> str:

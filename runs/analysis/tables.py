@@ -110,7 +110,7 @@ class Table:
     column whose differences are shown. ``best`` has the row that is better than every other
     by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
     where a row is near it, ``floors`` the same for every task, to hold published figures to. ``checks`` is what was
-    found by computing, ``notes`` what the grid's author says.
+    found by computing, ``notes`` what the grid's author says, ``laid`` what the command line laid over rows.
     """
 
     name: str
@@ -119,6 +119,7 @@ class Table:
     rows: tuple[TableRow, ...]
     baseline: str | None
     notes: tuple[str, ...] = ()
+    laid: tuple[str, ...] = ()
     primary: str = OVERALL
     differences: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
     best: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +166,7 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     asked = grid.spec.get("table") or {}
     columns = _columns(results, wanted, asked.get("columns") or ())
     rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
-    baseline: str | None = grid.spec.get("baseline")
+    baseline = results.baseline
     margin = None if grid.spec.get("margin") is None else float(grid.spec["margin"])
     notes: list[str] = []
     if results.metric is not None:
@@ -186,7 +187,8 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         digits=asked.get("digits", 3),
         rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
         baseline=baseline,
-        notes=(*grid.spec.get("notes", ()), *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ()))),
+        notes=tuple(grid.spec.get("notes", ())),
+        laid=tuple(_run_with(grid)),
         primary=primary,
         margin=margin,
         checks=tuple(notes),
@@ -202,6 +204,12 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         floors={} if results.metric else floors_of(results),  # published figures are by the grid's own metrics
         checks=(*notes, *checks_of(results, epochs)),
     )
+
+
+def _run_with(grid: GridRecord) -> list[str]:
+    """What the command line laid over all rows, and what the labels of changed ones stand for."""
+    lines = [f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())]
+    return [*lines, *(f"[{change.label}]: run with {change.in_words}." for change in grid.changes)]
 
 
 def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
@@ -346,8 +354,7 @@ def _rows(results: Results, columns: Sequence[str]) -> list[TableRow]:
     for place in results.grid.cells:
         places.setdefault(place.label, []).append(place)
     printed = printed_digits(figure for place in results.grid.cells for figure in place.reported.values())
-    stated = {cell["label"]: cell for cell in results.grid.spec.get("cells") or ()}
-    return [_row(results, label, cells, columns, stated.get(label, {}), printed) for label, cells in places.items()]
+    return [_row(results, label, cells, columns, results.stated(label), printed) for label, cells in places.items()]
 
 
 def _row(

@@ -6,14 +6,13 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord, GridRecord
+from taskloom.registry.results.records import SOURCE, CellRecord, GridRecord
 from taskloom.runs.cli.options import is_strict
 from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
@@ -114,21 +113,28 @@ def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
 
     Notes on stderr if the file has changed since.
     """
-    from taskloom.registry.installed.manager import packaged_grids
+    from taskloom.runs.grid.file import extended, locate
 
-    packaged = packaged_grids()
-    path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - raises
+    path, known_by = locate(source)
     names = ledger.grid_names()
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         if source not in names:
             known = f"run in registry {ledger.folder} so far"
             raise RegistryError(f"{unknown('grid', source, names, where=known)}, and no file of that name")
+        if others := [name for name in names if name.endswith(f"/{source}")]:
+            listed = ", ".join(others)
+            note(f"{source!r} is the grid of {ledger.grid(source).spec.get(SOURCE)}; others of that name: {listed}")
         return ledger.grid(source)
     try:
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
+        known_by = "" if raw.get("name") else known_by
         name = str(raw.get("name") or path.stem)
+        raw = extended(raw, path)
     except (OSError, ValueError, AttributeError):
         raw, name = None, path.stem
+    except RequestError:  # it extends what is not there
+        raw = None
+    name = ledger.name_for(name, known_by)
     if name not in names:
         raise NotRunError(
             f"grid {name!r} was not run in registry {ledger.folder} yet; `taskloom run {source}` does that "

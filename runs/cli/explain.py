@@ -10,7 +10,7 @@ import click
 
 from taskloom.core.errors import RegistryError, RequestError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord
+from taskloom.registry.results.records import SOURCE, CellRecord
 from taskloom.runs.analysis.cell_states import SHORT
 from taskloom.runs.cli.common import NO_CELL, checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import json_option, plan_options, registry_option
@@ -86,8 +86,9 @@ def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | 
         if ledger is None or Path(source).suffix:
             raise
         if source in ledger.grid_names():
-            raw = ledger.grid(source).written
-            return Grid(source, Path(source), GridSpec.model_validate(raw), raw)
+            record = ledger.grid(source)
+            raw, known_by = record.written, str(record.spec.get(SOURCE, ""))
+            return Grid(source, Path(source), GridSpec.model_validate({**raw, "name": None}), raw, source=known_by)
         if row is None and ledger.has_cell(source):
             return ledger.cell(source)
         raise RegistryError(f"{error}; {NO_CELL}") from None

@@ -149,7 +149,7 @@ def _comparisons(results: "Results", ledger: Ledger, column: str) -> "list[Compa
     from taskloom.runs.show.findings import Comparison
 
     spec = results.grid.spec
-    baseline = spec.get("baseline")
+    baseline = results.baseline
     rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
     judged = judge([results.difference(column, row, str(baseline)) for row in rows], spec.get("margin"))
     claims = claims_of(results, ledger.claims(results.grid.name), spec.get("margin"))

@@ -4,26 +4,40 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskloom.core.errors import TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import is_strict, json_option, registry_option, strict_option
 from taskloom.runs.show.render import listing
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@click.command(short_help="List the grids that can be run or were.")
+    from taskloom.registry.installed.manager import PackagedGrid
+
+
+@click.command(short_help="List the grids that can be run or were, or print a packaged one.")
+@click.argument("name", required=False)
 @registry_option
 @strict_option
 @json_option
-def grids(registry: Path, as_json: bool) -> None:
+def grids(name: str | None, registry: Path, as_json: bool) -> None:
     """List the grids that come with the installed plugins, and those that were run in the registry.
+
+    With NAME, print that packaged grid as it is written: a file to start from. One that should keep all rows of a
+    packaged grid need not be a copy of it:
+
+    \b
+      {"extends": "quickstart", "seeds": [0, 1, 2, 3, 4]}
 
     \b
     Examples:
       taskloom grids
+      taskloom grids quickstart > mine.json
       taskloom grids --json | jq -r '.packaged[].name'
     """
     from taskloom.registry.installed.manager import grid_plugins, packaged_grids
@@ -32,6 +46,9 @@ def grids(registry: Path, as_json: bool) -> None:
         checked_catalogue()
     for failure in grid_plugins().failed:
         note(f"left out: {failure}")
+    if name is not None:
+        say(_text(name, packaged_grids()).rstrip("\n"))
+        return
     packaged = [
         {
             "name": grid.name,
@@ -65,6 +82,15 @@ def grids(registry: Path, as_json: bool) -> None:
             counts = ", ".join(f"{count} {status}" for status, count in sorted(grid["cells"].items()))
             lines.append((grid["name"], grid["updated"], counts, grid["description"]))
         say("\n" + listing(lines, (f"run in {registry}", "last", "cells", "description")))
+
+
+def _text(name: str, packaged: "Mapping[str, PackagedGrid]") -> str:
+    if name not in packaged:
+        raise TaskloomError(unknown("packaged grid", name, packaged, where="packaged"))
+    try:
+        return packaged[name].path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise TaskloomError(f"packaged grid {name!r} cannot be read: {error}") from None
 
 
 def _description(path: Path) -> str:

@@ -114,6 +114,7 @@ _plan_options = combined(
         metavar="PATH=JSON",
         help="Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5; may be repeated.",
     ),
+    click.option("--name", metavar="NAME", help="Keep what is run in a table of its own, under this name."),
     click.option(
         "--only",
         multiple=True,
@@ -135,8 +136,8 @@ _plan_options = combined(
 def plan_options(command: Command) -> Command:
     """The options of every command that plans a grid.
 
-    The command gets ``overrides`` (of --data --weights --epochs --set --only --seeds --smoke) and ``allow_large``,
-    which are arguments of :func:`taskloom.runs.grid.plan.make_plan`.
+    The command gets ``overrides`` (of --data --weights --epochs --set --name --only --seeds --smoke) and
+    ``allow_large``, which are arguments of :func:`taskloom.runs.grid.plan.make_plan`.
     """
 
     @functools.wraps(command)

@@ -12,6 +12,7 @@ from pydantic_core import from_json, to_json
 
 from taskloom.core.errors import Problem, unknown
 from taskloom.core.specs import AxisSpec, GridSpec
+from taskloom.registry.results.records import Change
 from taskloom.runs.grid.grid import Grid, base_of
 from taskloom.runs.grid.paths import PathError, assign
 
@@ -27,7 +28,8 @@ class Variant:
     """One row of the table before seeds: its label and the run it stands for.
 
     A row that is not ``chosen`` keeps its place in the table and is not run. One that the grid lists as a cell is
-    ``explicit`` and never excluded. ``problems`` are settings that lead nowhere.
+    ``explicit`` and never excluded. ``beside`` is the row of the grid that a changed one stands beside. ``problems``
+    are settings that lead nowhere.
     """
 
     label: str
@@ -35,17 +37,23 @@ class Variant:
     reported: dict[str, float] = field(default_factory=dict)
     chosen: bool = True
     explicit: bool = False
+    beside: str = ""
     problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """The rows of a grid in table order, what is wrong with the grid as a whole, and what the user may not expect."""
+    """The rows of a grid in table order, what is wrong with the grid as a whole, and what the user may not expect.
+
+    ``changes`` are what its changed rows were made with; ``is_changed`` says that this run is about some of those.
+    """
 
     grid: Grid
     variants: list[Variant]
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    changes: tuple[Change, ...] = ()
+    is_changed: bool = False
 
 
 def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
@@ -111,13 +119,22 @@ def _choices(group: Mapping[str, AxisSpec]) -> list[Choice]:
 
 def _label(path: str, value: Any) -> str:
     """``pcgrad``, ``pcgrad(reduction=sum)``, ``lr=0.001``: what a reader of the table needs to tell rows apart."""
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("name"), str)):
+        return in_words(value)
+    last = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
+    return f"{''.join(last)}={in_words(value)}"
+
+
+def in_words(value: Any) -> str:
+    """A value as a label shows it.
+
+    >>> in_words("sum"), in_words({"name": "pcgrad", "reduction": "sum"}), in_words(0.001)
+    ('sum', 'pcgrad(reduction=sum)', '0.001')
+    """
     if isinstance(value, dict) and isinstance(value.get("name"), str):
         options = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "name")
         return f"{value['name']}({options})" if options else value["name"]
-    last = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
-    return f"{''.join(last)}={_short(value)}"
+    return _short(value)
 
 
 def _short(value: Any) -> str:

@@ -16,11 +16,15 @@ from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.registry.installed.manager import packaged_grids
 from taskloom.registry.installed.problems import read_spec
 from taskloom.registry.installed.words import show
+from taskloom.registry.results.records import PACKAGED
+from taskloom.runs.grid.file import extended, locate
 
 
 @dataclass(frozen=True)
 class Grid:
     """A grid as it was found: its name, its file, and what it says.
+
+    ``source`` is the file that the registry knows it by; none if it states its name, which then is enough.
 
     Where parts of it are not valid, ``problems`` says so and ``spec`` is what the rest says, so that a plan can report
     everything at once.
@@ -31,20 +35,20 @@ class Grid:
     spec: GridSpec
     raw: dict[str, Any]
     problems: tuple[Problem, ...] = ()
+    source: str = PACKAGED
 
 
 def load_grid(source: str) -> Grid:
     """Read a grid by the name of a packaged one or by the path of a JSON file."""
-    packaged = packaged_grids()
-    path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - raises
+    path, known_by = locate(source)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
-        raise RequestError(source, [Problem("", _no_file(path, source, packaged))])
-    raw = _read_json(path)
+        raise RequestError(source, [Problem("", _no_file(path, source, packaged_grids()))])
+    raw = extended(_read_json(path), path)
     named = raw if raw.get("name") is not None else {**raw, "name": path.stem}
     spec, problems = read_spec(GridSpec, named)
     if spec is None:
         raise RequestError(str(path), problems)
-    return Grid(spec.name or path.stem, path, spec, raw, tuple(problems))
+    return Grid(spec.name or path.stem, path, spec, raw, tuple(problems), "" if raw.get("name") else known_by)
 
 
 def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:
@@ -83,6 +87,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
     """The base run with every default of the specs filled in, or what can be used of it, and what is wrong with it."""
     raw, seen, path = grid.spec.base, [grid.name], grid.path
+    if not raw:
+        words = 'a run or the name of a packaged grid, unless the grid "extends" one'
+        return {}, [Problem("base", f"is missing; it should be {words}")]
     while isinstance(raw, str):
         packaged = packaged_grids()
         if raw not in packaged:
@@ -91,6 +98,6 @@ def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
             return {}, [Problem("base", f"the grids {' → '.join([*seen, raw])} refer to each other in a circle")]
         seen.append(raw)
         path = packaged[raw].path
-        raw = _read_json(path).get("base", {})
+        raw = extended(_read_json(path), path).get("base", {})
     run, found = read_spec(RunSpec, raw, "base")
     return {} if run is None else plain(run), found

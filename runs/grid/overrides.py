@@ -5,25 +5,23 @@ identity say what was really run.
 """
 
 import itertools
-import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from taskloom.core import DataError, DataSet, Problem, RequestError, unknown
-from taskloom.core.specs import RunSpec, plain
-from taskloom.registry.results.records import ADDED_SEEDS, OVERRIDES
-from taskloom.runs.grid.expansion import Expansion, Variant, copied
+from taskloom.core import DataError, DataSet, Problem, RequestError
+from taskloom.core.specs import GridSpec
+from taskloom.registry.installed.problems import read_spec
+from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES, Change
+from taskloom.runs.grid.changes import choose, complete, lay, with_changed
+from taskloom.runs.grid.expansion import Expansion
 from taskloom.runs.grid.grid import Grid
-from taskloom.runs.grid.paths import PathError, assign
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
+    from taskloom.registry.results.records import GridRecord
 
 #: Where the first is asked for and only the second is there, the second has data of the same form.
 STAND_INS = {"snli": "sick"}
@@ -42,7 +40,7 @@ class Overrides:
 
     ``data`` is a folder that holds the data sets, ``weights`` replaces the encoder's, ``epochs`` is the most that a
     stage may have, ``settings`` are paths with their new values, ``only`` are patterns of the rows to run, ``seeds``
-    are further ones or a number of new ones, ``smoke`` makes every run tiny.
+    are further ones or a number of new ones, ``smoke`` makes every run tiny, ``name`` is that of a table of its own.
     """
 
     data: Path | None = None
@@ -52,41 +50,75 @@ class Overrides:
     only: tuple[str, ...] = ()
     seeds: tuple[int, ...] | int = ()
     smoke: bool = False
+    name: str | None = None
 
 
-def override(rows: Expansion, overrides: Overrides, catalogue: "Catalogue") -> Expansion:
-    """Lay overrides over every row; a request that cannot be meant is a ``RequestError``."""
-    grid, variants = rows.grid, rows.variants
-    if overrides == Overrides(only=overrides.only, seeds=overrides.seeds):
-        return replace(rows, variants=_choose(variants, overrides.only))
-    settings: list[str] = []
-    notes: list[str] = []
-    complete = [_complete(variant.spec) for variant in variants]
-    specs = [spec for spec in complete if spec is not None]  # what is not valid stays, for the plan to report
+def named(grid: Grid, overrides: Overrides) -> Grid:
+    """The grid under the name that the command line gives it; a smoke run has the first seed and a name of its own."""
+    name = overrides.name or grid.name
+    if overrides.name is not None:
+        problems = read_spec(GridSpec, {**grid.raw, "name": name})[1]
+        if name == grid.name:
+            problems = [Problem("name", f"{name!r} is the grid's own name; leave it out, or choose another")]
+        if wrong := [problem for problem in problems if problem.path == "name"]:
+            raise RequestError("--name", [replace(problem, path="") for problem in wrong])
+    if not overrides.smoke:
+        return replace(grid, name=name)
+    first_seed = grid.spec.model_copy(update={"seeds": grid.spec.seeds[:1]})
+    return replace(grid, name=f"{name[: 100 - len(SUFFIX)]}{SUFFIX}", spec=first_seed)
+
+
+def override(
+    rows: Expansion, overrides: Overrides, catalogue: "Catalogue", before: "GridRecord | None" = None
+) -> Expansion:
+    """Lay overrides over the rows; a request that cannot be meant is a ``RequestError``.
+
+    What --weights, --epochs and --set change stands beside the grid's rows, and so do the rows that they changed in
+    the run ``before``; in a table with a name of its own they change all rows.
+    """
+    weights = {} if overrides.weights is None else {"encoder.weights": overrides.weights}
+    change = Change(weights | dict(overrides.settings), overrides.epochs)
+    known = before.changes if before else []
+    if not (overrides.smoke or overrides.data or overrides.name or change or known or (before and before.laid)):
+        return replace(rows, variants=choose(rows.variants, overrides.only))
+    completed = [complete(variant.spec) for variant in rows.variants]
+    specs = [spec for spec in completed if spec is not None]  # what is not valid stays, for the plan to report
+    lines: list[str] = []
     if overrides.smoke:
         given = [f"--{name}" for name in ("data", "weights") if getattr(overrides, name) is not None]
         if given:
             text = "a smoke run has its own text and encoder; leave out one of the two"
             raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with {' and '.join(given)}.")])
-        first_seed = grid.spec.model_copy(update={"seeds": grid.spec.seeds[:1]})
-        grid = replace(grid, name=f"{grid.name[: 100 - len(SUFFIX)]}{SUFFIX}", spec=first_seed)
         for spec in specs:
             _make_tiny(spec, catalogue)
-        settings.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
-    if overrides.data is not None:
-        notes += _use_folder(overrides.data, specs, catalogue)
-    if overrides.epochs is not None:
-        for stage in (stage for spec in specs for stage in spec["stages"]):
-            stage["epochs"] = min(stage["epochs"], overrides.epochs)
-        settings.append(f"at most {overrides.epochs} epoch{'' if overrides.epochs == 1 else 's'} per stage")
-    weights = {} if overrides.weights is None else {"encoder.weights": overrides.weights}
-    for path, value in (weights | dict(overrides.settings)).items():
-        _assign_everywhere(specs, path, value)
-        settings.append(f"{path} = {json.dumps(value)}")
-    if settings or notes:
-        grid = replace(grid, raw={**grid.raw, OVERRIDES: [*settings, *notes]})
-    changed = [replace(one, spec=spec or one.spec) for one, spec in zip(variants, complete, strict=True)]
-    return replace(rows, grid=grid, variants=_choose(changed, overrides.only), notes=notes)
+        lines.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
+    notes = [] if overrides.data is None else _use_folder(overrides.data, specs, catalogue)
+    variants = [replace(one, spec=spec or one.spec) for one, spec in zip(rows.variants, completed, strict=True)]
+    rows = replace(rows, variants=variants, notes=notes)
+    if overrides.name is not None or (before and before.laid):
+        rows, change = _laid_over_all(rows, change, before)
+        lines += [change.in_words] if change else []
+        rows = replace(rows, variants=choose(rows.variants, overrides.only))
+    else:
+        rows = with_changed(rows, change, known, overrides.only, catalogue)
+    if lines or notes:
+        rows = replace(rows, grid=replace(rows.grid, raw={**rows.grid.raw, OVERRIDES: [*lines, *notes]}))
+    return rows
+
+
+def _laid_over_all(rows: Expansion, change: Change, before: "GridRecord | None") -> tuple[Expansion, Change]:
+    """The rows of a table with a name of its own, all of them changed alike, today and whenever it is run again."""
+    if before is not None:
+        if change and not change.lays_the_same(before.laid):
+            was = before.laid.in_words or "nothing laid over the grid"
+            text = f"{before.name!r} was run with {was}. Give the same or none of it, or choose another name"
+            raise RequestError("--name", [Problem("", f"{text}. Found {change.in_words}.")])
+        change = before.laid
+    valid = [variant for variant in rows.variants if complete(variant.spec) is not None]
+    laid = dict(zip((one.label for one in valid), lay(change, [one.spec for one in valid]), strict=True))
+    variants = [replace(one, spec=laid.get(one.label, one.spec)) for one in rows.variants]
+    raw = {**rows.grid.raw, LAID: {"settings": dict(change.settings), "epochs": change.epochs}}
+    return replace(rows, variants=variants, grid=replace(rows.grid, raw=raw)), change
 
 
 def add_seeds(grid: Grid, seeds: Iterable[int]) -> Grid:
@@ -107,39 +139,6 @@ def new_seeds(known: Collection[int], number: int) -> list[int]:
     [1, 3, 4]
     """
     return list(itertools.islice((seed for seed in itertools.count() if seed not in known), number))
-
-
-def _assign_everywhere(specs: list[dict[str, Any]], path: str, value: Any) -> None:
-    """Set a value in every run that has the place; it is an error if none has."""
-    failed: list[str] = []
-    for spec in specs:
-        try:
-            assign(spec, path, copied(value))
-        except PathError as error:
-            failed.append(str(error))
-    if specs and len(failed) == len(specs):
-        raise RequestError("--set", [Problem(path, failed[0])])
-
-
-def _complete(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """The run with the specs' defaults written out, so that paths lead somewhere; None if it is not valid."""
-    try:
-        return plain(RunSpec.model_validate(spec))
-    except ValidationError:
-        return None
-
-
-def _choose(variants: list[Variant], patterns: tuple[str, ...]) -> list[Variant]:
-    """Mark the rows that any pattern fits; without patterns all."""
-    if not patterns:
-        return variants
-    labels = [variant.label for variant in variants]
-    found = {pattern: {one for one in labels if one == pattern or fnmatchcase(one, pattern)} for pattern in patterns}
-    nothing = [Problem("", unknown("row", pattern, labels, where="rows")) for pattern in patterns if not found[pattern]]
-    if nothing:
-        raise RequestError("--only", nothing)
-    chosen = set().union(*found.values())
-    return [replace(one, chosen=one.label in chosen) for one in variants]
 
 
 def _use_folder(folder: Path, specs: list[dict[str, Any]], catalogue: "Catalogue") -> list[str]:

@@ -1,17 +1,18 @@
 """Grid → plan: which cells there are, what each is exactly, and what is done already."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
-from taskloom.registry.results.records import ADDED_SEEDS
+from taskloom.core.errors import count
+from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, SOURCE, Change
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
 from taskloom.runs.grid.grid import Grid
 from taskloom.runs.grid.identity import digest, facts, stage_keys
-from taskloom.runs.grid.overrides import Overrides, add_seeds, new_seeds, override
+from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
 
 if TYPE_CHECKING:
@@ -67,10 +68,11 @@ def make_plan(
 ) -> Plan:
     """Expand and check a grid; every problem is found here, before the first step of training.
 
-    ``ledger`` knows which cells are finished; without one all are new. ``overrides`` are laid over every row before it
-    is resolved. Rows that they do not choose and that could not be run are left out.
+    ``ledger`` knows which cells are finished; without one all are new. ``overrides`` are laid over rows before these
+    are resolved. Rows that they do not choose and that could not be run today are in the plan as they were last run.
     """
     overrides = overrides or Overrides()
+    grid, before = _recorded(named(grid, overrides), overrides, ledger)
     rows = expand(grid, allow_large=allow_large)
     problems = rows.problems
     if not any(variant.spec for variant in rows.variants):  # no base to speak of
@@ -78,29 +80,63 @@ def make_plan(
     # What is left out is a matter of the grid as it is written, not of what is laid over it.
     excluded = _excluded(rows, catalogue)
     kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
-    rows = override(replace(rows, variants=kept), overrides, catalogue)
+    rows = override(replace(rows, variants=kept), overrides, catalogue, before)
     grid, contents = rows.grid, Contents(catalogue, overrides)
     problems += _column_problems(rows)
     variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
-    variants = [variant for variant in variants if variant.chosen or not variant.problems]
-    problems += _row_problems(variants)
+    problems += _row_problems([variant for variant in variants if variant.chosen or not variant.problems])
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
-    before = ledger.grid(grid.name) if ledger is not None and grid.name in ledger.grid_names() else None
+    shown = {place.label for place in before.cells} if before is not None else set()
 
     def cells_of(grid: Grid) -> list[PlannedCell]:
-        return [cell for variant in variants for cell in _cells(variant, grid, catalogue, contents, states)]
+        found: list[PlannedCell] = []
+        for row in variants:
+            cells = [*(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states))]
+            # What this run is not about has a place if it had one, or was begun; a changed row only if it was begun.
+            optional = row.problems or row.beside or (rows.is_changed and row.label not in shown)
+            found += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
+        return found
 
     grid, note = _with_seeds(grid, overrides, before, cells_of)
     if len(variants) * len(grid.spec.seeds) > LARGE and not allow_large:
         text = f"the grid has {len(variants) * len(grid.spec.seeds):,} cells with them, more than {LARGE:,}"
         raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
     cells = cells_of(grid)
+    grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
     added = grid.raw.get(ADDED_SEEDS)
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
-    notes = (*rows.notes, *contents.notes, *note, *_replaced(grid, cells, before))
+    notes = (*rows.notes, *contents.notes, *note, *_left_out(grid, cells, before))
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
+
+
+def _recorded(grid: Grid, overrides: Overrides, ledger: "Ledger | None") -> "tuple[Grid, GridRecord | None]":
+    """The grid under its name in the registry, and how it was last run there."""
+    name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source)
+    if overrides.name is not None and name != grid.name:
+        raise RequestError("--name", [Problem("", f"another grid is called {grid.name!r} here; choose another name")])
+    grid = replace(grid, name=name, raw={**grid.raw, **({SOURCE: grid.source} if grid.source else {})})
+    return grid, ledger.grid(name) if ledger is not None and name in ledger.grid_names() else None
+
+
+def _with_changes(grid: Grid, changes: Iterable[Change], labels: Collection[str]) -> Grid:
+    """The grid, whose record states how those of the changed rows were made that have a place."""
+    made = []
+    for change in changes:
+        if rows := [row for row in change.rows if change.called(row) in labels]:
+            made.append({**vars(change), "settings": dict(change.settings), "rows": rows})
+    return replace(grid, raw={**grid.raw, CHANGES: made}) if made else grid
+
+
+def _last_run(row: Variant, before: "GridRecord | None") -> Iterator[PlannedCell]:
+    """The cells that a row had when the grid was last run."""
+    for place in before.cells if before is not None else ():
+        if place.label == row.label:
+            cell = place.cell
+            status = "new" if cell.status == "planned" else cell.status
+            reported = row.reported
+            yield PlannedCell(cell.id, row.label, place.seed, status, cell.spec, {}, (), reported, False, cell.facts)
 
 
 def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> Variant:
@@ -155,24 +191,28 @@ def _with_seeds(
     return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
 
 
-def _replaced(grid: Grid, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
-    """A warning if nothing of what was run here under the grid's name is part of it any more."""
-    if (
-        before is None
-        or not before.cells
-        or not {place.cell.id for place in before.cells}.isdisjoint(cell.id for cell in cells)
-    ):
+def _left_out(grid: Grid, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
+    """A line on the results of the last run that the table no longer has, where there are any."""
+    planned = {(cell.label, cell.seed, cell.id) for cell in cells}
+    places = before.cells if before is not None else ()
+    lost = [
+        place
+        for place in places
+        if place.cell.status == "finished" and (place.label, place.seed, place.cell.id) not in planned
+    ]
+    if not lost:
         return
-    explain = "`taskloom explain` says what"
-    if before.spec == grid.raw:
-        yield f"data, weights or a plugin changed since grid {grid.name!r} was last run here, so all is new; {explain}"
-    elif {place.label for place in before.cells} & {cell.label for cell in cells}:
-        yield f"every cell of grid {grid.name!r} differs from when it was last run here; {explain}"
-    else:
-        yield (
-            f"another grid called {grid.name!r} was run here before and makes way for this one in listings; its "
-            'results stay. To keep both, give one of them a "name" of its own.'
-        )
+    labels = list(dict.fromkeys(place.label for place in lost))
+    listed = ", ".join(map(repr, labels[:3])) + (f" and {count(len(labels) - 3, 'more row')}" if labels[3:] else "")
+    differing = {cell.label for cell in cells}.intersection(labels)
+    cause = (
+        "their specification, seeds, data, weights or plugins changed" if differing else "the grid has no such rows now"
+    )
+    yield (
+        f"the table of {grid.name!r} no longer shows {count(len(lost), 'result')} of its last run, of {listed}: "
+        f"{cause}. "
+        "They are kept: `taskloom cells` lists them, `taskloom explain` says what changed."
+    )
 
 
 def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:

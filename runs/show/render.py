@@ -101,7 +101,7 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
     notes = _short_list([f"— {line}" for line in reasons], table.name)
     notes += ["* better than every other of its column"] if marked and form == "plain" else []
     notes += _reported_notes(table) if reported else [*_difference_notes(table), *_constant_notes(table), *table.checks]
-    lines = [note_form.format(escape(one_line(note))) for note in notes]
+    lines = [note_form.format(escape(one_line(note))) for note in (*notes, *table.laid)]
     return "\n".join([text, "", *lines] if lines else [text])
 
 

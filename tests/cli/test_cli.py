@@ -130,7 +130,8 @@ def test_cells_that_left_their_grid_are_still_listed(taskloom: Invoke, registry:
     with Ledger.open(registry, create=False) as ledger:
         ledger.record_grid("mine", RAW, [planned("aa", "sum")])
     cells = json.loads(taskloom("cells", "--json").stdout)["cells"]
-    assert [(cell["id"], cell["grid"]) for cell in cells] == [("aa", "mine"), ("bb", None)]
+    assert [(cell["id"], cell["grid"]) for cell in cells] == [("aa", "mine"), ("bb", "mine")]
+    assert cells[1]["label"].endswith(" (earlier)")
 
 
 def test_grids_lists_packaged_and_recorded_ones(taskloom: Invoke) -> None:

@@ -27,7 +27,7 @@ def scores_section(view: View) -> Section:
     made = make_table(
         caption, heads, [_row(view, row) for row in table.rows], id="scores-table", name="Table of scores"
     )
-    notes = [*table.checks, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
+    notes = [*table.checks, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes, *table.laid]
     notes += [f"{each.task}: {each.says} scores {each.score:.{view.digits}f}." for each in table.constants]
     parts = [_controls(view), made]
     return "table", "Table", [*parts, *([element("h3", "What to know"), make_list(notes)] if notes else [])]

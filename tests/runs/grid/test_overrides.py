@@ -14,7 +14,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.overrides import Overrides, override
+from taskloom.runs.grid.overrides import Overrides, named, override
 from taskloom.runs.grid.plan import Plan, make_plan
 
 Invoke = Callable[..., Result]
@@ -65,7 +65,8 @@ def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
 
     def overridden(grid: dict[str, Any] | None = None, **overrides: Any) -> Expansion:
         loaded = load_grid(str(write(**(grid or {}))))
-        return override(expand(loaded), Overrides(**overrides), load_catalogue())
+        laid = Overrides(**overrides)
+        return override(expand(named(loaded, laid)), laid, load_catalogue())
 
     return overridden
 
@@ -158,12 +159,12 @@ def test_a_correlation_on_named_classes_is_refused(
 
 def test_a_setting_reaches_every_row_that_has_the_place(lay: Callable[..., Expansion]) -> None:
     laid = lay(settings={"stages.*.optimizer": {"lr": 0.5}, "stages.1.epochs": 7, "tasks.sts.head.layers": 2})
-    specs = [variant.spec for variant in laid.variants]
+    specs = [variant.spec for variant in laid.variants if variant.chosen]
     assert {stage["optimizer"]["lr"] for spec in specs for stage in spec["stages"]} == {0.5}
     assert [stage["epochs"] for stage in specs[3]["stages"]] == [0, 7]
     assert [spec["stages"][0]["epochs"] for spec in specs[:3]] == [2, 2, 0], "rows with one stage have no stage 1"
     assert [spec["tasks"]["sts"]["head"] for spec in specs] == [{"name": "cosine", "layers": 2}] * 4
-    assert laid.grid.raw["overrides"][:2] == ['stages.*.optimizer = {"lr": 0.5}', "stages.1.epochs = 7"]
+    assert laid.changes[0].in_words.startswith('stages.*.optimizer = {"lr": 0.5}, stages.1.epochs = 7, ')
 
 
 def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Expansion]) -> None:
@@ -173,10 +174,10 @@ def test_a_place_that_no_row_has_is_an_error(lay: Callable[..., Expansion]) -> N
 
 
 def test_at_most_so_many_epochs_leaves_the_untrained_untrained(lay: Callable[..., Expansion]) -> None:
-    specs = [variant.spec for variant in lay(epochs=1).variants]
+    specs = [variant.spec for variant in lay(epochs=1).variants if variant.chosen]
     assert [[stage["epochs"] for stage in spec["stages"]] for spec in specs] == [[1], [1], [0], [0, 1]]
     cells = [{"label": "default", "set": {"stages": [{}]}}]
-    assert lay({"cells": cells}, epochs=4).variants[0].spec["stages"][0]["epochs"] == 4, "ten where nothing is said"
+    assert lay({"cells": cells}, epochs=4).variants[1].spec["stages"][0]["epochs"] == 4, "ten where nothing is said"
 
 
 def test_only_runs_the_rows_and_keeps_the_table(taskloom: Invoke, write: Callable[..., Path], tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_rows_name_the_technique_that_they_are_about() -> None:
 def test_every_cell_is_valid_with_the_real_data_and_real_weights(
     name: str, course_data: Path, sick_data: Path, minilm: Path
 ) -> None:
-    options = ["--data", str(course_data.parent), "--weights", "minilm"]
+    options = ["--data", str(course_data.parent), "--weights", "minilm", "--name", "with-minilm"]
     result = CliRunner().invoke(cli, ["plan", name, *options, "--json", "--registry", "nowhere"])
     assert result.exit_code == 0, result.stderr
     cells = json.loads(result.stdout)["cells"]
