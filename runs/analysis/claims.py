@@ -15,8 +15,9 @@ Answer = Literal["holds", "contradicted", "equal", "open"]
 class Claim:
     """A statement about two rows, as a grid makes it, and its answer.
 
-    ``within`` makes it a claim that the two are equal. ``before`` says whether it was written down before any of the
-    cells that it is about had started; None if nobody knows.
+    ``within`` makes it a claim that the two are equal. ``reported`` is the difference of the figures published for the
+    two rows, if there are any. ``before`` says whether it was written down before any of the cells that it is about had
+    started; None if nobody knows.
     """
 
     says: str
@@ -24,6 +25,7 @@ class Claim:
     other: str
     column: str
     within: float | None
+    reported: float | None
     judged: Judged
     answer: Answer
     before: bool | None
@@ -41,6 +43,7 @@ def claims_of(results: Results, written: Mapping[str, str], margin: float | None
     rows = [(row, other, claim.get("on", OVERALL)) for (row, other), claim in zip(named, claims, strict=True)]
     contrasts = [results.difference(column, row, other) for row, other, column in rows]
     judged = judge(contrasts, [claim.get("within") or margin for claim in claims])
+    published = {place.label: place.reported for place in results.grid.cells}
     return [
         Claim(
             claim.get("says") or _sentence(claim, row, other, column),
@@ -48,6 +51,7 @@ def claims_of(results: Results, written: Mapping[str, str], margin: float | None
             other,
             column,
             claim.get("within"),
+            _reported(published.get(row, {}), published.get(other, {}), column),
             each,
             _answer("equal" in claim, claim.get("within"), each),
             _before(results, (row, other), written.get(claim_key(claim, margin))),
@@ -59,6 +63,10 @@ def claims_of(results: Results, written: Mapping[str, str], margin: float | None
 def claim_key(claim: Mapping[str, Any], margin: float | None) -> str:
     """What is the same for a claim however its JSON is laid out; another margin makes it another claim."""
     return json.dumps({"margin": margin, **claim}, sort_keys=True)
+
+
+def _reported(row: Mapping[str, float], other: Mapping[str, float], column: str) -> float | None:
+    return row[column] - other[column] if column in row and column in other else None
 
 
 def _row(claim: Mapping[str, Any]) -> str:

@@ -48,6 +48,7 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
 
     A claim holds or is contradicted if the difference, with the noise of seeds and of examples, is on one side of
     zero; it is open otherwise. Claims are judged together (Holm), so that many of them do not make one true by chance.
+    Where figures were published for both rows, their difference is shown beside ours.
 
     \b
     Examples:
@@ -64,8 +65,6 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
         say_json(claims_json(found))
         return
     say(list_claims(found) if found else f"{results.grid.name} makes no claims; `taskloom claims --help` shows one")
-    if len(found) > 1:
-        say(f"\nIntervals and p are corrected for {len(found)} claims (Holm); of equal rows, those of equality.")
     _say_one_seed(claim.judged for claim in found)
 
 

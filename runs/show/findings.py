@@ -1,5 +1,6 @@
 """Claims, effects and seeds in words and as JSON."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,22 +48,35 @@ def _never(contrast: Contrast, alpha: float) -> str:
 
 
 def list_claims(claims: Sequence[Claim]) -> str:
-    """A line per claim: its answer, the difference with its interval, and what would settle it."""
-    rows = [
-        (
-            claim.answer,
-            claim.says,
-            claim.column,
-            format_difference(claim.judged),
-            format_p(claim.judged.p),
-            claim.judged.contrast.seeds,
-            format_seeds(claim.judged) if claim.answer == "open" else "",
-            {True: "before the run", False: "afterwards", None: ""}[claim.before],
-        )
-        for claim in claims
+    """A line per claim: its answer, the difference with its interval, and what would settle it.
+
+    Claims about rows that cannot be compared yet are counted below, by the reason.
+    """
+    answered = [claim for claim in claims if not claim.judged.contrast.why]
+    columns: dict[str, list[object]] = {
+        "answer": [claim.answer for claim in answered],
+        "claim": [claim.says for claim in answered],
+        "on": [claim.column for claim in answered],
+        "reported": ["" if claim.reported is None else f"{claim.reported:+.3f}" for claim in answered],
+        "difference": [format_difference(claim.judged) for claim in answered],
+        "p": [format_p(claim.judged.p) for claim in answered],
+        "seeds": [claim.judged.contrast.seeds for claim in answered],
+        "to settle it": [format_seeds(claim.judged) if claim.answer == "open" else "" for claim in answered],
+        "written": [{True: "before the run", False: "afterwards", None: ""}[claim.before] for claim in answered],
+    }
+    if not any(columns["reported"]):
+        del columns["reported"]
+    waiting = Counter(claim.judged.contrast.why for claim in claims if claim.judged.contrast.why)
+    lines = [listing(zip(*columns.values(), strict=True), list(columns))] if answered else []
+    lines += [
+        f"Not answered: {count(number, 'claim')} about rows that cannot be compared; {why}."
+        for why, number in waiting.items()
     ]
-    headers = ("answer", "claim", "on", "difference", "p", "seeds", "to settle it", "written")
-    return listing(rows, headers)
+    if len(answered) > 1:
+        lines.append(
+            f"Intervals and p are corrected for {len(answered)} claims (Holm); of equal rows, those of equality."
+        )
+    return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).strip()
 
 
 def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
@@ -73,6 +87,7 @@ def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
             "other": claim.other,
             "on": claim.column,
             "within": claim.within,
+            "reported": claim.reported,
             "answer": claim.answer,
             **judged_json(claim.judged),
             "more_seeds": more_seeds(claim.judged) if claim.answer == "open" else None,

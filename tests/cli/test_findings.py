@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,27 @@ def test_a_claim_is_marked_as_written_before_or_after_the_run(taskloom: Invoke, 
     shown = taskloom("claims", "made").stdout
     assert "before the run" in shown
     assert "afterwards" in shown
+
+
+def test_what_was_published_stands_beside_what_was_found(taskloom: Invoke, tmp_path: Path) -> None:
+    rows = [replace(ROWS[0], reported={"sst": 0.5}), replace(ROWS[1], reported={"sst": 0.625}), ROWS[2]]
+    about = [{"better": "pcgrad", "than": "sum", "on": column} for column in ("sst", "sts")]
+    record(tmp_path / "r", rows, claims=[*about, {"better": "mean", "than": "sum", "on": "sst"}])
+    assert [claim["reported"] for claim in answers(taskloom)] == [0.125, None, None]
+    assert "+0.125" in taskloom("claims", "made").stdout
+
+
+def test_a_claim_that_cannot_be_answered_costs_the_others_nothing(taskloom: Invoke, tmp_path: Path) -> None:
+    broken = {("mean", seed): "it broke" for seed in range(3)}
+    both = [BETTER, {"better": "sum", "than": "pcgrad", "on": "sst"}]
+    record(tmp_path / "r", ROWS, failed=broken, claims=[*both, {"better": "mean", "than": "sum"}])
+    shown = taskloom("claims", "made").stdout
+    assert "corrected for 2 claims" in shown
+    assert "Not answered: 1 claim about rows that cannot be compared; " in shown
+    found = answers(taskloom)
+    record(tmp_path / "r", ROWS, name="two", failed=broken, claims=both)
+    alone = answers(taskloom, "two")
+    assert [claim["p"] for claim in found[:2]] == [claim["p"] for claim in alone]
 
 
 @pytest.mark.parametrize("command", ["claims", "effects", "seeds"])
