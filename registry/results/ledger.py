@@ -152,9 +152,11 @@ class Ledger:
     # Reading
 
     def claims(self, grid: str) -> dict[str, str]:
-        """When each claim of a grid was first seen, by its JSON with the grid's margin and sorted keys."""
+        """When each claim of a grid was first seen, in any grid, by its JSON with margin and sorted keys."""
+        own = "SELECT claim FROM claims WHERE grid = ?"
+        query = f"SELECT claim, MIN(written) FROM claims WHERE claim IN ({own}) GROUP BY claim"
         with self.snapshot() as db:
-            return dict(db.execute("SELECT claim, written FROM claims WHERE grid = ?", [grid]).fetchall())
+            return dict(db.execute(query, [grid]).fetchall())
 
     def grids(self) -> tuple[GridRecord, ...]:
         """Every grid ever recorded, by name."""

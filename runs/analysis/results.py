@@ -117,6 +117,9 @@ class Results:
         """One row less another."""
         if missing := [row for row in (label, other) if row not in self.place_of]:
             return Contrast(why=f"{missing[0]!r} was not run")
+        runs = [[place.cell.id for place in self.grid.cells if place.label == row] for row in (label, other)]
+        if runs[0] == runs[1]:
+            return Contrast(why="both are one and the same run here")
         return self.scores(column).contrast(self.row(label) - self.row(other))
 
     def why_unscored(self, cell: CellRecord, column: str) -> str:

@@ -76,6 +76,33 @@ def test_a_claim_is_marked_as_written_before_or_after_the_run(taskloom: Invoke, 
     assert "afterwards" in shown
 
 
+def test_a_claim_that_another_table_made_before_was_written_before(taskloom: Invoke, tmp_path: Path) -> None:
+    record(tmp_path / "r", ROWS, claims=[BETTER])
+    with Ledger.open(tmp_path / "r", create=False) as ledger:
+        grid = ledger.grid("made")
+        places = [
+            PlannedCell(place.cell.id, place.label, place.seed, "finished", place.cell.spec, {}) for place in grid.cells
+        ]
+        ledger.record_grid("another", grid.spec, places)
+    assert [claim["written_before_the_run"] for claim in answers(taskloom, "another")] == [True]
+
+
+def test_a_row_is_not_compared_with_itself_under_another_label(taskloom: Invoke, tmp_path: Path) -> None:
+    record(tmp_path / "r", ROWS)
+    with Ledger.open(tmp_path / "r", create=False) as ledger:
+        grid = ledger.grid("made")
+        places = [
+            PlannedCell(place.cell.id, label, place.seed, "finished", place.cell.spec, {})
+            for place in grid.cells
+            for label in ([place.label, "again"] if place.label == "sum" else [place.label])
+        ]
+        claims = [BETTER, {"better": "again", "than": "sum"}]
+        ledger.record_grid("twice", {**grid.spec, "claims": claims}, places)
+    assert "1 claim about rows that cannot be compared; both are one and the same run here." in (
+        taskloom("claims", "twice").stdout
+    )
+
+
 def test_what_was_published_stands_beside_what_was_found(taskloom: Invoke, tmp_path: Path) -> None:
     rows = [replace(ROWS[0], reported={"sst": 0.5}), replace(ROWS[1], reported={"sst": 0.625}), ROWS[2]]
     about = [{"better": "pcgrad", "than": "sum", "on": column} for column in ("sst", "sts")]
