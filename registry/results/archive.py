@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -99,10 +100,9 @@ def make_archive(ledger: Ledger, names: Iterable[str]) -> tuple[Archive, bytes]:
     if sum(path.stat().st_size for path in paths.values()) > MOST:
         raise RegistryError(f"the predictions have more than {MOST / 2**30:.0f} GiB; archive fewer grids at a time")
     if len({_name(grid) for grid in grids}) < len(grids):
-        both = ", ".join(repr(grid.name) for grid in grids)
-        raise RegistryError(
-            f"{both}: an archive leaves folders out, so two of them have one name; archive one at a time"
-        )
+        names = Counter(_name(grid) for grid in grids)
+        both = " and ".join(repr(grid.name) for grid in grids if names[_name(grid)] > 1)
+        raise RegistryError(f"{both} have one name in an archive, which leaves folders out; archive one at a time")
     archive = Archive(
         ledger=SCHEMA,
         taskloom=version("taskloom"),

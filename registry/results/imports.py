@@ -119,9 +119,9 @@ def _insert(db: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
 
 def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
     """The name that the grid has here."""
-    name = grid.name
-    if not _fits(db, name, grid):
-        name = f"{name[:91]}-{digest[:8]}"
+    known: list[str] = [row["name"] for row in db.execute("SELECT name FROM grids")]
+    names = [grid.name, *(name for name in known if name.endswith(f"/{grid.name}")), f"{grid.name[:91]}-{digest[:8]}"]
+    name = next(name for name in names if _fits(db, name, grid))
     places = _places(db, name)
     missing = [place for place in grid.places if (place.label, place.seed) not in places]
     moment = now()
@@ -131,7 +131,7 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
     )
     ours = json.loads(db.execute("SELECT spec FROM grids WHERE name = ?", [name]).fetchone()["spec"])
     for key, added in _parts(grid.spec)[1].items():
-        ours[key] = [*ours.get(key, ()), *(each for each in added if each not in ours.get(key, ()))]
+        ours[key] = _united(ours.get(key, []), added)
     db.execute("UPDATE grids SET spec = ? WHERE name = ?", [json.dumps(ours), name])
     turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
     for position, place in enumerate(missing, start=len(places)):
@@ -144,9 +144,26 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
             "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET written = min(written, excluded.written)",
             [name, claim, written],
         )
-    known = {row["moment"] for row in db.execute("SELECT moment FROM looks WHERE grid = ?", [name])}
-    db.executemany("INSERT INTO looks VALUES (?, ?)", [[name, look] for look in grid.looks if look not in known])
+    seen = {row["moment"] for row in db.execute("SELECT moment FROM looks WHERE grid = ?", [name])}
+    db.executemany("INSERT INTO looks VALUES (?, ?)", [[name, look] for look in grid.looks if look not in seen])
     return name
+
+
+def _united(ours: list[Any], theirs: list[Any]) -> list[Any]:
+    """Both lists; the same change of other rows is one change of all of them."""
+    united = list(ours)
+    for each in theirs:
+        same = [place for place, other in enumerate(united) if _without_rows(other) == _without_rows(each)]
+        if not same:
+            united.append(each)
+        elif isinstance(each, dict):
+            rows = dict.fromkeys([*united[same[0]]["rows"], *each["rows"]])
+            united[same[0]] = {**each, "rows": list(rows)}
+    return united
+
+
+def _without_rows(change: Any) -> Any:
+    return {key: value for key, value in change.items() if key != "rows"} if isinstance(change, dict) else change
 
 
 def _places(db: sqlite3.Connection, grid: str) -> dict[tuple[str, int], str]:

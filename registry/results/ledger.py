@@ -166,20 +166,23 @@ class Ledger:
         with self.snapshot() as db:
             return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
 
-    def name_for(self, name: str, source: str) -> str:
-        """What the grid of a file is called here: its name, after folders where another file's has that name already.
+    def name_for(self, name: str, source: str, written: Mapping[str, Any] | None) -> str:
+        """What the grid of a file is called here: its name, after folders where another one has that name already.
 
-        A file that is gone was moved: then the name is free for the file that is there now. Without a source the name
-        is enough.
+        A file that is gone was moved: then the name is free for the file that is there now. A grid of no file, such as
+        an imported one, is this one if it is ``written`` alike. Without a source the name is enough.
         """
         if not source:
             return name
         with self.snapshot() as db:
-            specs = db.execute("SELECT name, spec FROM grids").fetchall()
-        sources = {row["name"]: json.loads(row["spec"]).get(SOURCE) for row in specs}
+            specs = {row["name"]: json.loads(row["spec"]) for row in db.execute("SELECT name, spec FROM grids")}
         for folder in (PACKAGED,) if source == PACKAGED else reversed(Path(source).parent.parts):
-            known = sources.get(name)
-            if known in (None, source) or (known != PACKAGED and not Path(known).is_file()):
+            if name not in specs:
+                break
+            known = specs[name].get(SOURCE)
+            if known is None and GridRecord(name, specs[name], "", "", ()).written == written:
+                break
+            if known == source or (known not in (None, PACKAGED) and not Path(known).is_file()):
                 break
             name = f"{folder}/{name}"
         return name

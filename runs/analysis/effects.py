@@ -73,7 +73,8 @@ def factors_of(grid: GridRecord) -> list[Factor]:
     paths = [*spec.get("axes", {}), *itertools.chain(*spec.get("zip", ()))]
     paths += itertools.chain(*(cell.get("set", {}) for cell in spec.get("cells", ())))
     paths += itertools.chain(*(change.settings for change in grid.changes))
-    paths += ["stages.*.epochs"] if any(change.epochs is not None for change in grid.changes) else []
+    if any(change.epochs is not None for change in grid.changes):
+        paths += [f"stages.{stage}.epochs" for place in grid.cells for stage in range(len(place.cell.spec["stages"]))]
     paths = list(dict.fromkeys(paths))
     paths = [path for path in paths if not any(path != other and path.startswith(f"{other}.") for other in paths)]
     runs = {place.label: place.cell.spec for place in grid.cells}

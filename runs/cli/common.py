@@ -134,7 +134,7 @@ def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
         raw, name = None, path.stem
     except RequestError:  # it extends what is not there
         raw = None
-    name = ledger.name_for(name, known_by)
+    name = ledger.name_for(name, known_by, raw)
     if name not in names:
         raise NotRunError(
             f"grid {name!r} was not run in registry {ledger.folder} yet; `taskloom run {source}` does that "

@@ -26,7 +26,7 @@ def with_changed(
 ) -> Expansion:
     """The rows with the changed ones beside them: the ``known``, and those that this run makes and chooses.
 
-    What a change leaves as it is is run as it is. Rows that were changed by an earlier run are chosen only by name.
+    What a change leaves as it is is run as it is. A run without a change of its own is about all of them.
     """
     valid = [row for row in rows.variants if complete(row.spec) is not None]
     picked: set[str] = set()
@@ -43,7 +43,7 @@ def with_changed(
                 row,
                 label=each.called(row.label),
                 spec=spec,
-                chosen=each is change and row.label in picked,
+                chosen=not change or (each is change and row.label in picked),
                 beside=row.label,
             )
             for row, spec in zip(valid, specs, strict=True)

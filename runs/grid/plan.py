@@ -113,7 +113,7 @@ def make_plan(
 
 def _recorded(grid: Grid, overrides: Overrides, ledger: "Ledger | None") -> "tuple[Grid, GridRecord | None]":
     """The grid under its name in the registry, and how it was last run there."""
-    name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source)
+    name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source, grid.raw)
     if overrides.name is not None and name != grid.name:
         raise RequestError("--name", [Problem("", f"another grid is called {grid.name!r} here; choose another name")])
     grid = replace(grid, name=name, raw={**grid.raw, **({SOURCE: grid.source} if grid.source else {})})
@@ -193,13 +193,9 @@ def _with_seeds(
 
 def _left_out(grid: Grid, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
     """A line on the results of the last run that the table no longer has, where there are any."""
-    planned = {(cell.label, cell.seed, cell.id) for cell in cells}
+    planned = {cell.id for cell in cells}
     places = before.cells if before is not None else ()
-    lost = [
-        place
-        for place in places
-        if place.cell.status == "finished" and (place.label, place.seed, place.cell.id) not in planned
-    ]
+    lost = [place for place in places if place.cell.status == "finished" and place.cell.id not in planned]
     if not lost:
         return
     labels = list(dict.fromkeys(place.label for place in lost))

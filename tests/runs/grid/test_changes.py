@@ -300,3 +300,55 @@ def test_a_packaged_grid_is_printed_as_it_is_written(registry: Registry, monkeyp
     wrong = registry("grids", "quikstart")
     assert wrong.exit_code == 2
     assert "did you mean 'quickstart'" in wrong.stderr
+
+
+def test_a_plain_run_fills_every_row_of_the_table(registry: Registry) -> None:
+    registry.run()
+    registry.run("--only", "sum", *LR)
+    registry.run("--only", "mean", "--seeds", "+1")
+    assert registry.rows()["sum [lr=0.01]"][0] == 1
+    registry.run()
+    assert {seeds for seeds, _ in registry.rows().values()} == {2}
+    assert registry("explain", registry.grid, "sum [lr=0.01]").exit_code == 0
+
+
+def test_a_row_that_is_called_otherwise_is_still_shown_and_so_not_missed(registry: Registry) -> None:
+    registry.run()
+    registry.write("grid.json", cells=[{"label": "added up"}, *GRID["cells"][1:]], baseline=None, claims=[])
+    assert "no longer shows" not in registry.run()
+    assert {*registry.rows()} == {"added up", "mean", "clipped"}
+
+
+def test_one_change_of_some_rows_here_and_of_others_there_is_one_change(tmp_path: Path) -> None:
+    here, there = Registry(tmp_path / "here"), Registry(tmp_path / "there")
+    here.run("--only", "sum", *LR, "--seeds", "0-1")
+    there.run(*LR)
+    assert there("archive", "grid", tmp_path / "theirs.zip").exit_code == 0
+    assert here("import", tmp_path / "theirs.zip").exit_code == 0
+    here.run()
+    changed = {row: seeds for row, (seeds, _) in here.rows().items() if "[" in row}
+    assert changed == {"sum [lr=0.01]": 2, "mean [lr=0.01]": 2, "clipped [lr=0.01]": 2}
+
+
+def test_an_imported_grid_is_not_replaced_by_a_file_of_its_name(tmp_path: Path) -> None:
+    here, there = Registry(tmp_path / "here"), Registry(tmp_path / "there")
+    there.run()
+    assert there("archive", "grid", tmp_path / "theirs.zip").exit_code == 0
+    assert here("import", tmp_path / "theirs.zip").exit_code == 0
+    theirs = here.rows("grid")
+    another = here.write("mine/grid.json", cells=[{"label": "mine"}], baseline=None, claims=[])
+    here.run(grid=another)
+    assert here.rows("grid") == theirs
+    assert {*here.rows("mine/grid")} == {"mine"}
+    here.run("--seeds", "+1")
+    assert {seeds for seeds, _ in here.rows("grid").values()} == {2}, "the same grid in a file is that grid"
+
+
+def test_an_own_archive_of_a_second_file_brings_nothing_new(registry: Registry, tmp_path: Path) -> None:
+    registry.run()
+    second = registry.write("b/grid.json", cells=GRID["cells"][:1], claims=[])
+    registry.run(grid=second)
+    assert registry("archive", second, tmp_path / "own.zip").exit_code == 0
+    before = registry("grids", "--json").stdout
+    assert "Grids: b/grid" in registry("import", tmp_path / "own.zip").stdout
+    assert registry("grids", "--json").stdout == before
