@@ -40,6 +40,9 @@ def grid_schema(catalogue: Catalogue) -> Schema:
     grid["properties"]["base"] |= {"anyOf": [{"$ref": "#/$defs/RunSpec"}, packaged]}
     grid["properties"]["extends"] |= {"anyOf": [{"enum": packaged["enum"]}, {"type": "null"}]}
     grid["anyOf"] = [{"required": ["base"]}, {"required": ["extends"]}]
+    claim = parts["ClaimSpec"]
+    claim["properties"]["to"] = claim["properties"]["than"]  # a row is better than another, or equal to it
+    claim["oneOf"] = [{"required": [each]} for each in [*claim.pop("required"), "to"]]
     schema = {"$schema": GenerateJsonSchema.schema_dialect, **grid, "title": "A taskloom grid", "$defs": parts}
     text = json.dumps(schema).replace(KIND_REF, "#/$defs/")
     return dict(json.loads(text))

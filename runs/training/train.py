@@ -125,8 +125,9 @@ def take_over(run: Run, shared: Path) -> bool:
         run.emit(Event("log", run.job.cell, {"message": f"shared stage trained again: {error}"}))
         return False
     # The other cell's encoder may have a part that only its later tasks ask for, and that the stage has left as it was.
-    known = run.model.state_dict().keys()
-    saved.load_module_state(run.model, {name: tensor for name, tensor in tensors.items() if name in known}, "")
+    known = {f"encoder.{name}" for name in run.model.encoder.state_dict()}
+    fitting = {name: one for name, one in tensors.items() if name in known or not name.startswith("encoder.")}
+    saved.load_module_state(run.model, fitting, "")
     run.costs = Counter(facts["costs"])
     return True
 

@@ -35,7 +35,8 @@ def planned(id: str, label: str, seed: int = 0, status: str = "new") -> PlannedC
 def registry(tmp_path: Path) -> Path:
     """A registry with a grid of one finished and one failed cell, and the grid's file beside it."""
     with Ledger.open(tmp_path / "registry", create=True) as ledger:
-        ledger.record_grid("mine", RAW, [planned("aa", "sum", 0), planned("bb", "sum", 1)])
+        known_by = {"source": str(tmp_path / "mine.json")}
+        ledger.record_grid("mine", {**RAW, **known_by}, [planned("aa", "sum", 0), planned("bb", "sum", 1)])
         ledger.write(Event("started", "aa", {"device": "cpu"}))
         ledger.write(Event("finished", "aa", {"scores": {"sst": 0.75, "overall": 0.75}, "seconds": 2.5}))
         ledger.write(Event("started", "bb", {}))
