@@ -23,9 +23,9 @@ class Smart(Loss):
     implementations detach one side of each half of the divergence there, which about halves its gradient.)
 
     D is the symmetrised Kullback-Leibler divergence for classes (in the ascent, with ``ascent: "one_way"``, only
-    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it), one logit being the two
-    logits (0, s) where labels have two classes, and the squared difference for one number. Where the wrapped loss looks
-    at vectors only, it is their mean squared difference.
+    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it), one logit being the two logits (0, s) where labels have two classes,
+    and the squared difference for one number. Where the wrapped loss looks at vectors only, it is their mean squared
+    difference.
 
     ``proximal`` adds β · 1/B Σᵢ D(f(e; θ)ᵢ, f(e; θ̃)ᵢ), θ̃ ← m θ̃ + (1 − m) θ being a moving average of encoder and
     head: one more forward pass, and a copy of the trained weights for each task that has it. The average is state.

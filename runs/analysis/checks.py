@@ -133,11 +133,15 @@ def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
     def rows_where(holds: Callable[[Sequence[EpochRecord]], bool], rows: Iterable[str] = cells) -> list[str]:
         return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
 
-    runs: dict[tuple[str, ...], str] = {}  # a run may stand in several rows
+    runs: dict[tuple[str, ...], list[str]] = {}
     for row, found in cells.items():
-        runs.setdefault(tuple(cell.id for cell in found), row)
+        runs.setdefault(tuple(cell.id for cell in found), []).append(row)
+    for rows in runs.values():
+        # A grid may give one run two labels on purpose, with the same settings.
+        if not _one([stated.get("set", {}) if (stated := results.stated(row)) else row for row in rows]):
+            yield f"One run under several labels, whose settings were overridden or change nothing: {named(rows)}."
     same: dict[str, list[str]] = {}
-    for row in runs.values():
+    for row in (rows[0] for rows in runs.values()):
         same.setdefault(repr([cell.scores for cell in cells[row]]), []).append(row)
     alike: dict[str, list[str]] = {}
     for row in (row for rows in same.values() if len(rows) > 1 for row in rows):

@@ -86,11 +86,16 @@ def test_identical_trajectories(made: Path) -> None:
     assert checks_of(results, histories(results, a=same)) == []
 
 
-def test_one_run_in_two_rows_is_no_pitfall(made: Path) -> None:
+@pytest.mark.parametrize("path", ["", "stages.0.epochs", "axes"])
+def test_one_run_in_two_rows_is_said_where_the_grid_sets_them_apart(made: Path, path: str) -> None:
     results = results_of(made)
     first = {place.seed: place.cell for place in results.grid.cells if place.label == "a"}
-    cells = tuple(replace(place, cell=first[place.seed]) for place in results.grid.cells)
-    assert checks_of(replace(results, grid=replace(results.grid, cells=cells)), histories(results)) == []
+    cells = tuple(replace(place, cell=first[place.seed]) for place in results.grid.cells if place.label in "ab")
+    stated = [{"label": "a", "set": {"stages.0.clip": 1}}, {"label": "b", "set": {path or "stages.0.clip": 1}}]
+    spec = {**results.grid.spec, "cells": [] if path == "axes" else stated}
+    found = checks_of(replace(results, grid=replace(results.grid, cells=cells, spec=spec)), histories(results))
+    line = "One run under several labels, whose settings were overridden or change nothing: 'a' and 'b'."
+    assert found == ([line] if path else []), "two labels of one setting are what the grid wants"
 
 
 def test_training_that_changed_nothing(made: Path) -> None:
