@@ -18,7 +18,7 @@ from taskloom.runs.show.visible import one_line
 
 if TYPE_CHECKING:
     from taskloom.runs.analysis.explain import Difference, Explanation
-    from taskloom.runs.grid.grid import Grid
+    from taskloom.runs.grid.grid import GridFile
 
 SHOWN = 8  # differences of one row that are shown
 
@@ -75,10 +75,10 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
     say(f"\n{len(chosen)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | Grid":
+def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | GridFile":
     """A grid by packaged name or path, a grid as it was last run under its name, or a cell by its identity."""
     from taskloom.core.specs import GridSpec
-    from taskloom.runs.grid.grid import Grid, load_grid
+    from taskloom.runs.grid.grid import GridFile, load_grid
 
     try:
         return load_grid(source)
@@ -88,7 +88,7 @@ def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | 
         if source in ledger.grid_names():
             record = ledger.grid(source)
             raw, known_by = record.written, str(record.spec.get(SOURCE, ""))
-            return Grid(source, Path(source), GridSpec.model_validate({**raw, "name": None}), raw, source=known_by)
+            return GridFile(source, Path(source), GridSpec.model_validate({**raw, "name": None}), raw, source=known_by)
         if row is None and ledger.has_cell(source):
             return ledger.cell(source)
         raise RegistryError(f"{error}; {NO_CELL}") from None

@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from taskloom.core.errors import Problem, unknown
 from taskloom.core.specs import AxisSpec, GridSpec
 from taskloom.registry.results.records import Change
-from taskloom.runs.grid.grid import Grid, base_of
+from taskloom.runs.grid.grid import GridFile, base_of
 from taskloom.runs.grid.paths import PathError, assign
 
 #: A grid of more cells than this is more likely a slip than intended.
@@ -48,7 +48,7 @@ class Expansion:
     ``changes`` are what its changed rows were made with; ``is_changed`` says that this run is about some of those.
     """
 
-    grid: Grid
+    grid: GridFile
     variants: list[Variant]
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Expansion:
     is_changed: bool = False
 
 
-def expand(grid: Grid, *, allow_large: bool = False) -> Expansion:
+def expand(grid: GridFile, *, allow_large: bool = False) -> Expansion:
     """The product of the grid's axes, then its explicit cells. What ``exclude`` leaves out is the plan's to say."""
     spec = grid.spec
     base, wrong = base_of(grid)

@@ -21,7 +21,7 @@ from taskloom.runs.grid.file import extended, locate
 
 
 @dataclass(frozen=True)
-class Grid:
+class GridFile:
     """A grid as it was found: its name, its file, and what it says.
 
     ``source`` is the file that the registry knows it by; none if it states its name, which then is enough.
@@ -38,7 +38,7 @@ class Grid:
     source: str = PACKAGED
 
 
-def load_grid(source: str) -> Grid:
+def load_grid(source: str) -> GridFile:
     """Read a grid by the name of a packaged one or by the path of a JSON file."""
     path, known_by = locate(source)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
@@ -48,7 +48,7 @@ def load_grid(source: str) -> Grid:
     spec, problems = read_spec(GridSpec, named)
     if spec is None:
         raise RequestError(str(path), problems)
-    return Grid(spec.name or path.stem, path, spec, raw, tuple(problems), "" if raw.get("name") else known_by)
+    return GridFile(spec.name or path.stem, path, spec, raw, tuple(problems), "" if raw.get("name") else known_by)
 
 
 def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:
@@ -84,7 +84,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def base_of(grid: Grid) -> tuple[dict[str, Any], list[Problem]]:
+def base_of(grid: GridFile) -> tuple[dict[str, Any], list[Problem]]:
     """The base run with every default of the specs filled in, or what can be used of it, and what is wrong with it."""
     raw, seen, path = grid.spec.base, [grid.name], grid.path
     if not raw:

@@ -17,7 +17,7 @@ from taskloom.registry.installed.problems import read_spec
 from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES, Change
 from taskloom.runs.grid.changes import choose, complete, lay, with_changed
 from taskloom.runs.grid.expansion import Expansion
-from taskloom.runs.grid.grid import Grid
+from taskloom.runs.grid.grid import GridFile
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -53,7 +53,7 @@ class Overrides:
     name: str | None = None
 
 
-def named(grid: Grid, overrides: Overrides) -> Grid:
+def named(grid: GridFile, overrides: Overrides) -> GridFile:
     """The grid under the name that the command line gives it; a smoke run has the first seed and a name of its own."""
     name = overrides.name or grid.name
     if overrides.name is not None:
@@ -121,7 +121,7 @@ def _laid_over_all(rows: Expansion, change: Change, before: "GridRecord | None")
     return replace(rows, variants=variants, grid=replace(rows.grid, raw=raw)), change
 
 
-def add_seeds(grid: Grid, seeds: Iterable[int]) -> Grid:
+def add_seeds(grid: GridFile, seeds: Iterable[int]) -> GridFile:
     """The grid with further seeds than its file's, which its record states."""
     added = sorted(set(seeds) - set(grid.spec.seeds))
     if not added:

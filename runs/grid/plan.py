@@ -10,7 +10,7 @@ from taskloom.core.errors import count
 from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, SOURCE, Change
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
-from taskloom.runs.grid.grid import Grid
+from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
@@ -47,7 +47,7 @@ class Plan:
     ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it.
     """
 
-    grid: Grid
+    grid: GridFile
     cells: tuple[PlannedCell, ...]
     notes: tuple[str, ...]
     excluded: tuple[tuple[str, int], ...] = ()
@@ -59,7 +59,7 @@ class Plan:
 
 
 def make_plan(
-    grid: Grid,
+    grid: GridFile,
     catalogue: "Catalogue",
     ledger: "Ledger | None",
     *,
@@ -90,7 +90,7 @@ def make_plan(
     states = ledger.states() if ledger is not None else {}
     shown = {place.label for place in before.cells} if before is not None else set()
 
-    def cells_of(grid: Grid) -> list[PlannedCell]:
+    def cells_of(grid: GridFile) -> list[PlannedCell]:
         found: list[PlannedCell] = []
         for row in variants:
             cells = [*(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states))]
@@ -111,7 +111,7 @@ def make_plan(
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
 
 
-def _recorded(grid: Grid, overrides: Overrides, ledger: "Ledger | None") -> "tuple[Grid, GridRecord | None]":
+def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> "tuple[GridFile, GridRecord | None]":
     """The grid under its name in the registry, and how it was last run there."""
     name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source, grid.raw)
     if overrides.name is not None and name != grid.name:
@@ -120,7 +120,7 @@ def _recorded(grid: Grid, overrides: Overrides, ledger: "Ledger | None") -> "tup
     return grid, ledger.grid(name) if ledger is not None and name in ledger.grid_names() else None
 
 
-def _with_changes(grid: Grid, changes: Iterable[Change], labels: Collection[str]) -> Grid:
+def _with_changes(grid: GridFile, changes: Iterable[Change], labels: Collection[str]) -> GridFile:
     """The grid, whose record states how those of the changed rows were made that have a place."""
     made = []
     for change in changes:
@@ -148,7 +148,7 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
 
 
 def _cells(
-    row: Variant, grid: Grid, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
+    row: Variant, grid: GridFile, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
 ) -> Iterator[PlannedCell]:
     """The cells of a row, one for each seed."""
     made_of = facts(row.spec, catalogue, contents)
@@ -171,8 +171,8 @@ def _cells(
 
 
 def _with_seeds(
-    grid: Grid, overrides: Overrides, before: "GridRecord | None", cells_of: Callable[[Grid], list[PlannedCell]]
-) -> tuple[Grid, list[str]]:
+    grid: GridFile, overrides: Overrides, before: "GridRecord | None", cells_of: Callable[[GridFile], list[PlannedCell]]
+) -> tuple[GridFile, list[str]]:
     """The grid with the seeds that were added to it before and those that this run adds, and a note on them.
 
     These are the ones that are asked for, or as many new ones as are asked for or queued. While some that were added
@@ -191,7 +191,7 @@ def _with_seeds(
     return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
 
 
-def _left_out(grid: Grid, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
+def _left_out(grid: GridFile, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
     """A line on the results of the last run that the table no longer has, where there are any."""
     planned = {cell.id for cell in cells}
     places = before.cells if before is not None else ()

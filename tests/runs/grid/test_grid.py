@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.grid.expansion import Variant, expand
-from taskloom.runs.grid.grid import Grid, load_grid
+from taskloom.runs.grid.grid import GridFile, load_grid
 from taskloom.runs.grid.paths import PathError, assign, matches
 from taskloom.runs.grid.plan import make_plan
 
@@ -37,11 +37,11 @@ def write(folder: Path, **grid: Any) -> str:
     return str(path)
 
 
-def load(folder: Path, **grid: Any) -> Grid:
+def load(folder: Path, **grid: Any) -> GridFile:
     return load_grid(write(folder, **grid))
 
 
-def rows(grid: Grid, *, allow_large: bool = False) -> list[Variant]:
+def rows(grid: GridFile, *, allow_large: bool = False) -> list[Variant]:
     expansion = expand(grid, allow_large=allow_large)
     assert expansion.problems == []
     return expansion.variants

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Variant, expand
-from taskloom.runs.grid.grid import Grid, load_grid
+from taskloom.runs.grid.grid import GridFile, load_grid
 
 #: Rows of each paper, controls aside.
 PAPERS = {
@@ -125,7 +125,7 @@ def listed_rows(paper: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], di
             yield name, table, row
 
 
-def cell_of(grid: Grid, table: str, label: str) -> Any:
+def cell_of(grid: GridFile, table: str, label: str) -> Any:
     """The cell of a row: its label with the table before it, or alone."""
     cells = {cell.label: cell for cell in grid.spec.cells}
     return cells.get(f"{table}: {label}") or cells[label]

@@ -19,7 +19,7 @@ from rich.console import Console
 from taskloom.core.engine import Event
 from taskloom.core.specs import GridSpec
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.grid.grid import Grid
+from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.plan import Plan, PlannedCell
 from taskloom.runs.show.progress import QUIET, LiveProgress, RunProgress, show_progress
 from taskloom.runs.show.render import failures_summary
@@ -34,7 +34,7 @@ def planned(id: str, label: str, seed: int = 0, status: str = "new") -> PlannedC
 
 def plan_of(*cells: PlannedCell) -> Plan:
     raw = {"base": "x"}
-    return Plan(Grid("mine", Path("mine.json"), GridSpec.model_validate(raw), raw), cells, ())
+    return Plan(GridFile("mine", Path("mine.json"), GridSpec.model_validate(raw), raw), cells, ())
 
 
 PLAN = plan_of(planned("aa", "[b]um", 0), planned("bb", "sum", 1), planned("cc", "sum", 2, "finished"))
