@@ -77,3 +77,10 @@ class Head(nn.Module, Component, ABC):
     @abstractmethod
     def decide(self, score: Tensor) -> Tensor:
         """Scores → what is predicted, in the data's own units: a class number, or a value, [B]."""
+
+    def probabilities(self, score: Tensor) -> Tensor | None:
+        """Scores → the probability of every class, [B, C], or None where a score says nothing of the kind.
+
+        One logit per class becomes its softmax; what one number means is for the head to say.
+        """
+        return score.softmax(-1) if score.dim() == 2 else None

@@ -138,6 +138,12 @@ def it_decides_in_the_units_of_the_labels(_: Subject, new: NewTrial) -> None:
     allowed = set(range(trial.labels.classes)) or set(decided.tolist())
     require(set(decided.tolist()) <= allowed, f"decided {decided.tolist()}, which are not all classes")
     require_finite(decided.double(), "a decision")
+    probabilities = trial.head.probabilities(score)
+    if probabilities is not None:
+        shape = [ROWS, trial.labels.classes]
+        sound = list(probabilities.shape) == shape
+        require(sound, f"probabilities should be {shape}. Found {list(probabilities.shape)}.")
+        require_same(probabilities.sum(-1), torch.ones(ROWS), "probabilities do not add up to 1", within=1e-5)
 
 
 @law("head", cases=_uses, at_edges=True)

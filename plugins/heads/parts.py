@@ -65,6 +65,12 @@ class ScoreHead(Head):
             return self.is_positive(score).long()
         return score.round().clamp(0, self.labels.classes - 1).long() if self.labels.classes > 2 else score
 
+    def probabilities(self, score: Tensor) -> Tensor | None:
+        # A head that decides two classes in another way than by the sign does not take its number for a logit.
+        if self.outputs == 1 and self.labels.classes == 2 and type(self).is_positive is ScoreHead.is_positive:
+            return torch.stack([(-score).sigmoid(), score.sigmoid()], -1)
+        return super().probabilities(score)
+
 
 class JoinedHead(ScoreHead):
     """A head that reads two texts in one sequence, or may do so.

@@ -72,3 +72,6 @@ class SharedLayer(Head):
 
     def decide(self, score: Tensor) -> Tensor:
         return self.head.decide(score)
+
+    def probabilities(self, score: Tensor) -> Tensor | None:
+        return self.head.probabilities(score)

@@ -12,7 +12,6 @@ from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.cell_states import SHORT, finite
 from taskloom.runs.cli.common import checked_catalogue, grid_or_cell, note, say
 from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
-from taskloom.runs.driver.wording import format_state
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
@@ -70,15 +69,6 @@ def predict(
     """
     with Ledger.open(registry, create=False) as ledger:
         cell = _find(ledger, source, row, seed)
-    if cell.status != "finished":
-        state = format_state(cell.status, cell.reason, cell.epochs)
-        raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
-    if cell.imported:
-        raise RegistryError(
-            f"cell {cell.id} was imported from {cell.imported}, and weights do not travel in archives; a run of its "
-            "grid in another --registry trains it"
-        )
-
     from taskloom.runs.training.predict import predict_cell
 
     outcome = predict_cell(cell, checked_catalogue(), registry, out, split=split, only=tasks, data=data, form=form)

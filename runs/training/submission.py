@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from taskloom.core.data import Examples
+from taskloom.core.data import Examples, Labels
 
 Form = Literal["submission", "jsonl"]
 COURSE = "cs224n"
@@ -58,19 +58,19 @@ def file_name(task: str, data: Mapping[str, Any], split: str, form: Form) -> str
 
 
 def file_text(
-    data: Mapping[str, Any], examples: Examples, values: NDArray[np.float64], classes: int, form: Form
+    data: Mapping[str, Any], examples: Examples, values: NDArray[np.float64], labels: Labels, form: Form
 ) -> str:
-    """The file of a task whose labels have so many classes, 0 for values."""
+    """The file of a task with such labels."""
     if form == "jsonl":
         return json_lines(examples, values)
-    rows = zip(examples.ids, values.tolist(), strict=True)
     if data["name"] == COURSE:
+        rows = zip(examples.ids, values.tolist(), strict=True)
         header, write = COURSE_FILES[data["task"]]
         return f"id \t {header} \n" + "".join(f"{id} , {write(value)} \n" for id, value in rows)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["id", "prediction"])
-    lines.writerows([id, f"{value:g}" if classes else repr(value)] for id, value in rows)
+    lines.writerows(zip(examples.ids, in_words(labels, values), strict=True))
     return text.getvalue()
 
 
@@ -79,3 +79,14 @@ def json_lines(examples: Examples, values: NDArray[np.float64]) -> str:
     expected = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
     rows = zip(examples.ids, values.tolist(), expected, strict=True)
     return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
+
+
+def in_words(labels: Labels, values: NDArray[np.float64]) -> list[str] | list[int] | list[float]:
+    """Predictions as the data write their labels: names of classes, class numbers, or values.
+
+    >>> in_words(Labels.of_classes(2, ["low", "high"]), np.array([1.0, 0.0]))
+    ['high', 'low']
+    """
+    if not labels.classes:
+        return [float(value) for value in values]
+    return [labels.names[int(value)] for value in values] if labels.names else [int(value) for value in values]

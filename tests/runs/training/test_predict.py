@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from small_runs import generated, run_grid
 
-from taskloom.core import Event, Examples
+from taskloom.core import Event, Examples, Labels
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.cli import cli
@@ -219,7 +219,7 @@ def test_weights_that_are_gone_damaged_or_of_another_shape(
 
 
 def text_of(data: dict[str, str], ids: tuple[str, ...], values: NDArray[np.float32]) -> str:
-    return file_text(data, Examples((ids,), None, ids), values.astype(np.float64), 5, "submission")
+    return file_text(data, Examples((ids,), None, ids), values.astype(np.float64), Labels.of_classes(5), "submission")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import POINTS, Diagnostics
-from taskloom.runs.training.predict import restore
+from taskloom.runs.training.trained import load_trained
 
 METRICS: dict[str, Metric] = {"sst": Accuracy(), "sts": Pearson()}
 BASE: dict[str, Any] = {
@@ -97,9 +97,8 @@ def test_train_scores_are_those_of_the_sample(ran: tuple[Path, Plan, list[Event]
         epochs = ledger.epochs(cell.id)
     assert list(epochs[0].train) == ["sst", "overall"], "what the first stage trains"
     catalogue = load_catalogue()
-    tasks = {name: catalogue.make_task(name, task) for name, task in cell.spec["tasks"].items()}
     run = Run.build(job_of(tmp_path, cell.spec), lambda event: None, catalogue)
-    model = restore(cell, catalogue, registry, tasks).eval()
+    model = load_trained(cell, catalogue, registry)
     best = next(epoch for epoch in epochs if (epoch.stage, epoch.epoch) == (1, cell.best_epoch))
     for task, metric in METRICS.items():
         rows, feed = run.train_sample(task), run.train[task]

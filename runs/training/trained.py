@@ -1,0 +1,242 @@
+"""The model of a finished cell, for texts that it has never seen. Only reads the registry."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from taskloom.core import Encoder, Examples, Head, Labels, Prediction, SharedModules, TaskloomError, WeightsError
+from taskloom.core.errors import RegistryError, count, unknown
+from taskloom.core.tokens import COLUMNS
+from taskloom.registry.installed.catalogue import Catalogue
+from taskloom.registry.installed.task import Task
+from taskloom.registry.results.artifacts import is_name
+from taskloom.registry.results.records import CellRecord
+from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.training.evaluate import predictions
+from taskloom.runs.training.feed import Feed
+from taskloom.runs.training.model import Model, device_for_this_process
+from taskloom.runs.training.submission import in_words
+
+#: The parts of a model that predict. A loss may hold tensors too, which only training reads.
+PARTS = ("encoder.", "shared.", "heads.")
+#: Rows that are in memory at once: enough of them that those of like length fill batches.
+BATCH = 2048
+#: In the place of a task's name: the encoder's vectors themselves. No task can be called so.
+VECTORS = ""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a task predicts for N rows.
+
+    ``values`` are what ``Head.decide`` gives: class numbers, or values in the units of the data. ``labels`` say the
+    same in the data's own words: the names of classes where they have any, else integers; for values the values.
+    ``probabilities`` are those of the classes, where the head gives any.
+    """
+
+    values: NDArray[np.float64]  # [N]
+    labels: list[str] | list[int] | list[float]
+    probabilities: NDArray[np.float32] | None  # [N, classes]
+
+
+class TrainedModel(Model):
+    """A finished cell's encoder and heads with the weights of its best epoch.
+
+    ``tasks`` are those of the run by name, each with what its labels mean (``tasks["sst"].labels``); ``notes`` say what
+    a user of the predictions should know. Nothing is dropped and nothing is drawn: the same texts give the same
+    numbers. It is an ordinary ``torch.nn.Module``, so ``.to("cuda")`` moves it.
+
+    Example: ``load_trained(cell, load_catalogue(), registry).predict("sst", ["a fine film"]).labels``
+    """
+
+    def __init__(
+        self, encoder: Encoder, tasks: dict[str, Task], *, seed: int, precision: str, notes: Sequence[str] = ()
+    ) -> None:
+        super().__init__(encoder, tasks, seed=seed, precision=precision)
+        self.tasks = tasks
+        self.notes = tuple(notes)
+        self._vectors = _Vectors()
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.encoder.parameters()).device
+
+    def head(self, task: str) -> Head:
+        return self._vectors if task == VECTORS else super().head(task)
+
+    def predict(
+        self, task: str, texts: Iterable[str] | Iterable[Sequence[str]], *, batch_size: int = BATCH
+    ) -> Predictions:
+        """What a task predicts for texts, or for pairs of texts if it reads two.
+
+        ``batch_size`` rows are in memory at a time, so ``texts`` may be any iterable; beside rounding it changes
+        nothing. Rows of like length share a forward pass.
+        """
+        chosen = self.tasks[choose_tasks(self.tasks, [task])[0]]
+        score, values = self._run(task, chosen, _rows(chosen, texts), batch_size, (chosen.outputs,))
+        score = score[:, 0] if chosen.outputs == 1 else score
+        probabilities = chosen.head.probabilities(torch.from_numpy(score))
+        return Predictions(
+            values, in_words(chosen.labels, values), None if probabilities is None else probabilities.numpy()
+        )
+
+    def encode(self, texts: Iterable[str], *, task: str | None = None, batch_size: int = BATCH) -> Tensor:
+        """The sentence vectors of texts, [N, d], on the CPU.
+
+        They are pooled as the head of ``task`` asks for; without one as all heads of the run do, or, if they differ,
+        as the encoder does by itself.
+        """
+        if task is not None and task not in self.tasks:
+            raise TaskloomError(unknown("task", task, self.tasks, where="tasks of the cell"))
+        asked = {each.head.pooling for name, each in self.tasks.items() if task in (None, name)}
+        like = next(iter(self.tasks.values()))
+        alone = replace(like, head=_Vectors(asked.pop() if len(asked) == 1 else None))
+        vectors, _ = self._run(VECTORS, alone, _rows(alone, texts), batch_size, (self.encoder.width,))
+        return torch.from_numpy(vectors)
+
+    def _run(
+        self, name: str, task: Task, rows: Iterable[tuple[str, ...]], batch_size: int, shape: tuple[int, ...]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """The scores, [N, …], and decisions, [N], of all rows, ``batch_size`` of them at a time."""
+        scores, decided = [np.empty((0, *shape), np.float32)], [np.empty(0)]
+        for some in in_batches(rows, batch_size):
+            ids = tuple(map(str, range(len(some))))
+            examples = Examples(tuple(zip(*some, strict=True)), None, ids)
+            found = predictions(self, name, Feed.open(task, examples, self.encoder, None, self.device))
+            scores.append(found.score.reshape(-1, *shape))
+            decided.append(found.decided)
+        return np.concatenate(scores), np.concatenate(decided)
+
+
+class _Vectors(Head):
+    """Gives the first sentence's vector as its score, so that vectors are made as predictions are."""
+
+    name = "vectors"
+    gives = "vectors"
+
+    def __init__(self, pooling: str | None = None) -> None:
+        super().__init__()
+        self.pooling = pooling
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
+    ) -> None:
+        """It has no parameters."""
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        return Prediction(vectors[0], vectors)
+
+    def decide(self, score: Tensor) -> Tensor:
+        return score.new_zeros(len(score))
+
+
+def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> TrainedModel:
+    """The model of a finished cell in the registry ``folder``, on the device of this process.
+
+    What stands in the way – the cell is not finished, came from an archive, its weights are gone, damaged or of another
+    shape, a plugin is not installed – is a ``TaskloomError``.
+    """
+    check_cell(cell, folder)
+    tasks = {name: catalogue.make_task(name, task) for name, task in cell.spec["tasks"].items()}
+    encoder = catalogue.make(Encoder, cell.spec["encoder"])
+    best = folder / "cells" / cell.id / "best"
+    try:
+        tensors, _ = saved.load_folder(best)
+    except ValueError as error:
+        raise WeightsError(
+            f"the weights of cell {cell.id} cannot be used: {error}. Put back a copy of {best}, or run the grid "
+            "again in another --registry."
+        ) from None
+    precision = cell.spec.get("precision", "float32")
+    model = TrainedModel(
+        encoder, tasks, seed=cell.spec["seed"], precision=precision, notes=_changed_versions(cell, catalogue)
+    )
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(PARTS)}
+    needed = {name: tensor for name, tensor in saved.module_state(model, "").items() if name.startswith(PARTS)}
+    there, wanted = ({(name, *tensor.shape) for name, tensor in each.items()} for each in (kept, needed))
+    if there != wanted:
+        differing = ", ".join(sorted({name for name, *_ in there ^ wanted})[:3])
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
+        raise WeightsError(
+            f"the weights of cell {cell.id} do not fit the model that its specification gives now: {differing} differ "
+            f"in shape or are in only one of the two. It was trained with {versions}."
+        )
+    saved.load_module_state(model, kept, "")
+    return model.to(device_for_this_process())
+
+
+def check_cell(cell: CellRecord, folder: Path) -> None:
+    """Before any work: whether it has weights, and names that become part of a path: a registry may be a stranger's."""
+    if cell.status != "finished":
+        state = f"{cell.status}: {cell.reason}" if cell.reason else cell.status
+        raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
+    if cell.imported:
+        raise RegistryError(
+            f"cell {cell.id} was imported from {cell.imported}, and weights do not travel in archives; a run of its "
+            "grid in another --registry trains it"
+        )
+    for name in (cell.id, *cell.spec["tasks"]):
+        if not is_name(name):
+            raise RegistryError(f"cell {cell.id!r}: {name!r} cannot name a file; taskloom did not write that")
+    best = folder / "cells" / cell.id / "best"
+    if not best.resolve().is_relative_to(folder.resolve()):
+        raise RegistryError(f"{best} is a link that leads out of the registry, to {best.resolve()}; it is not read")
+
+
+def choose_tasks(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
+    """The tasks to predict, in the order of the run: those named, or all that can be."""
+    able = [name for name, task in tasks.items() if task.predicts]
+    for name in only:
+        if name not in tasks:
+            raise TaskloomError(unknown("task", name, tasks, where="tasks of the cell"))
+        if name not in able:
+            why = "its head gives only vectors" if tasks[name].head.gives == "vectors" else "its data have no labels"
+            raise TaskloomError(f"task {name!r} predicts nothing: {why} (tasks that do: {', '.join(able) or 'none'})")
+    if not able:
+        raise TaskloomError("no task of the cell predicts anything: they have no labels, or heads that give vectors")
+    return [name for name in able if not only or name in only]
+
+
+def in_batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The rows, ``size`` of them at a time.
+
+    >>> list(in_batches("abc", 2))
+    [['a', 'b'], ['c']]
+    """
+    if size < 1:
+        raise TaskloomError(f"batch_size should be at least 1. Found {size}.")
+    left = iter(rows)
+    while some := list(islice(left, size)):
+        yield some
+
+
+def _rows(task: Task, texts: Iterable[str] | Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """Every row as a tuple of as many texts as the task's head reads."""
+    needed = COLUMNS[task.head.reads]
+    wanted = "strings" if needed == 1 else f"tuples of {count(needed, 'string')}, as head {task.head.name!r} reads"
+    if isinstance(texts, str):
+        raise TaskloomError(f"texts should be several {wanted}. Found one string; put it into a list.")
+    for row in texts:
+        parts = tuple(row) if isinstance(row, tuple | list) else (row,)
+        if len(parts) != needed or not all(isinstance(part, str) for part in parts):
+            raise TaskloomError(f"texts of task {task.name!r} should be {wanted}. Found {str(row)[:60]!r}.")
+        yield parts
+
+
+def _changed_versions(cell: CellRecord, catalogue: Catalogue) -> list[str]:
+    """Other code may predict other things from the same weights; training's parts play no part."""
+    used = catalogue.versions({"encoder": cell.spec["encoder"], "tasks": cell.spec["tasks"]})
+    return [
+        f"cell {cell.id[:12]} was trained with {name} {cell.versions[name]}; {version} is installed"
+        for name, version in used.items()
+        if cell.versions.get(name, version) != version
+    ]

@@ -1,0 +1,130 @@
+"""The model of a finished cell: what it gives for texts is what the run gave, however they come."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import generated, run_grid
+
+from taskloom.core import TaskloomError
+from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.scores import find_scores
+from taskloom.runs.grid.contents import read_split
+from taskloom.runs.training.trained import TrainedModel, load_trained
+
+TASKS = {
+    "sst": generated("sentiment", 48, 60, head={"name": "shared_layer", "head": "linear"}),
+    "para": generated("paraphrase", 48, 60, head={"name": "linear", "reads": "pair"}, loss="binary_cross_entropy"),
+    "same": generated("paraphrase", 48, 60, head="cosine", loss="mse"),
+    "sts": generated("similarity", 48, 60, head="cosine", loss="mse", metric="pearson"),
+    "nli": generated("entailment", 48, 60, head={"name": "embedding", "reads": "triple"}, loss="simcse"),
+}
+ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
+Ran = tuple[Path, TrainedModel]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    registry = tmp_path_factory.mktemp("trained") / "registry"
+    stage = {"epochs": 2, "optimizer": {"lr": 0.01}}
+    plan, outcome, _ = run_grid(registry, {"base": {"encoder": ENCODER, "tasks": TASKS, "stages": [stage]}})
+    assert outcome.finished == 1
+    with Ledger.open(registry, create=False) as ledger:
+        cell = ledger.cell(plan.cells[0].id)
+    return registry / "cells" / cell.id, load_trained(cell, load_catalogue(), registry)
+
+
+def dev(trained: TrainedModel, task: str) -> list[tuple[str, ...]]:
+    examples = read_split({**TASKS[task]["data"], "name": "generated"}, "dev")
+    return list(zip(*examples.columns, strict=True))
+
+
+@pytest.mark.parametrize("task", ["sst", "para", "same", "sts"])
+def test_dev_texts_give_the_stored_dev_predictions(ran: Ran, task: str) -> None:
+    folder, trained = ran
+    stored = find_scores(folder.parent.parent, folder.name)
+    assert stored is not None
+    found = trained.predict(task, dev(trained, task))
+    assert found.values.tolist() == found.labels == stored.read(task, "predicted").tolist()
+    assert {type(label) for label in found.labels} == {float if task == "sts" else int}
+    if found.probabilities is not None:
+        score = torch.from_numpy(stored.read(task, "score").copy())
+        logits = torch.stack([torch.zeros_like(score), score], 1) if task == "para" else score
+        np.testing.assert_allclose(found.probabilities, logits.softmax(1), atol=1e-6)
+        assert len(np.unique(found.probabilities)) > 60
+
+
+@pytest.mark.parametrize("task", ["sst", "para", "same", "sts"])
+def test_neither_batch_size_nor_order_nor_training_mode_changes_a_prediction(ran: Ran, task: str) -> None:
+    trained, rows = ran[1], dev(ran[1], task)
+    expected = trained.predict(task, rows)
+    trained.train()
+    backwards = trained.predict(task, rows[::-1], batch_size=7)
+    one_by_one = trained.predict(task, (row for row in rows), batch_size=1)
+    for found, order in ((backwards, slice(None, None, -1)), (one_by_one, slice(None))):
+        np.testing.assert_allclose(found.values[order], expected.values, atol=1e-5)
+        if expected.probabilities is not None:
+            assert found.probabilities is not None
+            np.testing.assert_allclose(found.probabilities[order], expected.probabilities, atol=1e-5)
+
+
+def test_probabilities_are_of_classes_and_agree_with_what_is_decided(ran: Ran) -> None:
+    for task, classes in (("sst", 5), ("para", 2)):
+        found = ran[1].predict(task, dev(ran[1], task))
+        assert found.probabilities is not None
+        assert found.probabilities.shape == (60, classes)
+        np.testing.assert_allclose(found.probabilities.sum(1), 1, atol=1e-6)
+        assert found.probabilities.argmax(1).tolist() == found.values.tolist()
+    for task in ("same", "sts"):  # a cosine, not a logit; values
+        assert ran[1].predict(task, dev(ran[1], task)).probabilities is None
+
+
+def test_vectors_are_those_of_the_encoder(ran: Ran) -> None:
+    trained, texts = ran[1], [text for (text,) in dev(ran[1], "sst")]
+    vectors = trained.encode(texts)
+    assert vectors.shape == (60, 16)
+    torch.testing.assert_close(trained.encode(iter(texts[::-1]), batch_size=7).flip(0), vectors, rtol=0, atol=1e-5)
+    first, second = zip(*dev(trained, "sts"), strict=True)
+    cosine = torch.cosine_similarity(trained.encode(first), trained.encode(second))
+    np.testing.assert_allclose(trained.predict("sts", zip(first, second, strict=True)).values, 5 * cosine, atol=1e-4)
+
+
+def test_rows_are_taken_as_they_are_needed(ran: Ran) -> None:
+    def rows() -> Iterator[str]:
+        yield from ["a fine film"] * 8
+        raise AssertionError("a ninth row was asked for before the first eight were done")
+
+    with pytest.raises(AssertionError, match="ninth"):
+        ran[1].predict("sst", rows(), batch_size=8)
+    with pytest.raises(TaskloomError, match="batch_size should be at least 1"):
+        ran[1].predict("sst", [], batch_size=0)
+
+
+def test_no_texts_give_no_predictions(ran: Ran) -> None:
+    found = ran[1].predict("sst", [])
+    assert (found.labels, found.values.shape) == ([], (0,))
+    assert found.probabilities is not None
+    assert found.probabilities.shape == (0, 5)
+    assert ran[1].predict("sts", []).labels == []
+    assert ran[1].encode([]).shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "words"),
+    [
+        ("stst", [], "no task 'stst'; did you mean 'sts'?"),
+        ("nli", [], "'nli' predicts nothing"),
+        ("sst", "a fine film", "Found one string; put it into a list"),
+        ("sst", [("a", "b")], "texts of task 'sst' should be strings"),
+        ("sst", [3], "should be strings. Found '3'"),
+        ("sts", ["ab"], "should be tuples of 2 strings, as head 'cosine' reads"),
+        ("sts", [("a", None)], "should be tuples of 2 strings"),
+    ],
+)
+def test_texts_that_do_not_fit(ran: Ran, task: str, texts: list[str], words: str) -> None:
+    with pytest.raises(TaskloomError) as error:
+        ran[1].predict(task, texts)
+    assert words in str(error.value)
