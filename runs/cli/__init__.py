@@ -27,6 +27,7 @@ try:
     from taskloom.runs.cli.errors import compare, errors
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.findings import claims, effects, seeds
+    from taskloom.runs.cli.gc import gc
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.plugins import new_plugin, plugins
     from taskloom.runs.cli.predict import predict
@@ -99,7 +100,7 @@ def cli() -> None:
 
 
 _RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
-for _command in (run, plan, *_RESULTS, predict, archive, import_, grids, plugins, validate, schema, new_plugin):
+for _command in (run, plan, *_RESULTS, predict, archive, import_, gc, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

@@ -38,6 +38,13 @@ format_option = click.option(
 moved_data_option = path_option(
     "--data", help="Where the data are now: in FOLDER, or in a folder of the data set's name in it."
 )
+keep_option = click.option(
+    "--keep",
+    type=click.Choice(["best", "heads", "none"]),
+    default="best",
+    show_default=True,
+    help="What stays of a finished cell's weights: those of its best epoch, of them all but the encoder's, or none.",
+)
 strict_option = click.option(  # `checked_catalogue` does the checking
     "--strict-plugins",
     is_flag=True,

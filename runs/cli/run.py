@@ -11,18 +11,27 @@ import click
 from taskloom.core.errors import RequestError, count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import checked_catalogue, counted_look, how_to_continue, note, say_table
-from taskloom.runs.cli.options import engine_options, format_option, is_strict, plan_options, registry_option
+from taskloom.runs.cli.options import (
+    engine_options,
+    format_option,
+    is_strict,
+    keep_option,
+    plan_options,
+    registry_option,
+)
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
 from taskloom.runs.show.render import failures_summary
 
 if TYPE_CHECKING:
     from taskloom.runs.grid.overrides import Overrides
+    from taskloom.runs.training.checkpoint import Keep
 
 
 @click.command(short_help="Run a grid and print its comparison table.")
 @click.argument("grid")
 @registry_option
 @engine_options
+@keep_option
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
 @plan_options
 @format_option
@@ -36,6 +45,7 @@ def run(
     timeout: float | None,
     attempts: int,
     retry: bool,
+    keep: "Keep",
     form: str,
     overrides: "Overrides",
     allow_large: bool,
@@ -107,6 +117,7 @@ def run(
                 timeout=timeout,
                 listen=progress,
                 stop=stop,
+                keep=keep,
             )
         if outcome.interrupted and not outcome.halted:
             done = outcome.finished + outcome.cached + outcome.elsewhere

@@ -10,7 +10,7 @@ from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
 from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
 from taskloom.runs.grid.plan import Plan
-from taskloom.runs.training.checkpoint import drop_checkpoints
+from taskloom.runs.training.checkpoint import Keep, drop_checkpoints
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -31,6 +31,7 @@ def run_plan(
     timeout: float | None = None,
     listen: Listen = lambda event: None,
     stop: Stop | None = None,
+    keep: Keep = "best",
 ) -> Outcome:
     """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
 
@@ -46,7 +47,7 @@ def run_plan(
     if not jobs:
         return outcome
     with Claims(ledger.folder) as claims:
-        loop = Loop(jobs, runner, ledger, catalogue.plugins, claims, outcome, listen, attempts, timeout, stop)
+        loop = Loop(jobs, runner, ledger, catalogue.plugins, claims, outcome, listen, attempts, timeout, stop, keep)
         if claims.alone:  # else somebody may be writing what looks left over
             sweep(ledger.folder)
         claims.share()

@@ -13,7 +13,7 @@ from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
 from taskloom.runs.driver.verdict import ATTEMPTS, Verdict, judge
 from taskloom.runs.driver.wording import format_event
-from taskloom.runs.training.checkpoint import drop_checkpoints
+from taskloom.runs.training.checkpoint import Keep, drop_checkpoints, keep_weights
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.manager import Failure, Plugins
@@ -73,7 +73,8 @@ class Loop:
     """Runs jobs on an opened engine until each has ended, here or in another driver.
 
     ``attempts`` bounds how often a cell is tried whose worker is lost; a cell that is silent for ``timeout`` seconds
-    is stopped and counts as lost. ``stop`` may ask to stop at any time.
+    is stopped and counts as lost. ``stop`` may ask to stop at any time. ``keep`` is what stays of a finished cell's
+    weights.
     """
 
     jobs: InitVar[Iterable[Job]]
@@ -86,6 +87,7 @@ class Loop:
     attempts: int = ATTEMPTS
     timeout: float | None = None
     stop: Stop = field(default_factory=Stop)
+    keep: Keep = "best"
 
     def __post_init__(self, jobs: Iterable[Job]) -> None:
         self.running: dict[str, Submitted] = {}
@@ -208,6 +210,7 @@ class Loop:
             case "finished":
                 self.report(job, event)
                 drop_checkpoints(job.cell_folder())
+                keep_weights(job.cell_folder(), self.keep)
                 self.outcome.finished += 1
                 self.durations.learn(job.spec, facts.get("seconds"))
             case "failed" | "oom":

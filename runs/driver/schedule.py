@@ -26,11 +26,11 @@ class Durations:
                 total = self._seen.setdefault(key, [0.0, 0])
                 total[0], total[1] = total[0] + seconds, total[1] + 1
 
-    def expected(self, job: Job) -> float | None:
-        """Seconds that the job should take, or ``None`` if nothing is known."""
-        if job.cell not in self._keys:
-            self._keys[job.cell] = _likeness(job.spec)
-        for key in self._keys[job.cell]:
+    def expected(self, cell: str, spec: Mapping[str, Any]) -> float | None:
+        """Seconds that a cell of this spec should take, or ``None`` if nothing is known."""
+        if cell not in self._keys:
+            self._keys[cell] = _likeness(spec)
+        for key in self._keys[cell]:
             if key in self._seen:
                 total, count = self._seen[key]
                 return total / count
@@ -72,7 +72,7 @@ class Order:
 def longest_first(jobs: Iterable[Job], durations: Durations) -> list[Job]:
     """The jobs, the longest first; those of which nothing is known count as the mean, and equals keep their order."""
     jobs = list(jobs)
-    expected = {job.cell: durations.expected(job) for job in jobs}
+    expected = {job.cell: durations.expected(job.cell, job.spec) for job in jobs}
     known = [seconds for seconds in expected.values() if seconds is not None]
     mean = sum(known) / len(known) if known else 0.0
 

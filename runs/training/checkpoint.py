@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +24,8 @@ from taskloom.registry.results.artifacts import partial_prefix, sync
 
 Tensors = dict[str, Tensor]
 KEPT = 2
+#: What a finished cell keeps of the weights of its best epoch: all, all but the encoder's, or nothing.
+Keep = Literal["best", "heads", "none"]
 
 
 def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
@@ -112,6 +114,18 @@ def drop_checkpoints(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def keep_weights(folder: Path, keep: Keep) -> None:
+    """Leave so much of a finished cell's weights; what is not there any more stays away."""
+    best = folder / "best"
+    if keep == "none":
+        shutil.rmtree(best, ignore_errors=True)
+    elif keep == "heads" and best.is_dir():
+        tensors, state = load_folder(best)
+        heads = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
+        if len(heads) < len(tensors):
+            save_folder(best, heads, {key: value for key, value in state.items() if key != "sha256"})
 
 
 def _checkpoints(folder: Path) -> list[Path]:

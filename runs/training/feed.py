@@ -116,9 +116,11 @@ class Feed:
 
     def pool(self) -> Pool:
         """What a sampler may know of this split."""
-        numbers: dict[str, int] = {}
-        texts = np.array(
-            [[numbers.setdefault(text, len(numbers)) for text in column] for column in self.examples.columns],
-            np.int64,
-        ).T
-        return Pool(len(self), self.examples.labels, self.lengths, texts)
+        return Pool(len(self), self.examples.labels, self.lengths, numbered_texts(self.examples))
+
+
+def numbered_texts(examples: Examples) -> NDArray[np.int64]:
+    """Equal numbers for equal texts, [size, columns]."""
+    numbers: dict[str, int] = {}
+    columns = [[numbers.setdefault(text, len(numbers)) for text in column] for column in examples.columns]
+    return np.array(columns, np.int64).T

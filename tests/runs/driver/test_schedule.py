@@ -1,5 +1,6 @@
 """Which cell is next: pure functions of jobs, durations and stages."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import given
@@ -23,10 +24,12 @@ def test_longest_first_once_durations_are_known() -> None:
     assert names(longest_first(jobs, durations)) == "abcd", "nothing is known: the plan's order"
     durations.learn({"seed": 5, "x": 1}, 1.0)
     durations.learn({"seed": 5, "x": 2}, 9.0)
-    assert [durations.expected(one) for one in jobs] == [1.0, 9.0, 5.0, 9.0], "c has no like but of its size"
+    assert [durations.expected(one.cell, one.spec) for one in jobs] == [1.0, 9.0, 5.0, 9.0], (
+        "c has no like but of its size"
+    )
     assert names(longest_first(jobs, durations)) == "bdca"
     durations.learn({"seed": 6, "x": 2}, None)
-    assert durations.expected(jobs[1]) == 9.0
+    assert durations.expected(jobs[1].cell, jobs[1].spec) == 9.0
 
 
 def test_of_which_nothing_is_known_counts_as_the_mean() -> None:
@@ -34,7 +37,7 @@ def test_of_which_nothing_is_known_counts_as_the_mean() -> None:
     jobs = [job("a", encoder="small"), job("b", encoder="unknown"), job("c", encoder="large")]
     durations.learn(jobs[0].spec, 1.0)
     durations.learn(jobs[2].spec, 9.0)
-    assert durations.expected(jobs[1]) is None
+    assert durations.expected(jobs[1].cell, jobs[1].spec) is None
     assert names(longest_first(jobs, durations)) == "cba"
 
 
@@ -44,8 +47,8 @@ def test_cells_of_one_size_inform_each_other() -> None:
     slower = {**base, "stages": [{**stage, "epochs": 30}]}
     durations = Durations()
     durations.learn({**base, "overall": "mean", "seed": 1}, 4.0)
-    assert durations.expected(job("a", **base)) == 4.0
-    assert durations.expected(job("b", **slower)) is None
+    assert durations.expected("a", job("a", **base).spec) == 4.0
+    assert durations.expected("b", job("b", **slower).spec) is None
 
 
 def test_cells_that_share_a_stage_wait_for_it_once() -> None:
@@ -105,10 +108,10 @@ def test_a_cell_of_a_large_grid_costs_no_more_than_one_of_a_small_one() -> None:
         sorts, looks, durations = 0, 0, Durations()
 
         class Counted(Durations):
-            def expected(self, job: Job) -> float | None:
+            def expected(self, cell: str, spec: Mapping[str, Any]) -> float | None:
                 nonlocal sorts
                 sorts += 1
-                return durations.expected(job)
+                return durations.expected(cell, spec)
 
         def is_done(key: str) -> bool:
             nonlocal looks

@@ -1,0 +1,56 @@
+"""How large a cell is before it runs: its steps, and the weights that it keeps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic_core import to_json
+
+from taskloom.core import DataSet, Encoder, Pool, Sampler
+from taskloom.registry.installed.catalogue import Catalogue
+from taskloom.runs.training.checkpoint import module_state
+from taskloom.runs.training.feed import numbered_texts
+from taskloom.runs.training.model import Model
+
+Spec = Mapping[str, Any]
+
+
+class Sizes:
+    """Steps and weights of resolved runs; what runs have in common is read and built once."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._known: dict[bytes, Any] = {}
+
+    def steps(self, spec: Spec) -> int:
+        """Optimizer steps of all stages."""
+        return sum(self._stage(spec, stage) for stage in spec["stages"])
+
+    def weights(self, spec: Spec) -> int:
+        """Bytes of the encoder's, the heads' and the losses' weights, which are as many for every seed."""
+        key = to_json([spec["encoder"], spec["tasks"]])
+        if key not in self._known:
+            tasks = {name: self._catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
+            model = Model(self._catalogue.make(Encoder, spec["encoder"]), tasks, seed=0)
+            self._known[key] = sum(tensor.nbytes for tensor in module_state(model, "").values())
+        return int(self._known[key])
+
+    def _stage(self, spec: Spec, stage: Spec) -> int:
+        data = {name: spec["tasks"][name]["data"] for name in stage["tasks"]}
+        key = to_json([stage["sampler"], stage["epochs"], data])
+        if key not in self._known:
+            sampler = self._catalogue.make(Sampler, stage["sampler"])
+            pools = {name: self._pool(each) for name, each in data.items()}
+            sampler.prepare(pools, generator=torch.Generator(), epochs=stage["epochs"])
+            self._known[key] = sampler.steps * stage["epochs"]
+        return int(self._known[key])
+
+    def _pool(self, data: Spec) -> Pool:
+        key = to_json(["pool", data])
+        if key not in self._known:
+            examples = self._catalogue.make(DataSet, dict(data)).load("train")
+            lengths = np.array([sum(map(len, row)) for row in zip(*examples.columns, strict=True)])  # in characters
+            self._known[key] = Pool(len(examples), examples.labels, lengths, numbered_texts(examples))
+        pool: Pool = self._known[key]
+        return pool
