@@ -30,6 +30,8 @@ PARTS = ("encoder.", "shared.", "heads.")
 BATCH = 2048
 #: In the place of a task's name: the encoder's vectors themselves. No task can be called so.
 VECTORS = ""
+#: What helps where weights are gone.
+ANEW = "a run of its grid in another --registry trains it anew"
 T = TypeVar("T")
 
 
@@ -149,6 +151,8 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
     tasks = {name: catalogue.make_task(name, task) for name, task in cell.spec["tasks"].items()}
     encoder = catalogue.make(Encoder, cell.spec["encoder"])
     best = folder / "cells" / cell.id / "best"
+    if not best.is_dir():
+        raise WeightsError(f"cell {cell.id}: its weights are gone: they were not kept (--keep none), or removed; {ANEW}")
     try:
         tensors, _ = saved.load_folder(best)
     except ValueError as error:
@@ -162,6 +166,12 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
     )
     kept = {name: tensor for name, tensor in tensors.items() if name.startswith(PARTS)}
     needed = {name: tensor for name, tensor in saved.module_state(model, "").items() if name.startswith(PARTS)}
+    if not any(name.startswith("encoder.") for name in kept):
+        if encoder.trainable and not all(stage["frozen"] for stage in cell.spec["stages"]):
+            raise WeightsError(
+                f"cell {cell.id}: only its heads were kept, and its encoder was trained (--keep heads); {ANEW}"
+            )
+        kept |= {name: tensor for name, tensor in needed.items() if name.startswith("encoder.")}
     there, wanted = ({(name, *tensor.shape) for name, tensor in each.items()} for each in (kept, needed))
     if there != wanted:
         differing = ", ".join(sorted({name for name, *_ in there ^ wanted})[:3])
@@ -181,8 +191,7 @@ def check_cell(cell: CellRecord, folder: Path) -> None:
         raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
     if cell.imported:
         raise RegistryError(
-            f"cell {cell.id} was imported from {cell.imported}, and weights do not travel in archives; a run of its "
-            "grid in another --registry trains it"
+            f"cell {cell.id} was imported from {cell.imported}, and weights do not travel in archives; {ANEW}"
         )
     for name in (cell.id, *cell.spec["tasks"]):
         if not is_name(name):

@@ -103,7 +103,7 @@ def test_heads_are_enough_where_the_encoder_was_not_trained(run: tuple[Path, Pla
     assert refused.exit_code == 2
     assert "only its heads were kept, and its encoder was trained" in refused.stderr
     assert taskloom(registry, "gc", "--keep", "none").exit_code == 0
-    assert "its weights were not kept" in predicted(frozen, "none").stderr
+    assert "its weights are gone: they were not kept" in predicted(frozen, "none").stderr
 
 
 def test_cells_that_no_grid_has_any_more_keep_their_scores_only(run: tuple[Path, Plan]) -> None:
