@@ -5,14 +5,14 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
+from taskloom.core.errors import Problem, RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import SOURCE, CellRecord, GridRecord
+from taskloom.registry.results.records import CellRecord, GridRecord
+from taskloom.runs.api import find
 from taskloom.runs.cli.options import is_strict
 from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
@@ -20,13 +20,9 @@ from taskloom.runs.show.visible import visible
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.runs.analysis.tables import Table
+    from taskloom.runs.api.answer import Answer
 
-NO_CELL = "and no cell's identity begins with it (`taskloom cells` lists them)"
 _answers: TextIO | None = None  # what was stdout before it was taken
-
-
-class NotRunError(RegistryError):
-    """The grid exists, but was not run in this registry."""
 
 
 def take_stdout() -> None:
@@ -60,6 +56,16 @@ def say_json(value: Any) -> None:
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
+def say_answer(answer: "Answer[Any]", *, as_json: bool = False) -> None:
+    """Print an answer, as text or as JSON, after what should be known beside it."""
+    for line in answer.notes:
+        note(line)
+    if as_json:
+        say_json(answer.as_json())
+    else:
+        say(str(answer))
+
+
 def note(text: object) -> None:
     """Print to stderr what is not part of the answer. If nobody reads it, the rest is dropped."""
     try:
@@ -72,18 +78,6 @@ def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
     """Print a table, on a terminal with bold type."""
     bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     say(render(table, form, terminal=bold, reported=reported), styled=True)
-
-
-def counted_look(ledger: Ledger, made: "Table") -> "Table":
-    """The table. If it has test scores, the look at them is written down, and said from the second time on."""
-    if not any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows):
-        return made
-    try:
-        looks = ledger.add_look(made.name)
-    except RegistryError:  # a registry that may only be read
-        return replace(made, checks=(*made.checks, "That the test scores were looked at could not be written down."))
-    said = f"The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
-    return replace(made, checks=(*made.checks, *([said] if looks > 1 else [])))
 
 
 def how_to_continue() -> str:
@@ -109,50 +103,10 @@ def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
 
 
 def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
-    """The last run of a grid that is given by packaged name, by path, or by its name in the registry.
-
-    Notes on stderr if the file has changed since.
-    """
-    from taskloom.runs.grid.file import extended, locate
-
-    path, known_by = locate(source)
-    names = ledger.grid_names()
-    if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
-        if source not in names:
-            known = f"run in registry {ledger.folder} so far"
-            raise RegistryError(f"{unknown('grid', source, names, where=known)}, and no file of that name")
-        if others := [name for name in names if name.endswith(f"/{source}")]:
-            listed = ", ".join(others)
-            note(f"{source!r} is the grid of {ledger.grid(source).spec.get(SOURCE)}; others of that name: {listed}")
-        return ledger.grid(source)
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"))
-        known_by = "" if raw.get("name") else known_by
-        name = str(raw.get("name") or path.stem)
-        raw = extended(raw, path)
-    except (OSError, ValueError, AttributeError):
-        raw, name = None, path.stem
-    except RequestError:  # it extends what is not there
-        raw = None
-    name = ledger.name_for(name, known_by, raw)
-    if name not in names:
-        raise NotRunError(
-            f"grid {name!r} was not run in registry {ledger.folder} yet; `taskloom run {source}` does that "
-            f"(run there so far: {', '.join(names) or 'none'})"
-        )
-    record = ledger.grid(name)
-    if raw != record.written:
-        note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
-    return record
+    """The last run of a grid that is given by packaged name, by path, or by its name in the registry."""
+    return find.recorded_grid(ledger, source, note)
 
 
 def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
     """A grid by its name or path; failing that, a cell by its identity or a unique prefix of it."""
-    try:
-        return recorded_grid(ledger, source)
-    except NotRunError:
-        raise
-    except RegistryError as error:
-        if ledger.has_cell(source):
-            return ledger.cell(source)
-        raise RegistryError(f"{error}, {NO_CELL}") from None
+    return find.grid_or_cell(ledger, source, note)

@@ -43,7 +43,12 @@ def load_grid(source: str) -> GridFile:
     path, known_by = locate(source)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         raise RequestError(source, [Problem("", _no_file(path, source, packaged_grids()))])
-    raw = extended(_read_json(path), path)
+    return read_grid(_read_json(path), path, known_by)
+
+
+def read_grid(raw: dict[str, Any], path: Path, known_by: str = "") -> GridFile:
+    """A grid from its JSON; ``path`` is its file, or what messages call a grid that states its name and has no file."""
+    raw = extended(raw, path)
     named = raw if raw.get("name") is not None else {**raw, "name": path.stem}
     spec, problems = read_spec(GridSpec, named)
     if spec is None:
