@@ -43,12 +43,19 @@ def say(text: str, *, styled: bool = False) -> None:
 
     Control characters are shown as escapes, unless the text is ``styled``: then its author has done so.
     """
+    write_answer(f"{text if styled else visible(text)}\n")
+
+
+def write_answer(text: str) -> bool:
+    """Print a part of the answer as it is; False if its reader has gone away."""
     try:
-        click.echo(text if styled else visible(text), file=answers())
+        click.echo(text, file=answers(), nl=False)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())  # or Python complains again at exit
         if not isinstance(error, BrokenPipeError):
             raise TaskloomError(f"the answer cannot be written: {error.strerror}") from None
+        return False
+    return True
 
 
 def say_json(value: Any) -> None:
