@@ -79,9 +79,17 @@ class Grid(WrittenGrid):
         return questions.plan_answer(self._plan(None, laid))
 
     def plan(self, **laid: Unpack[Laid]) -> "Answer[Plan]":
-        """What running the grid would do, checked; writes nothing. ``found.chosen`` are the cells."""
+        """What running the grid would do, checked; writes nothing. ``found.chosen`` are the cells.
+
+        It shows the steps of each cell, how long it takes once cells like it have run, and how much it keeps.
+        """
         with Ledger.find(self.registry) or nullcontext() as ledger:
-            return questions.plan_answer(self._plan(ledger, laid))
+            plan = self._plan(ledger, laid)
+
+            from taskloom.registry.installed.catalogue import load_catalogue
+            from taskloom.runs.driver.forecast import costs
+
+            return questions.plan_answer(plan, costs(plan, load_catalogue(), ledger))
 
     def run(
         self,

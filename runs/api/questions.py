@@ -1,8 +1,8 @@
 """What can be asked of a grid's results, each question a function of the ledger and the recorded grid. No torch."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import TaskloomError
@@ -10,7 +10,8 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
 from taskloom.runs.api.find import counted_look, find_subject, finished_results
-from taskloom.runs.show.parts import Aligned, Listing, Part
+from taskloom.runs.show.parts import Aligned
+from taskloom.runs.show.plan import plan_parts
 
 if TYPE_CHECKING:  # which import numpy
     from taskloom.runs.analysis.cell_states import CellState
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # which import numpy
     from taskloom.runs.analysis.effects import Effects
     from taskloom.runs.analysis.errors import TaskErrors
     from taskloom.runs.analysis.explain import Explanation
+    from taskloom.runs.driver.forecast import Cost
     from taskloom.runs.grid.plan import Plan
     from taskloom.runs.show.findings import Comparison
 
@@ -38,23 +40,22 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def plan_answer(plan: "Plan") -> "Answer[Plan]":
-    """The cells of a plan."""
-    keys = ("id", "label", "seed", "status", "spec")
-
-    def parts() -> Iterable[Part]:
-        rows = [(cell.id, cell.label, cell.seed, cell.status) for cell in plan.chosen]
-        yield Listing(rows, ("cell", "label", "seed", "status"))
-        counts = Counter(cell.status for cell in plan.chosen)
-        yield f"{len(plan.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+def plan_answer(plan: "Plan", costs: "Mapping[str, Cost]" = MappingProxyType({})) -> "Answer[Plan]":
+    """The cells of a plan, with what each takes if that is known."""
+    keys = ("id", "label", "seed", "status")
 
     def records() -> list[dict[str, Any]]:
-        return [{key: getattr(cell, key) for key in keys[:-1]} for cell in plan.chosen]
+        return [
+            {key: getattr(cell, key) for key in keys} | (vars(costs[cell.id]) if costs else {}) for cell in plan.chosen
+        ]
 
-    def as_json() -> Any:
-        return {"cells": [{key: getattr(cell, key) for key in keys} for cell in plan.chosen]}
-
-    return Answer(plan, parts, as_json, records, plan.notes)
+    return Answer(
+        plan,
+        lambda: plan_parts(plan, costs),
+        lambda: {"cells": [{**row, "spec": cell.spec} for row, cell in zip(records(), plan.chosen, strict=True)]},
+        records,
+        plan.notes,
+    )
 
 
 def table(

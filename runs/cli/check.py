@@ -67,7 +67,9 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
     """Check GRID and show what running it would do. Writes nothing.
 
     A cell's status is new, interrupted (continues from its checkpoint), failed (is tried again) or finished
-    (is not run again).
+    (is not run again). "time" is that of one worker, known once cells like it have run here; "keeps" are the weights of
+    its best epoch, of which `taskloom run --keep` can leave less. While it trains, it also has two checkpoints, each
+    up to three times as large.
 
     \b
     Examples:
