@@ -1,6 +1,7 @@
 """``taskloom predict``."""
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -169,9 +170,13 @@ def _predict_input(
     from taskloom.runs.training.sheets import format_of, sheet_file, text_sheet
     from taskloom.runs.training.trained import load_trained
 
-    written_as = format_of(out, form)
+    # On a CPU oneDNN keeps a kernel for every shape that it meets, 1,024 of them: most of what a long file would take.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     if out is not None:
+        if out.is_dir():
+            raise TaskloomError(f"--out {out} is a folder; with --input it should be a file")
         check_outside(out, registry)
+    written_as = format_of(out, form)
     named = itertools.count(1)
     with _opened(input, out) as stream:
         model = load_trained(cell, checked_catalogue(), registry)
@@ -210,8 +215,6 @@ def _predict_input(
 @contextmanager
 def _opened(input: Path, out: Path | None) -> Iterator[BinaryIO]:
     """The file with new texts, or stdin."""
-    if out is not None and out.is_dir():
-        raise TaskloomError(f"--out {out} is a folder; with --input it should be a file")
     if input == STREAM:
         if sys.stdin is None:
             raise TaskloomError("--input - reads stdin, which is closed")

@@ -74,7 +74,13 @@ class NewTexts:
 
     def _parse(self) -> Iterator[Parsed]:
         # A byte that is not UTF-8 becomes a lone surrogate, for its row to show. Ends of lines stay as they are.
-        lines = _Lines(io.TextIOWrapper(self.stream, "utf-8-sig", errors="surrogateescape", newline=""))
+        text = io.TextIOWrapper(self.stream, "utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            yield from self._parse_lines(_Lines(text))
+        finally:
+            text.detach()  # the stream is its owner's to close
+
+    def _parse_lines(self, lines: "_Lines") -> Iterator[Parsed]:
         first = ""
         for first in lines:
             lines.taken = []
