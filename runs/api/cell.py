@@ -138,7 +138,6 @@ class Cell:
         from taskloom.registry.installed.catalogue import load_catalogue
         from taskloom.runs.training.trained import load_trained
 
-        check_finished(self.record, "has a trained model")
         return load_trained(self.record, load_catalogue(), self.registry)
 
 
