@@ -139,6 +139,23 @@ def test_the_registry_is_that_of_the_environment_unless_it_is_given(monkeypatch:
     assert Grid("quickstart", registry="other").registry == Path("other")
 
 
+def test_a_name_that_is_no_grid_is_refused_at_once() -> None:
+    with pytest.raises(TaskloomError, match=r"no grid 'quikstart'; did you mean 'quickstart'\? \(packaged, "):
+        Grid("quikstart")
+    with pytest.raises(TaskloomError, match=r"'quickstart\.json' is not a file, and there is no packaged grid"):
+        Grid("quickstart.json")
+
+
+def test_a_name_of_the_registry_stands_for_the_file_as_it_is_now(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.json"
+    file.write_text(json.dumps(TINY))
+    Grid(file).run(progress=False)
+    file.write_text(json.dumps({**TINY, "seeds": [0, 1]}))
+    assert identities(Grid("tiny")) == identities(Grid(file))
+    file.unlink()
+    assert {seed for _, seed in identities(Grid("tiny"))} == {0}  # as it was last run
+
+
 def test_all_errors_come_at_once_with_the_messages_of_the_command_line(tmp_path: Path) -> None:
     wrong = {**TINY, "axes": {"stages.0.combiner": ["pcgard"], "stages.4.epochs": [1]}, "seeds": [0, 0]}
     (tmp_path / "wrong.json").write_text(json.dumps(wrong))

@@ -4,38 +4,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from long_run import LONG, PATIENCE, until_begun
 
-from taskloom.registry.results.ledger import Ledger
 from taskloom.runs import Grid
 from taskloom.runs.api.run import InterruptedRun
 from taskloom.runs.driver.signals import Stop
-
-PATIENCE = 120.0
-#: One cell that takes minutes, and reports after every epoch.
-LONG: dict[str, Any] = {
-    "base": {
-        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
-        "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", "size": 32, "dev_size": 16}}},
-        "stages": [{"epochs": 5000}],
-    },
-}
-
-
-def until_begun(registry: Path) -> None:
-    """Wait until a cell has reported an epoch."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if (ledger := Ledger.find(registry)) is not None:
-            with ledger:
-                if any(cell.epochs for cell in ledger.cells()):
-                    return
-        time.sleep(0.05)
-    pytest.fail("no cell has begun")
 
 
 def test_a_script_needs_no_guard_and_ctrl_c_leaves_a_checkpoint(tmp_path: Path) -> None:
