@@ -20,3 +20,7 @@ def __getattr__(name: str) -> Any:
     from taskloom.runs.api.grid import Grid
 
     return Grid
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,7 +1,7 @@
 """What a question to a grid comes to: numbers, and the same as text, as HTML, as JSON and as a data frame."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from taskloom.core.errors import TaskloomError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # both import much
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Answer(Generic[Found]):
     """What a question came to.
 
@@ -27,9 +27,9 @@ class Answer(Generic[Found]):
     """
 
     found: Found
-    parts: Callable[[], Iterable[Part]] = field(compare=False)
-    json: Callable[[], Any] = field(compare=False)
-    records: Callable[[], Sequence[dict[str, Any]]] = field(compare=False)
+    parts: Callable[[], Iterable[Part]]
+    json: Callable[[], Any]
+    records: Callable[[], Sequence[dict[str, Any]]]
     notes: tuple[str, ...] = ()
 
     def noting(self, notes: Iterable[str]) -> Self:
@@ -58,7 +58,7 @@ class Answer(Generic[Found]):
         return as_html([*self.notes, *self.parts()])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TableAnswer(Answer["Table"]):
     """A comparison table. ``found.rows`` are its rows, each with a mean and its noise per column."""
 

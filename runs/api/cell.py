@@ -54,7 +54,7 @@ class Cell:
         shown = format_scores(self.record.scores) if self.status == "finished" else state
         return f"Cell {self.id[:12]}: row {self.label!r}, seed {self.seed}: {shown}"
 
-    def predictions(self, task: str) -> "Answer[Predictions]":
+    def predictions(self, task: str, *, data: questions.Folder = None) -> "Answer[Predictions]":
         """What its model predicted for the dev examples of a task: ids, texts if they can be read, labels, predictions.
 
         ``found.predicted`` [1, n] and, of classes, ``found.probabilities`` [1, n, C] are arrays.
@@ -65,7 +65,7 @@ class Cell:
         if task not in (tasks := self.record.spec["tasks"]):
             raise RegistryError(unknown("task", task, tasks, where="tasks"))
         found = Predictions.load(self.registry, task, [self.record])
-        texts = texts_of(task, tasks[task]["data"], found.examples)
+        texts = texts_of(task, tasks[task]["data"], found.examples, questions.folder_of(data))
 
         def records() -> list[dict[str, Any]]:
             rows = texts.rows or [()] * len(found.expected)
@@ -108,12 +108,12 @@ class Cell:
 
         return _listed(epochs, records)
 
-    def errors(self, *, limit: int = 10, data: Path | None = None) -> "Answer[list[TaskErrors]]":
+    def errors(self, *, limit: int = 10, data: questions.Folder = None) -> "Answer[list[TaskErrors]]":
         """Its worst errors on the dev examples, and which classes it confuses."""
         with Ledger.open(self.registry, create=False) as ledger:
             return questions.errors(ledger, self.id, [], limit, data)
 
-    def compare(self, other: "Cell", *, limit: int = 10, data: Path | None = None) -> "Answer[Comparison]":
+    def compare(self, other: "Cell", *, limit: int = 10, data: questions.Folder = None) -> "Answer[Comparison]":
         """What differs between this cell and another one, example by example."""
         with Ledger.open(self.registry, create=False) as ledger:
             return questions.compare(ledger, self.id, other.id, [], limit, data)
@@ -138,7 +138,6 @@ class Cell:
         from taskloom.registry.installed.catalogue import load_catalogue
         from taskloom.runs.training.trained import load_trained
 
-        check_finished(self.record, "has a trained model")
         return load_trained(self.record, load_catalogue(), self.registry)
 
 

@@ -37,8 +37,7 @@ def recorded_grid(ledger: Ledger, source: str, note: Note) -> GridRecord:
     names = ledger.grid_names()
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         if source not in names:
-            known = f"run in registry {ledger.folder} so far"
-            raise RegistryError(f"{unknown('grid', source, names, where=known)}, and no file of that name")
+            raise no_grid(source, ledger)
         if others := [name for name in names if name.endswith(f"/{source}")]:
             listed = ", ".join(others)
             note(f"{source!r} is the grid of {ledger.grid(source).spec.get(SOURCE)}; others of that name: {listed}")
@@ -59,6 +58,15 @@ def recorded_grid(ledger: Ledger, source: str, note: Note) -> GridRecord:
     if raw != record.written:
         note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
     return record
+
+
+def no_grid(source: str, ledger: Ledger | None) -> RegistryError:
+    """The error for a name that is that of no grid."""
+    from taskloom.registry.installed.manager import packaged_grids
+
+    run = f"or run in registry {ledger.folder}" if ledger else "and nothing was run in this registry yet"
+    names = {*packaged_grids(), *(ledger.grid_names() if ledger else ())}
+    return RegistryError(f"{unknown('grid', source, names, where=f'packaged, {run}')}, and no file of that name")
 
 
 def not_run(ledger: Ledger, name: str, how: str) -> NotRunError:

@@ -204,12 +204,12 @@ class Grid(WrittenGrid):
         with self._recorded() as (ledger, grid, notes):
             return questions.seeds_needed(ledger, grid, on, queue).noting(notes)
 
-    def errors(self, row: str, *, limit: int = 10, data: Path | None = None) -> "Answer[list[TaskErrors]]":
+    def errors(self, row: str, *, limit: int = 10, data: questions.Folder = None) -> "Answer[list[TaskErrors]]":
         """What a row over its finished seeds, or a cell by its identity, gets wrong on the dev examples."""
         with self._recorded() as (ledger, grid, notes):
             return questions.errors(ledger, row, [grid], limit, data).noting(notes)
 
-    def compare(self, a: str, b: str, *, limit: int = 10, data: Path | None = None) -> "Answer[RowComparison]":
+    def compare(self, a: str, b: str, *, limit: int = 10, data: questions.Folder = None) -> "Answer[RowComparison]":
         """What differs between two rows or cells, example by example, and whether it is more than noise."""
         with self._recorded() as (ledger, grid, notes):
             return questions.compare(ledger, a, b, [grid], limit, data).noting(notes)

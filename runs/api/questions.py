@@ -1,5 +1,6 @@
 """What can be asked of a grid's results, each question a function of the ledger and the recorded grid. No torch."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,9 @@ if TYPE_CHECKING:  # which import numpy
     from taskloom.runs.driver.forecast import Cost
     from taskloom.runs.grid.plan import Plan
     from taskloom.runs.show.findings import Comparison
+
+#: Where the data of a run are now, if they were moved.
+Folder = str | os.PathLike[str] | None
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +158,7 @@ def cells_answer(states: "Sequence[CellState]") -> "Answer[Sequence[CellState]]"
 
 
 def errors(
-    ledger: Ledger, source: str, grids: Sequence[GridRecord], limit: int, data: Path | None
+    ledger: Ledger, source: str, grids: Sequence[GridRecord], limit: int, data: Folder
 ) -> "Answer[list[TaskErrors]]":
     """The worst errors of a row or cell, and what it confuses."""
     subject = find_subject(ledger, source, grids)
@@ -162,7 +166,7 @@ def errors(
     from taskloom.runs.analysis.errors import errors_of
     from taskloom.runs.show.errors import errors_json, show_errors
 
-    found = errors_of(subject, ledger.folder, limit=limit, folder=_folder(data))
+    found = errors_of(subject, ledger.folder, limit=limit, folder=folder_of(data))
 
     def records() -> list[dict[str, Any]]:
         return [
@@ -183,7 +187,7 @@ def errors(
 
 
 def compare(
-    ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Path | None
+    ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Folder
 ) -> "Answer[RowComparison]":
     """Two rows or cells, example by example."""
     first, second = (find_subject(ledger, source, grids) for source in (a, b))
@@ -191,7 +195,7 @@ def compare(
     from taskloom.runs.analysis import compare as comparing
     from taskloom.runs.show.errors import comparison_json, show_comparison
 
-    made = comparing.compare(first, second, ledger.folder, folder=_folder(data))
+    made = comparing.compare(first, second, ledger.folder, folder=folder_of(data))
 
     def records() -> list[dict[str, Any]]:
         keys = ("task", "metric", "examples", "a", "b", "delta", "interval", "p", "verdict", "variance", "seeds")
@@ -200,10 +204,12 @@ def compare(
     return Answer(made, lambda: [Aligned(show_comparison(made, limit))], lambda: comparison_json(made, limit), records)
 
 
-def _folder(data: Path | None) -> Path | None:
-    if data is not None and not data.is_dir():
-        raise TaskloomError(f"--data {data} is not a folder")
-    return data
+def folder_of(data: Folder) -> Path | None:
+    """Where somebody says that the data are now."""
+    folder = None if data is None else Path(os.path.expanduser(data))  # noqa: PTH111 - the other raises
+    if folder is not None and not folder.is_dir():
+        raise TaskloomError(f"--data {folder} is not a folder")
+    return folder
 
 
 def explained(found: "Sequence[Explanation]", grid: str, notes: Iterable[str]) -> "Answer[Sequence[Explanation]]":

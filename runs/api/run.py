@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # which import torch
     from taskloom.runs.grid.grid import GridFile
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class Ran(TableAnswer):
     """A run that has ended: its table, how many cells were trained, and what went wrong.
 

@@ -1,6 +1,7 @@
 """A grid as it is written: where it comes from, what it is called, and others that are made of it."""
 
 import copy
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from taskloom.core.errors import RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import SOURCE, GridRecord
-from taskloom.runs.api.find import Note, not_run, recorded_grid
+from taskloom.runs.api.find import Note, no_grid, not_run, recorded_grid
 
 if TYPE_CHECKING:  # which imports pydantic
     from taskloom.runs.grid.grid import GridFile
@@ -45,22 +46,31 @@ class WrittenGrid:
             self.file = _read({**source, "name": self._name}, Path(str(self._name)))
         else:
             self._source = os.fspath(source)
+            self._check_source(self._source)
+
+    def _check_source(self, source: str) -> None:
+        """Raise an error if there is no such grid, in a file or in the registry."""
+        from taskloom.runs.grid.file import locate
+
+        if os.path.isfile(locate(source)[0]):  # noqa: PTH113 - a name too long for a file is not a file, and no error
+            return
+        with Ledger.find(self.registry) or nullcontext() as ledger:
+            if ledger is None or source not in ledger.grid_names():
+                if Path(source).suffix or os.sep in source:
+                    _ = self.file  # whose message is about files
+                raise no_grid(source, ledger)
 
     @cached_property
     def file(self) -> "GridFile":
         """The grid as it is written; ``file.raw`` is its JSON."""
+        from taskloom.runs.grid.file import locate
         from taskloom.runs.grid.grid import load_grid
 
         assert self._source is not None
-        try:
+        if os.path.isfile(locate(self._source)[0]):  # noqa: PTH113
             found = load_grid(self._source)
-        except RequestError:  # perhaps the registry knows it
-            if Path(self._source).suffix:
-                raise
-            with Ledger.find(self.registry) or nullcontext() as ledger:
-                if ledger is None or self._source not in ledger.grid_names():
-                    raise
-                found = _as_last_run(ledger.grid(self._source))
+        else:
+            found = _recorded(self.registry, self._source) or load_grid(self._source)
         if self._name is None:
             return found
         if self._name == found.name:
@@ -178,10 +188,16 @@ def _json(value: Any) -> Any:
         raise TaskloomError(f"a grid should hold what JSON can: {error}") from None
 
 
-def _as_last_run(record: GridRecord) -> "GridFile":
-    """A grid whose file is not given, as it was when it was last run."""
+def _recorded(registry: Path, name: str) -> "GridFile | None":
+    """A grid that the registry knows: its file as it is now, or as it was last run; None if there is no such grid."""
     from taskloom.core.specs import GridSpec
-    from taskloom.runs.grid.grid import GridFile
+    from taskloom.runs.grid.grid import GridFile, load_grid
 
-    spec, known_by = GridSpec.model_validate({**record.written, "name": None}), str(record.spec.get(SOURCE, ""))
-    return GridFile(record.name, Path(record.name), spec, record.written, source=known_by)
+    with Ledger.find(registry) or nullcontext() as ledger:
+        if ledger is None or name not in ledger.grid_names():
+            return None
+        record = ledger.grid(name)
+    known_by, raw = str(record.spec.get(SOURCE, "")), record.written
+    if os.path.isfile(known_by):  # noqa: PTH113
+        return dataclasses.replace(load_grid(known_by), name=name)
+    return GridFile(name, Path(name), GridSpec.model_validate({**raw, "name": None}), raw, source=known_by)

@@ -1,11 +1,12 @@
 """``taskloom explain``."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import RegistryError, RequestError
+from taskloom.core.errors import RegistryError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.api.cell import Cell, cell_of
 from taskloom.runs.api.find import NO_CELL, place_of
@@ -46,9 +47,7 @@ def explain(
     try:
         asked = Grid(source, registry=registry)
         _ = asked.file
-    except RequestError as error:
-        if Path(source).suffix or not registry.is_dir():
-            raise
+    except RegistryError as error:  # no grid is called that
         asked = _cell(registry, source if row is None else "", error)
     checked_catalogue(quiet=True)
     if isinstance(asked, Cell):
@@ -57,9 +56,9 @@ def explain(
         say_answer(asked.explain(row, **vars(overrides), allow_large=allow_large), as_json=as_json)
 
 
-def _cell(registry: Path, source: str, error: RequestError) -> Cell:
+def _cell(registry: Path, source: str, error: RegistryError) -> Cell:
     """A cell by its identity, where no grid is called that."""
-    with Ledger.open(registry, create=False) as ledger:
-        if not source or not ledger.has_cell(source):
-            raise RegistryError(f"{error}; {NO_CELL}") from None
+    with Ledger.find(registry) or nullcontext() as ledger:
+        if ledger is None or not source or not ledger.has_cell(source):
+            raise RegistryError(f"{error}, {NO_CELL}") from None
         return cell_of(place_of(ledger, ledger.cell(source)), registry)
