@@ -46,13 +46,15 @@ class Labels:
 class Examples:
     """One split: columns of texts (one, two or three per example), labels where the file has them, ids.
 
-    ``skipped`` names the rows that could not be read, one message each, for the log.
+    ``skipped`` names the rows that could not be read, one message each, for the log. ``unlabelled`` counts those that
+    were left out because they have no label for this task; other tasks may have one.
     """
 
     columns: tuple[tuple[str, ...], ...]
     labels: NDArray[np.float64] | None
     ids: tuple[str, ...]
     skipped: tuple[str, ...] = field(default=())
+    unlabelled: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,18 +140,24 @@ class Texts:
     note: str = ""
 
 
+def class_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a data set's classes, if they have any; without its plugin nobody knows them."""
+    with suppress(TaskloomError), guard(f"data set {spec.get('name')!r}"):
+        labels = make_light(DataSet, spec).labels
+        return labels.names if labels is not None else ()
+    return ()
+
+
 def texts_of(task: str, spec: Mapping[str, Any], examples: ExampleSet, folder: Path | None = None) -> Texts:
     """The texts of a task's examples, read again from its data set (``spec``), which may be in a ``folder`` now."""
     from taskloom.runs.grid.contents import read_split  # which a report does without
 
-    names: tuple[str, ...] = ()
+    names = class_names(spec)
     try:
         with guard(f"data set {spec.get('name')!r}"):
-            labels = make_light(DataSet, spec).labels
-            names = labels.names if labels is not None else ()
             found = read_split(spec, "dev", folder)
     except TaskloomError as error:
-        advice = "--data FOLDER says where they are now" if "dir" in spec else "put the files back to see texts"
+        advice = "--data FOLDER says where they are now" if folder is None else "put the files back to see texts"
         return Texts(None, names, f"{task}: ids are shown, because the data cannot be read ({error}); {advice}")
     if found.labels is None or key_of(found) != examples.key:
         return Texts(None, names, f"{task}: ids are shown, because the data have changed since the run")
