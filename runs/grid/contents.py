@@ -36,7 +36,7 @@ class Size:
 class Contents:
     """The content of data files and weights that runs name, each read and hashed once."""
 
-    def __init__(self, catalogue: "Catalogue", overrides: Overrides, places: Places) -> None:
+    def __init__(self, catalogue: "Catalogue", overrides: Overrides, places: Places | None = None) -> None:
         self._catalogue = catalogue
         self._overrides = overrides
         self._places = places
@@ -52,9 +52,11 @@ class Contents:
                 continue
             content = self._content(kind, component, spec)
             if isinstance(content, TaskloomError):
-                advice = self._places.advice(component)
+                advice, is_missing = "", False
+                if self._places and self._places.is_missing(component) and str(content).startswith("no "):
+                    advice, is_missing = self._places.advice, True
                 # Which option of the command line may help, unless it was given already.
-                if kind == "data" and ("dir" in component or advice) and self._overrides.data is None:
+                if kind == "data" and ("dir" in component or is_missing) and self._overrides.data is None:
                     advice += "; --data FOLDER says where data sets are"
                 elif kind == "encoder" and component.get("weights") and self._overrides.weights is None:
                     advice += "; --weights NAME_OR_FOLDER takes others, such as minilm"

@@ -48,17 +48,16 @@ class Places:
     def notes(self, specs: Iterable[dict[str, Any]]) -> list[str]:
         """What a user may not expect of where these runs find their files."""
         used = dict.fromkeys(path for spec in specs for home, kind in _sources(spec) for path in _strings(home[kind]))
-        return [
-            f"{self._elsewhere[path]!r} is not beside the grid, in {self._folders[0]}; the one in the current folder "
-            "is taken"
-            for path in used
-            if path in self._elsewhere
-        ]
+        names = [repr(self._elsewhere[path]) for path in used if path in self._elsewhere]
+        return [f"in the current folder, not in the grid's ({self._folders[0]}): {', '.join(names)}"] if names else []
 
-    def advice(self, component: Mapping[str, Any]) -> str:
-        """Where else was looked for what is not there, and what would help."""
-        if self._missing.isdisjoint(_strings(component)):
-            return ""
+    def is_missing(self, component: Mapping[str, Any]) -> bool:
+        """Whether a component names something that is in none of the folders, be it a test file."""
+        return not self._missing.isdisjoint(_strings(component))
+
+    @property
+    def advice(self) -> str:
+        """Where else was looked for what is not beside the grid."""
         return f"; nor is it in the current folder, {self._here}" if len(self._folders) > 1 else ""
 
     def _options(self, kind: str, component: Mapping[str, Any]) -> frozenset[str]:
@@ -101,25 +100,23 @@ def path_options(cls: type[Component], options: Collection[str]) -> frozenset[st
 def candidates(data: Mapping[str, Any], folder: Path, options: Collection[str]) -> list[dict[str, Any]]:
     """A data set as it may lie in a folder: there, or in a folder of the data set's name in it.
 
-    One that names files and no folder has each of them there under the longest end of its path that exists; where one
-    is missing there is no candidate.
+    One that names files and no folder has some of them there, each under the longest end of its path that exists.
     """
     if "dir" in options:
         inner = folder.glob(f"{data['name']}*") if os.path.isdir(folder) else ()  # noqa: PTH112 - any name may be given
         return [{**data, "dir": str(place)} for place in (folder, *sorted(path for path in inner if path.is_dir()))]
+    named = {option: value for option, value in data.items() if option in options and value}
     moved = {
         option: [_moved(one, folder) for one in value] if isinstance(value, list) else _moved(value, folder)
-        for option, value in data.items()
-        if option in options and value
+        for option, value in named.items()
     }
-    missing = not moved or any(None in (value if isinstance(value, list) else [value]) for value in moved.values())
-    return [] if missing else [{**data, **moved}]
+    return [{**data, **moved}] if moved != named else []
 
 
-def _moved(path: str, folder: Path) -> str | None:
+def _moved(path: str, folder: Path) -> str:
     parts = Path(path).relative_to(Path(path).anchor).parts
     ends = (folder.joinpath(*parts[place:]) for place in range(len(parts)))
-    return next((str(end) for end in ends if end.is_file()), None)
+    return next((str(end) for end in ends if end.is_file()), path)
 
 
 def _expanded(path: str) -> str:

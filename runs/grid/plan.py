@@ -115,12 +115,7 @@ def make_plan(
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     looked = places.notes(variant.spec for variant in variants if variant.chosen)
     sizes = tuple(dict.fromkeys(size for cell in cells if cell.chosen for size in contents.sizes(cell.spec)))
-    looked += [
-        f"task {size.task!r}: {count(size.unlabelled, 'row')} of its {size.split} data without a label left out"
-        for size in sizes
-        if size.unlabelled
-    ]
-    notes = (*rows.notes, *looked, *contents.notes, *note, *_left_out(grid, cells, before))
+    notes = (*rows.notes, *looked, *contents.notes, *_unlabelled(sizes), *note, *_left_out(grid, cells, before))
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes)
 
 
@@ -202,6 +197,16 @@ def _with_seeds(
     elif overrides.seeds:
         return add_seeds(grid, [*kept, *overrides.seeds]), []
     return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
+
+
+def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
+    """A line on each task that has no label in some rows of its data."""
+    lacking: dict[str, list[str]] = {}
+    for size in sizes:
+        if size.unlabelled:
+            lacking.setdefault(size.task, []).append(f"{size.unlabelled:,} of {size.split}")
+    for task, numbers in lacking.items():
+        yield f"task {task!r}: rows without its label are left out, {' and '.join(numbers)}"
 
 
 def _left_out(grid: GridFile, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
