@@ -15,7 +15,7 @@ from taskloom.runs.analysis.claims import Claim, claims_of
 from taskloom.runs.analysis.contrasts import Contrast, Judged, judge
 from taskloom.runs.analysis.effects import Effects, effects_of
 from taskloom.runs.analysis.errors import Confusion, confusion_of
-from taskloom.runs.analysis.predictions import Predictions, class_names
+from taskloom.runs.analysis.predictions import Predictions
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.analysis.tables import COSTS, Table, Wanted, table_of
 
@@ -134,8 +134,7 @@ class Overview:
             facts = stored[cells[0].id].get(task)
             same = [cell for cell in cells if stored[cell.id].get(task) == facts]
             if facts:
-                names = class_names(same[0].spec["tasks"][task]["data"])
-                yield confusion_of(Predictions.load(self.results.registry, task, same), names)
+                yield confusion_of(Predictions.load(self.results.registry, task, same))
 
     @property
     def environment(self) -> dict[str, Counter[str]]:

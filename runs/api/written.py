@@ -1,6 +1,7 @@
 """A grid as it is written: where it comes from, what it is called, and others that are made of it."""
 
 import copy
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -66,7 +67,7 @@ class WrittenGrid:
         if self._name == found.name:
             raise TaskloomError(f"{found.name!r} is the grid's own name; leave it out, or choose another")
         self._home = found.source
-        return _read({**found.raw, "name": self._name}, found.path.parent / self._name)
+        return _read({**found.raw, "name": self._name}, found.path.parent / self._name, found)
 
     @property
     def name(self) -> str:
@@ -156,14 +157,16 @@ class WrittenGrid:
         made._source, made._origin = None, self._origin or self.name
         if self._name is None:
             raw["name"] = f"{made._origin[:STEM].replace('/', '-')}-{digest(raw)[:DIGEST]}"
-        made.file = _read(raw, self.file.path.parent / raw["name"])
+        made.file = _read(raw, self.file.path.parent / raw["name"], self.file)
         return made
 
 
-def _read(raw: Mapping[str, Any], path: Path) -> "GridFile":
+def _read(raw: Mapping[str, Any], path: Path, origin: "GridFile | None" = None) -> "GridFile":
+    """A grid from its JSON; the relative paths of one that was made of another begin where they did there."""
     from taskloom.runs.grid.grid import read_grid
 
-    return read_grid(_json(raw), path)
+    found = read_grid(_json(raw), path)
+    return dataclasses.replace(found, folder=None if origin is None else origin.folder)
 
 
 def _json(value: Any) -> Any:
@@ -184,4 +187,5 @@ def _as_last_run(record: GridRecord) -> "GridFile":
     from taskloom.runs.grid.grid import GridFile
 
     spec, known_by = GridSpec.model_validate({**record.written, "name": None}), str(record.spec.get(SOURCE, ""))
-    return GridFile(record.name, Path(record.name), spec, record.written, source=known_by)
+    folder = Path(known_by).parent if os.path.isabs(known_by) else None  # noqa: PTH117 - it may be empty
+    return GridFile(record.name, Path(record.name), spec, record.written, source=known_by, folder=folder)

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
+from taskloom.runs import Grid
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.grid.grid import load_grid
@@ -192,6 +193,15 @@ def test_weights_are_a_folder_only_where_there_is_one(project: Path, elsewhere: 
     assert weights("minilm") == "minilm"
     (elsewhere / "other").symlink_to(minilm)
     assert weights("model", weights="other", name="mine") == str(elsewhere / "other")
+
+
+def test_a_grid_that_is_changed_in_python_keeps_its_folder(project: Path, elsewhere: Path, tmp_path: Path) -> None:
+    grid = Grid(project / "reviews.json", registry=tmp_path / "registry")
+    for made in (grid, grid.seeds(4), Grid(project / "reviews.json", name="mine", registry=tmp_path / "registry")):
+        assert data_of(made.plan().found)["dev"] == str(project / "corpus" / "dev.csv")
+    assert Grid("quickstart").seeds(7).file.folder is None
+    grid.run(engine="inline", progress=False)
+    assert Grid("reviews", registry=tmp_path / "registry").file.folder == project
 
 
 # In a folder of the data set's name
