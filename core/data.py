@@ -65,7 +65,8 @@ class DataSet(Component, ABC):
 
     ``columns`` is the number of texts per example (1 to 3) and ``labels`` what a label means, or None for a data
     set without labels (embedding losses need none). Constructing one reads nothing; :meth:`load` raises
-    ``DataError`` with file and line for what it cannot use.
+    ``DataError`` with file and line for what it cannot use. If it has options ``limit`` and ``dev_limit`` they are the
+    most examples of train and dev: some of the split's, always the same, in their order.
     """
 
     kind: ClassVar[str] = "data"

@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json, to_json
+
 from taskloom.core import Component, DataError, DataSet, RequestError
 
 if TYPE_CHECKING:
@@ -30,16 +32,13 @@ class Places:
     def settle(self, specs: Iterable[dict[str, Any]], *, typed: bool = False) -> None:
         """Make the paths of runs absolute, in place; ``typed`` ones come from the command line, not from the file."""
         folders = [self._here] if typed else self._folders
+        done: dict[bytes, bytes] = {}  # many rows name the same files
         for home, kind in (place for spec in specs for place in _sources(spec)):
-            component, options = home[kind], self._options(kind, home[kind])
-            for option in options & component.keys():
-                value = component[option]
-                many = [self._settled(kind, one, folders) for one in (value if isinstance(value, list) else [value])]
-                component[option] = many if isinstance(value, list) else many[0]
-            if kind == "data" and "dir" in options and isinstance(component.get("dir"), str):
-                inner = candidates(component, Path(_expanded(component["dir"])), options)
-                if len(inner) > 1:
-                    home[kind] = self._first_readable(inner) or inner[1]
+            if options := self._options(kind, home[kind]) & home[kind].keys():
+                key = to_json([kind, home[kind]])
+                if key not in done:
+                    done[key] = to_json(self._with_paths(kind, home[kind], options, folders))
+                home[kind] = from_json(done[key])
 
     def found_in(self, folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
         """The data set with its files where they are in a folder; None if they are not there."""
@@ -66,6 +65,19 @@ class Places:
         except RequestError:  # the plan reports it
             return frozenset()
         return path_options(entry.cls, entry.options)
+
+    def _with_paths(
+        self, kind: str, component: dict[str, Any], options: Collection[str], folders: Sequence[Path]
+    ) -> dict[str, Any]:
+        found = dict(component)
+        for option in options:
+            value = component[option]
+            many = [self._settled(kind, one, folders) for one in (value if isinstance(value, list) else [value])]
+            found[option] = many if isinstance(value, list) else many[0]
+        inner = []
+        if kind == "data" and "dir" in options and isinstance(found["dir"], str):
+            inner = candidates(found, Path(_expanded(found["dir"])), options)
+        return found if len(inner) < 2 else self._first_readable(inner) or inner[1]
 
     def _settled(self, kind: str, value: Any, folders: Sequence[Path]) -> Any:
         """A path in the first of the folders that has it; what is no relative path stays as it is."""

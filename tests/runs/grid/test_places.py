@@ -226,6 +226,28 @@ def test_a_dir_and_the_data_option_search_in_the_same_way(project: Path, elsewhe
             planned(missing, **overrides)
 
 
+def test_the_real_data_are_found_by_the_folder_that_holds_them_all(
+    course_data: Path, sick_data: Path, tmp_path: Path
+) -> None:
+    both = {
+        "mood": {"data": {"name": "cs224n", "task": "sst", "dir": "data", "limit": 64, "dev_limit": 32}},
+        "nli": {
+            "data": {"name": "sick", "task": "entailment", "dir": "data"},
+            "head": {"name": "linear", "reads": "pair"},
+        },
+    }
+    (tmp_path / "data").symlink_to(course_data.parent)
+    plan = planned(write_grid(tmp_path, tasks=both))
+    found = [task["data"]["dir"] for task in plan.cells[0].spec["tasks"].values()]
+    assert found == [str(tmp_path / "data" / "cs224n"), str(tmp_path / "data" / "sick")]
+    assert [(size.task, size.split, size.examples) for size in plan.sizes] == [
+        ("mood", "train", 64),
+        ("mood", "dev", 32),
+        ("nli", "train", 4439),
+        ("nli", "dev", 495),
+    ]
+
+
 # Later, and elsewhere
 
 
@@ -246,6 +268,7 @@ def test_names_and_texts_are_shown_wherever_the_shell_and_the_project_are(
     ran = taskloom("run", project / "reviews.json")
     assert ran.exit_code == 0, ran.stderr
     assert "task 'mood': rows without its label are left out, 40 of train and 20 of dev" in ran.stderr
+    assert "than always 'glad' (0.500)" in ran.stdout
 
     def shows_texts(*more: object) -> bool:
         for command in (("errors", "sum"), ("compare", "sum", "mean")):
