@@ -60,7 +60,7 @@ class MinBert(Encoder):
     takes_copies = True
     parallel = True
     poolings = get_args(Pooling)
-    location_options = frozenset({"weights"})  # what they hold is in fingerprint()
+    path_options = frozenset({"weights"})  # what they hold is in fingerprint()
 
     def __init__(
         self,

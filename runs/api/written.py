@@ -76,7 +76,7 @@ class WrittenGrid:
         if self._name == found.name:
             raise TaskloomError(f"{found.name!r} is the grid's own name; leave it out, or choose another")
         self._home = found.source
-        return _read({**found.raw, "name": self._name}, found.path.parent / self._name)
+        return _read({**found.raw, "name": self._name}, found.path.parent / self._name, found)
 
     @property
     def name(self) -> str:
@@ -166,14 +166,16 @@ class WrittenGrid:
         made._source, made._origin = None, self._origin or self.name
         if self._name is None:
             raw["name"] = f"{made._origin[:STEM].replace('/', '-')}-{digest(raw)[:DIGEST]}"
-        made.file = _read(raw, self.file.path.parent / raw["name"])
+        made.file = _read(raw, self.file.path.parent / raw["name"], self.file)
         return made
 
 
-def _read(raw: Mapping[str, Any], path: Path) -> "GridFile":
+def _read(raw: Mapping[str, Any], path: Path, origin: "GridFile | None" = None) -> "GridFile":
+    """A grid from its JSON; the relative paths of one that was made of another begin where they did there."""
     from taskloom.runs.grid.grid import read_grid
 
-    return read_grid(_json(raw), path)
+    found = read_grid(_json(raw), path)
+    return dataclasses.replace(found, folder=None if origin is None else origin.folder)
 
 
 def _json(value: Any) -> Any:
@@ -200,4 +202,5 @@ def _recorded(registry: Path, name: str) -> "GridFile | None":
     known_by, raw = str(record.spec.get(SOURCE, "")), record.written
     if os.path.isfile(known_by):  # noqa: PTH113
         return dataclasses.replace(load_grid(known_by), name=name)
-    return GridFile(name, Path(name), GridSpec.model_validate({**raw, "name": None}), raw, source=known_by)
+    spec, folder = GridSpec.model_validate({**raw, "name": None}), Path(known_by).parent
+    return GridFile(name, Path(name), spec, raw, source=known_by, folder=folder if folder.is_absolute() else None)

@@ -11,6 +11,7 @@ from taskloom.registry.results.artifacts import write_text
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import checked_catalogue, note, say, say_answer, say_json
 from taskloom.runs.cli.options import json_option, path_option, plan_options, registry_option, strict_option
+from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.runs.api.answer import Answer
@@ -52,10 +53,12 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
     for line in made.notes:
         note(line)
     if as_json:
-        say_json({"valid": True, "errors": []})
+        say_json({"valid": True, "errors": [], "data": [vars(size) for size in made.found.sizes]})
         return
     cells = made.found.chosen
-    say(f"{grid} is valid: {count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}")
+    say(f"{grid} is valid: {count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}\n")
+    sizes = [(size.task, size.split, size.examples, size.unreadable, size.unlabelled) for size in made.found.sizes]
+    say(listing(sizes, ("task", "split", "examples", "unreadable", "unlabelled")))
 
 
 @click.command(short_help="Show what running a grid would do.")

@@ -107,7 +107,8 @@ def _read_seeds(context: click.Context, option: click.Parameter, given: str | No
 _plan_options = combined(
     path_option(
         "--data",
-        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
+        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli); "
+        "those of a table too, if they are there.",
     ),
     click.option(
         "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import count
 from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, SOURCE, Change
-from taskloom.runs.grid.contents import Contents
+from taskloom.runs.grid.contents import Contents, Size
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
+from taskloom.runs.grid.places import Places
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -44,13 +45,15 @@ class PlannedCell:
 class Plan:
     """What a grid asks for, checked and complete; ``notes`` are for the log.
 
-    ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it.
+    ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it;
+    ``sizes`` those of the data that the chosen cells read.
     """
 
     grid: GridFile
     cells: tuple[PlannedCell, ...]
     notes: tuple[str, ...]
     excluded: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[Size, ...] = ()
 
     @property
     def chosen(self) -> tuple[PlannedCell, ...]:
@@ -80,8 +83,11 @@ def make_plan(
     # What is left out is a matter of the grid as it is written, not of what is laid over it.
     excluded = _excluded(rows, catalogue)
     kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
-    rows = override(replace(rows, variants=kept), overrides, catalogue, before)
-    grid, contents = rows.grid, Contents(catalogue, overrides)
+    places = Places(catalogue, grid.folder)
+    places.settle(variant.spec for variant in kept)
+    rows = override(replace(rows, variants=kept), overrides, places, before)
+    places.settle((variant.spec for variant in rows.variants), typed=True)
+    grid, contents = rows.grid, Contents(catalogue, overrides, places)
     problems += _column_problems(rows)
     variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
     problems += _row_problems([variant for variant in variants if variant.chosen or not variant.problems])
@@ -107,8 +113,10 @@ def make_plan(
     grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
     added = grid.raw.get(ADDED_SEEDS)
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
-    notes = (*rows.notes, *contents.notes, *note, *_left_out(grid, cells, before))
-    return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
+    looked = places.notes(variant.spec for variant in variants if variant.chosen)
+    sizes = tuple(dict.fromkeys(size for cell in cells if cell.chosen for size in contents.sizes(cell.spec)))
+    notes = (*rows.notes, *looked, *contents.notes, *_unlabelled(sizes), *note, *_left_out(grid, cells, before))
+    return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes)
 
 
 def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> "tuple[GridFile, GridRecord | None]":
@@ -189,6 +197,16 @@ def _with_seeds(
     elif overrides.seeds:
         return add_seeds(grid, [*kept, *overrides.seeds]), []
     return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
+
+
+def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
+    """A line on each task that has no label in some rows of its data."""
+    lacking: dict[str, list[str]] = {}
+    for size in sizes:
+        if size.unlabelled:
+            lacking.setdefault(size.task, []).append(f"{size.unlabelled:,} of {size.split}")
+    for task, numbers in lacking.items():
+        yield f"task {task!r}: rows without its label are left out, {' and '.join(numbers)}"
 
 
 def _left_out(grid: GridFile, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:

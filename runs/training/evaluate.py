@@ -156,6 +156,7 @@ def store_scores(
             task.metric.correlation,
             task.labels.classes,
             count_seen(examples[name], train[name]),
+            task.labels.names,
         )
         influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
         if influence.shape != labels.shape or not np.isfinite(influence).all():

@@ -75,7 +75,8 @@ def predict_cell(
             found[name] = read_split(spec["tasks"][name]["data"], split, data)
         except DataError as error:
             # The specification of a finished cell stays as it is: an option that its grid is given now does not help.
-            unnamed = spec["tasks"][name]["data"].get(split, "") is None
+            source = spec["tasks"][name]["data"]
+            unnamed = source.get(split, "") is None and "dir" not in source  # in a folder, files have names by default
             outcome.missing[name] = f"its data set has no {split} file" if unnamed else str(error)
     if not found:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in outcome.missing.items())
