@@ -14,6 +14,7 @@ from taskloom.plugins.digests import sha256_of
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
 from taskloom.plugins.encoders.layers import empty_linear
+from taskloom.plugins.encoders.saving import save_tensors, save_tokenizer
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
@@ -148,6 +149,19 @@ class MinBert(Encoder):
         for layer in self.layers:
             states = layer(states, tokens)
         return states
+
+    def export(self, folder: Path, texts: Iterable[str]) -> None:
+        sizes, state, words = self._sizes(), self.state_dict(), self._vocabulary()
+        if isinstance(words, HashedWords):
+            listed = words.listed(texts)
+            rows = torch.tensor(list(listed.values()), device=state["embeddings.word"].device)
+            state["embeddings.word"] = state["embeddings.word"][rows]
+            sizes = sizes.model_copy(update={"vocabulary": len(listed)})
+            tokenizer = words.tokenizer(listed)
+        else:
+            tokenizer = words.tokenizer
+        save_tensors(folder, state, sizes, pooler=self.pooler is not None)
+        save_tokenizer(folder, tokenizer, self.special_tokens, self.max_length)
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         if not {"mean", "max"}.isdisjoint(self._ways(tokens)):
