@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from taskloom.core.errors import TaskloomError, count
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import CellRecord
 from taskloom.runs.cli.common import answers, checked_catalogue, find_cell, note, say, write_answer
 from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
 from taskloom.runs.show.render import listing

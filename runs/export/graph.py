@@ -1,0 +1,68 @@
+"""The encoder as one ONNX graph: token ids of a padded batch in, one vector per sequence out."""
+
+import inspect
+import io
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from taskloom.runs.training.trained import TrainedModel
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+VECTOR, STATES = "sentence_embedding", "token_embeddings"
+
+
+def output_name(pooling: str, own: str | None) -> str:
+    """What the graph calls the vectors of a pooling: of the model's own, as everybody does."""
+    return VECTOR if pooling == own else f"{pooling}_embedding"
+
+
+class Pooled(nn.Module):
+    """A model of transformers and the poolings behind it, on a padded batch of B sequences of L tokens."""
+
+    def __init__(self, model: nn.Module, poolings: list[str]) -> None:
+        super().__init__()
+        self.model, self.poolings = model, poolings
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(INPUTS, inputs, strict=False))
+        out = self.model(**given)
+        states, mask = out.last_hidden_state, given["attention_mask"][..., None]  # [B, L, d], [B, L, 1]
+        return *(self._pool(way, states, mask, out) for way in self.poolings), states
+
+    def _pool(self, way: str, states: Tensor, mask: Tensor, out: object) -> Tensor:
+        if way == "mean":
+            return (states * mask).sum(1) / mask.sum(1)
+        if way == "max":
+            return states.masked_fill(mask == 0, -torch.inf).amax(1)
+        return states[:, 0] if way == "cls" else out.pooler_output  # type: ignore[attr-defined, no-any-return]
+
+
+def write_graph(folder: Path, model: TrainedModel) -> None:
+    """Replace the weights in ``folder`` by ``model.onnx``, made of them; batch and length may be any."""
+    from transformers import AutoModel
+
+    loaded = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    poolings = list(dict.fromkeys([str(model.pooling), *map(model.pooling_of, model.tasks)]))
+    takes = inspect.signature(loaded.forward).parameters
+    inputs = [name for name in INPUTS if name in takes]
+    example = {name: torch.ones(2, 8, dtype=torch.int64) for name in inputs}
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.encoder.max_length)}
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
+        warnings.simplefilter("ignore")  # about the exporter's own future
+        torch.onnx.export(
+            Pooled(loaded, poolings),
+            tuple(example.values()),
+            folder / "model.onnx",
+            input_names=inputs,
+            output_names=[*(output_name(way, model.pooling) for way in poolings), STATES],
+            dynamic_shapes=(tuple(axes for _ in inputs),),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    for path in folder.glob("model*.safetensors*"):
+        path.unlink()
