@@ -78,12 +78,13 @@ class Encoder(nn.Module, Component, ABC):
         """A fingerprint of the weights that will be loaded ("" when drawn from the seed); part of identity."""
         return ""
 
-    def export(self, folder: Path, texts: Iterable[str]) -> None:
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
         """Write the built encoder into a folder as ``transformers`` keeps models.
 
         Afterwards ``AutoModel.from_pretrained(folder)`` gives its states and ``AutoTokenizer`` its tokens, without code
         of anybody's; the states are pooled as :attr:`pooling` says. ``texts`` are those that it was trained and judged
-        on, for an encoder that has no list of its words; whoever needs none does not look at them.
+        on, for an encoder that has no list of its words; whoever needs none does not look at them. What it returns are
+        sentences for whoever uses the folder.
         """
         raise TaskloomError(f"encoder {self.name!r} cannot be exported: it has no method export()")
 

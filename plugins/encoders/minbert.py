@@ -150,10 +150,16 @@ class MinBert(Encoder):
             states = layer(states, tokens)
         return states
 
-    def export(self, folder: Path, texts: Iterable[str]) -> None:
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
         sizes, state, words = self._sizes(), self.state_dict(), self._vocabulary()
+        no_pooler = "The model has no pooler: transformers says so, and nothing here reads one."
+        notes = [no_pooler] if self.pooler is None else []
         if isinstance(words, HashedWords):
             listed = words.listed(texts)
+            notes.append(
+                "The encoder has no vocabulary but hashes words. vocab.txt has those of its training and dev data, "
+                f"{len(listed) - len(RESERVED)} of them; any other word is [UNK] here, and a hash in taskloom."
+            )
             rows = torch.tensor(list(listed.values()), device=state["embeddings.word"].device)
             state["embeddings.word"] = state["embeddings.word"][rows]
             sizes = sizes.model_copy(update={"vocabulary": len(listed)})
@@ -162,6 +168,7 @@ class MinBert(Encoder):
             tokenizer = words.tokenizer
         save_tensors(folder, state, sizes, pooler=self.pooler is not None)
         save_tokenizer(folder, tokenizer, self.special_tokens, self.max_length)
+        return notes
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         if not {"mean", "max"}.isdisjoint(self._ways(tokens)):

@@ -63,6 +63,7 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, special_tokens: SpecialTo
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": getattr(made.normalizer, "lowercase", False),
     }
     _write(folder / "tokenizer_config.json", settings | tokens)

@@ -101,21 +101,8 @@ def cli() -> None:
 
 
 _RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
-for _command in (
-    run,
-    plan,
-    *_RESULTS,
-    predict,
-    export,
-    archive,
-    import_,
-    gc,
-    grids,
-    plugins,
-    validate,
-    schema,
-    new_plugin,
-):
+_TAKEN = (predict, export, archive, import_)
+for _command in (run, plan, *_RESULTS, *_TAKEN, gc, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

@@ -11,7 +11,7 @@ from taskloom.runs.cli.options import moved_data_option, read_path, registry_opt
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
-    from taskloom.runs.export.export import Form
+    from taskloom.runs.export.card import Form
 
 
 @click.command(short_help="Write a finished cell's model for other programs.")
@@ -46,10 +46,9 @@ def export(
     CELL is a cell's identity or a prefix of one (see `taskloom cells`). With GRID, the finished cell with the
     best overall dev score is taken; --row and --seed narrow the choice.
 
-    The other side needs neither taskloom nor code of anybody's: SentenceTransformer(DIR), AutoModel.from_pretrained(DIR)
-    or an ONNX runtime give the vectors that the cell's encoder gives. The card (README.md) has the lines of Python
-    that use the heads, and the scores with their intervals; it holds no texts and no paths. DIR is written whole or not
-    at all.
+    The other side needs no taskloom: SentenceTransformer(DIR), AutoModel.from_pretrained(DIR) or an ONNX runtime give
+    the vectors that the cell's encoder gives. The card, README.md, has the lines of Python that use the heads, and the
+    scores with their intervals; it holds no texts and no paths. DIR is written whole or not at all.
 
     \b
     Examples:
@@ -66,4 +65,5 @@ def export(
     done = export_cell(cell, checked_catalogue(), registry, folder, form, replace=replace, data=data)
     for line in done.notes:
         note(line)
+    note(f"{folder / 'README.md'} shows how it is used.")
     say(listing([(path, path.stat().st_size) for path in done.files], ("file", "bytes")))

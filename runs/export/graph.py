@@ -2,8 +2,10 @@
 
 import inspect
 import io
+import logging
 import warnings
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -15,9 +17,9 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 VECTOR, STATES = "sentence_embedding", "token_embeddings"
 
 
-def output_name(pooling: str, own: str | None) -> str:
-    """What the graph calls the vectors of a pooling: of the model's own, as everybody does."""
-    return VECTOR if pooling == own else f"{pooling}_embedding"
+def output_name(pooling: str | None) -> str:
+    """What the graph calls the vectors of a pooling that a head asks for; those of the model's own are ``VECTOR``."""
+    return f"{pooling}_embedding"
 
 
 class Pooled(nn.Module):
@@ -45,20 +47,19 @@ def write_graph(folder: Path, model: TrainedModel) -> None:
     """Replace the weights in ``folder`` by ``model.onnx``, made of them; batch and length may be any."""
     from transformers import AutoModel
 
-    loaded = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     poolings = list(dict.fromkeys([str(model.pooling), *map(model.pooling_of, model.tasks)]))
-    takes = inspect.signature(loaded.forward).parameters
-    inputs = [name for name in INPUTS if name in takes]
-    example = {name: torch.ones(2, 8, dtype=torch.int64) for name in inputs}
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.encoder.max_length)}
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
-        warnings.simplefilter("ignore")  # about the exporter's own future
+    with _quiet(), torch.no_grad():
+        loaded = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+        takes = inspect.signature(loaded.forward).parameters
+        inputs = [name for name in INPUTS if name in takes]
+        example = {name: torch.ones(2, 8, dtype=torch.int64) for name in inputs}
         torch.onnx.export(
             Pooled(loaded, poolings),
             tuple(example.values()),
             folder / "model.onnx",
             input_names=inputs,
-            output_names=[*(output_name(way, model.pooling) for way in poolings), STATES],
+            output_names=[VECTOR, *map(output_name, poolings[1:]), STATES],
             dynamic_shapes=(tuple(axes for _ in inputs),),
             dynamo=True,
             external_data=False,
@@ -66,3 +67,15 @@ def write_graph(folder: Path, model: TrainedModel) -> None:
         )
     for path in folder.glob("model*.safetensors*"):
         path.unlink()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Both libraries talk a lot, about themselves: an error is what they raise."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -8,7 +8,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from taskloom.registry.installed.task import Task
-from taskloom.runs.export.graph import output_name
+from taskloom.runs.export.graph import VECTOR, output_name
 from taskloom.runs.training.trained import TrainedModel
 
 HEADS, TENSORS = "heads.json", "heads.safetensors"
@@ -92,10 +92,11 @@ def encode_lines(model: TrainedModel, form: str) -> list[str]:
         'tokenizer, session = Tokenizer.from_file("tokenizer.json"), onnxruntime.InferenceSession("model.onnx")',
         'fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}',
         "",
-        'def encode(*columns, output="sentence_embedding"):  # one column of texts, or two that are read as one sequence',
+        f'def encode(*columns, output="{VECTOR}"):  # one column of texts, or two that are read as one sequence',
         f"    rows = tokenizer.encode_batch({rows})",
-        "    read = {i.name: numpy.array([getattr(row, fields[i.name]) for row in rows]) for i in session.get_inputs()}",
-        "    return torch.from_numpy(session.run([output], read)[0])",
+        "    read = {i.name: [getattr(row, fields[i.name]) for row in rows] for i in session.get_inputs()}",
+        "    given = {name: numpy.array(ids) for name, ids in read.items()}",
+        "    return torch.from_numpy(session.run([output], given)[0])",
     ]
 
 
@@ -106,17 +107,15 @@ def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
     if not task.predicts:
         return "This task trained the encoder and predicts nothing."
     if head.reads in ("joint", "both_orders") and head.frame(special_tokens) != special_tokens:
-        return "Its head puts two texts into one sequence in a way that the tokenizer here does not; `taskloom predict` does."
+        return "Its head lays out two texts in a way that the tokenizer here does not know; `taskloom predict` does."
     if not (lines := head.snippet()):
         return f"The head {head.name!r} has no short form; `taskloom predict` uses it."
     asked = ""
     if pooling != model.pooling:
         if form == "sentence-transformers":
             return f"Its head reads vectors pooled by {pooling!r}; `taskloom export --format transformers` has them."
-        asked = (
-            f', pooling="{pooling}"' if form == "transformers" else f', output="{output_name(pooling, model.pooling)}"'
-        )
+        asked = f', pooling="{pooling}"' if form == "transformers" else f', output="{output_name(pooling)}"'
     load = f'w = {{k.removeprefix("{name}."): v for k, v in load_file("{TENSORS}").items() if k.startswith("{name}.")}}'
-    vectors = f"vectors = {_VECTORS[head.reads].format(asked)}  # {'[sequences, examples, width]'}"
+    vectors = f"vectors = {_VECTORS[head.reads].format(asked)}  # [sequences, examples, width]"
     imports = ["import torch.nn.functional as F", "from safetensors.torch import load_file", ""]
     return [*imports, load, vectors, *lines]
