@@ -43,6 +43,8 @@ class Encoder(nn.Module, Component, ABC):
     asked: frozenset[str] = frozenset()
     #: The one of them that is its own way: what it does for a head that asks for none.
     pooling: str | None = None
+    #: Whether vectors that are made in its own way are divided by their length; those that a head asks for never are.
+    normalized: bool = False
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
 
@@ -82,7 +84,8 @@ class Encoder(nn.Module, Component, ABC):
         """Write the built encoder into a folder as ``transformers`` keeps models.
 
         Afterwards ``AutoModel.from_pretrained(folder)`` gives its states and ``AutoTokenizer`` its tokens, without code
-        of anybody's; the states are pooled as :attr:`pooling` says. ``texts`` are those that it was trained and judged
+        of anybody's; the states become vectors as
+        :attr:`pooling` and :attr:`normalized` say. ``texts`` are those that it was trained and judged
         on, for an encoder that has no list of its words; whoever needs none does not look at them. What it returns are
         sentences for whoever uses the folder.
         """

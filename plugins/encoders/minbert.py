@@ -91,7 +91,7 @@ class MinBert(Encoder):
         self.given = {key: value for key, value in given.items() if value is not None}
         self.dropout = dropout
         self.attention_dropout = attention_dropout
-        self.pooling = pooling
+        self.pooling: str = pooling
         self.trainable = trainable
         self._hashed = HashedWords(vocabulary or UNTRAINED.vocabulary)
 

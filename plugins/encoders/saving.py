@@ -42,7 +42,7 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, special_tokens: SpecialTo
     """
     made = Tokenizer.from_str(tokenizer.to_str())
     (start,), (end,) = special_tokens.start, special_tokens.end
-    first, last = made.id_to_token(start), made.id_to_token(end)
+    first, last = (str(made.id_to_token(token)) for token in (start, end))
     made.post_processor = TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
@@ -50,7 +50,7 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, special_tokens: SpecialTo
     )
     made.decoder = WordPiece()
     ids = made.get_vocab(with_added_tokens=True)
-    padding = next((token for token in ("[PAD]", "<pad>") if token in ids), last)  # is masked, whatever it is
+    padding: str = next((token for token in ("[PAD]", "<pad>") if token in ids), last)  # is masked, whatever it is
     made.enable_truncation(max_length)
     made.enable_padding(pad_id=ids[padding], pad_token=padding)
     made.save(str(folder / "tokenizer.json"))

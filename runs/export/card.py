@@ -17,6 +17,7 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.export.heads import encode_lines, head_lines
+from taskloom.runs.export.vectors import own_way
 from taskloom.runs.training.trained import TrainedModel
 
 Form = Literal["sentence-transformers", "transformers", "onnx"]
@@ -98,7 +99,7 @@ def _opening(model: TrainedModel) -> str:
     tasks = ", ".join(f"`{name}`" for name in model.tasks)
     return (
         f"A sentence encoder with {count(len(model.tasks), 'head')}, trained on {tasks} with taskloom. A text becomes "
-        f"a vector of {model.encoder.width} numbers, pooled by `{model.pooling}`; at most {model.encoder.max_length} "
+        f"a vector of {model.encoder.width} numbers, pooled by {own_way(model)}; at most {model.encoder.max_length} "
         "tokens of it count, special ones among them."
     )
 

@@ -17,14 +17,13 @@ from taskloom.runs.export.card import Data, Form, Source, write_card
 from taskloom.runs.export.graph import write_graph
 from taskloom.runs.export.heads import HEADS, write_heads
 from taskloom.runs.export.modules import write_modules
+from taskloom.runs.export.vectors import ways
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.training.checkpoint import put_folder
 from taskloom.runs.training.trained import load_trained
 
 #: What has to be installed beside taskloom, and the extra that brings it; only ONNX needs more than the first.
 _PACKAGES = {"huggingface_hub": "hf", "transformers": "hf", "onnx": "onnx", "onnxscript": "onnx"}
-#: How states become one vector, in every format; what an encoder calls otherwise is unknown on the other side.
-_POOLINGS = ("pooler", "cls", "mean", "max")
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,7 @@ def export_cell(
     """
     _check(folder, registry, form, replace=replace)
     model = load_trained(cell, catalogue, registry).cpu()
-    if model.pooling not in _POOLINGS:
-        raise TaskloomError(
-            f"encoder {model.encoder.name!r} pools by {model.pooling!r}, which other programs do not know; an exported "
-            f"model pools by {', '.join(_POOLINGS)}"
-        )
+    ways(model)  # or a word that it has none
     examples: Data = {name: _read(task["data"], data) for name, task in cell.spec["tasks"].items()}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

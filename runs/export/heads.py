@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from taskloom.registry.installed.task import Task
 from taskloom.runs.export.graph import VECTOR, output_name
+from taskloom.runs.export.vectors import Way, own_way, way_of, ways
 from taskloom.runs.training.trained import TrainedModel
 
 HEADS, TENSORS = "heads.json", "heads.safetensors"
@@ -30,14 +32,16 @@ _POOLED = {
 
 def write_heads(folder: Path, model: TrainedModel, specs: Mapping[str, Any]) -> None:
     """Write every head's tensors as ``<task>.<name>``, and what it is and its labels mean."""
-    tensors, told = {}, {}
+    tensors: dict[str, Tensor] = {}
+    told: dict[str, Any] = {}
     for name, task in model.tasks.items():
         head, labels = model.head(name), task.data.labels
         tensors |= {f"{name}.{key}": value.detach().clone() for key, value in head.state_dict().items()}
         told[name] = {
             "head": specs[name]["head"],
             "reads": head.reads,
-            "pooling": model.pooling_of(name),
+            "pooling": way_of(model, name).pooling,
+            "normalized": way_of(model, name).normalized,
             "outputs": task.outputs,
             "labels": labels and _labels(task),
             "metric": specs[name]["metric"],
@@ -56,7 +60,6 @@ def _labels(task: Task) -> dict[str, Any]:
 def encode_lines(model: TrainedModel, form: str) -> list[str]:
     """How the other side makes vectors, [B, d]: of one column of texts, or of two that are read as one sequence."""
     rows = "list(columns[0]) if len(columns) == 1 else list(zip(*columns))"
-    poolings = sorted({str(model.pooling), *map(model.pooling_of, model.tasks)})
     if form == "sentence-transformers":
         return [
             "import torch",
@@ -68,10 +71,11 @@ def encode_lines(model: TrainedModel, form: str) -> list[str]:
             f"    return model.encode({rows}, convert_to_tensor=True)",
         ]
     if form == "transformers":
-        pooled = _POOLED[poolings[0]]
-        if len(poolings) > 1:
-            pooled = "{" + ", ".join(f'"{way}": {_POOLED[way]}' for way in poolings) + "}[pooling]"
-        asked = f', pooling="{model.pooling}"' if len(poolings) > 1 else ""
+        own, *others = ways(model)
+        pooled, asked = _pooled(own), ""
+        if others:
+            pooled = "{" + ", ".join(f'"{way}": {_pooled(way)}' for way in (own, *others)) + "}[pooling]"
+            asked = f', pooling="{own}"'
         return [
             "import torch",
             "from transformers import AutoModel, AutoTokenizer",
@@ -100,9 +104,13 @@ def encode_lines(model: TrainedModel, form: str) -> list[str]:
     ]
 
 
+def _pooled(way: Way) -> str:
+    return f"torch.nn.functional.normalize({_POOLED[way.pooling]})" if way.normalized else _POOLED[way.pooling]
+
+
 def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
     """How a task predicts with ``encode`` and its head's tensors; in words why there are no lines for it."""
-    task, head, pooling = model.tasks[name], model.head(name), model.pooling_of(name)
+    task, head, way = model.tasks[name], model.head(name), way_of(model, name)
     special_tokens = model.encoder.special_tokens
     if not task.predicts:
         return "This task trained the encoder and predicts nothing."
@@ -111,10 +119,10 @@ def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
     if not (lines := head.snippet()):
         return f"The head {head.name!r} has no short form; `taskloom predict` uses it."
     asked = ""
-    if pooling != model.pooling:
+    if way != own_way(model):
         if form == "sentence-transformers":
-            return f"Its head reads vectors pooled by {pooling!r}; `taskloom export --format transformers` has them."
-        asked = f', pooling="{pooling}"' if form == "transformers" else f', output="{output_name(pooling)}"'
+            return f"Its head reads vectors pooled by {way}; `taskloom export --format transformers` has them."
+        asked = f', pooling="{way}"' if form == "transformers" else f', output="{output_name(way)}"'
     load = f'w = {{k.removeprefix("{name}."): v for k, v in load_file("{TENSORS}").items() if k.startswith("{name}.")}}'
     vectors = f"vectors = {_VECTORS[head.reads].format(asked)}  # [sequences, examples, width]"
     imports = ["import torch.nn.functional as F", "from safetensors.torch import load_file", ""]

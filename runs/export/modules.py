@@ -11,22 +11,26 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from taskloom.core import TaskloomError
+from taskloom.runs.export.vectors import own_way
 from taskloom.runs.training.trained import TrainedModel
 
 _DENSE = "pooler.dense."
 
 
 def write_modules(folder: Path, model: TrainedModel) -> None:
-    """Write ``modules.json`` and a folder per module: the transformer itself, pooling, and BERT's pooler as a layer."""
-    width, pooling = model.encoder.width, model.pooling
+    """Write ``modules.json`` and a folder per module: the transformer itself, pooling, BERT's pooler as a layer …"""
+    width, way = model.encoder.width, own_way(model)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     _write(folder / "sentence_bert_config.json", {"max_seq_length": model.encoder.max_length, "do_lower_case": False})
     modes = {"cls": "cls_token", "pooler": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
-    ways = {f"pooling_mode_{mode}": mode == modes[str(pooling)] for mode in dict.fromkeys(modes.values())}
+    ways = {f"pooling_mode_{mode}": mode == modes[way.pooling] for mode in dict.fromkeys(modes.values())}
     _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **ways})
-    if pooling == "pooler":
+    if way.pooling == "pooler":
         modules.append(("2_Dense", "Dense"))
         _write_dense(folder, width)
+    if way.normalized:
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
+        (folder / modules[-1][0]).mkdir()
     listed = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{module}"}
         for place, (path, module) in enumerate(modules)

@@ -75,16 +75,6 @@ class TrainedModel(Model):
     def head(self, task: str) -> Head:
         return self._vectors if task == VECTORS else super().head(task)
 
-    @property
-    def pooling(self) -> str | None:
-        """How sentence vectors are made: as all heads of the run ask for, or, if they differ, the encoder's own way."""
-        asked = {task.head.pooling for task in self.tasks.values()}
-        return (asked.pop() if len(asked) == 1 else None) or self.encoder.pooling
-
-    def pooling_of(self, task: str) -> str | None:
-        """How the vectors are made that a task's head reads."""
-        return self.tasks[task].head.pooling or self.encoder.pooling
-
     def predict(
         self, task: str, texts: Iterable[str] | Iterable[Sequence[str]], *, batch_size: int = BATCH
     ) -> Predictions:
@@ -109,8 +99,9 @@ class TrainedModel(Model):
         """
         if task is not None and task not in self.tasks:
             raise TaskloomError(unknown("task", task, self.tasks, where="tasks of the cell"))
+        asked = {each.head.pooling for name, each in self.tasks.items() if task in (None, name)}
         like = next(iter(self.tasks.values()))
-        alone = replace(like, head=_Vectors(self.pooling if task is None else self.pooling_of(task)))
+        alone = replace(like, head=_Vectors(asked.pop() if len(asked) == 1 else None))
         vectors, _ = self._run(VECTORS, alone, _rows(alone, texts), batch_size, (self.encoder.width,))
         return torch.from_numpy(vectors)
 

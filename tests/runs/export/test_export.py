@@ -26,6 +26,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.cli import cli
 from taskloom.runs.export import export as exporting
+from taskloom.runs.export import vectors
 from taskloom.runs.export.export import export_cell
 from taskloom.runs.training.trained import TrainedModel, load_trained
 
@@ -258,8 +259,8 @@ def test_what_cannot_be_exported_is_said(
         message = refused(export("mixed", "out", "--format", "onnx"))
     assert "needs onnx, onnxscript: pip install 'taskloom[onnx]'" in message
     with monkeypatch.context() as other:
-        other.setattr(TrainedModel, "pooling", "attention")
-        assert "pools by 'attention', which other programs do not know" in refused(export("mixed", "out"))
+        other.setattr(vectors, "POOLINGS", ("attention",))
+        assert "pools by 'mean', which other programs do not know" in refused(export("mixed", "out"))
     assert not Path("out").exists()
 
 
