@@ -1,13 +1,15 @@
 """Interface 1 of 5: text → vectors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
+from taskloom.core.errors import TaskloomError
 from taskloom.core.tokens import Ids, SpecialTokens, Tokens
 
 
@@ -39,6 +41,10 @@ class Encoder(nn.Module, Component, ABC):
     #: ``check`` and ``build``.
     poolings: ClassVar[tuple[str, ...]] = ()
     asked: frozenset[str] = frozenset()
+    #: The one of them that is its own way: what it does for a head that asks for none.
+    pooling: str | None = None
+    #: Whether vectors that are made in its own way are divided by their length; those that a head asks for never are.
+    normalized: bool = False
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
 
@@ -73,6 +79,17 @@ class Encoder(nn.Module, Component, ABC):
     def fingerprint(self) -> str:
         """A fingerprint of the weights that will be loaded ("" when drawn from the seed); part of identity."""
         return ""
+
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
+        """Write the built encoder into a folder as ``transformers`` keeps models.
+
+        Afterwards ``AutoModel.from_pretrained(folder)`` gives its states and ``AutoTokenizer`` its tokens, without code
+        of anybody's; the states become vectors as
+        :attr:`pooling` and :attr:`normalized` say. ``texts`` are those that it was trained and judged
+        on, for an encoder that has no list of its words; whoever needs none does not look at them. What it returns are
+        sentences for whoever uses the folder.
+        """
+        raise TaskloomError(f"encoder {self.name!r} cannot be exported: it has no method export()")
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         """Input embeddings [N, d] → one vector per sequence, [S, d]: :meth:`encode` and :meth:`pool` in a row.

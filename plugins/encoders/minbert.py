@@ -14,6 +14,7 @@ from taskloom.plugins.digests import sha256_of
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
 from taskloom.plugins.encoders.layers import empty_linear
+from taskloom.plugins.encoders.saving import save_tensors, save_tokenizer
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
@@ -90,7 +91,7 @@ class MinBert(Encoder):
         self.given = {key: value for key, value in given.items() if value is not None}
         self.dropout = dropout
         self.attention_dropout = attention_dropout
-        self.pooling = pooling
+        self.pooling: str = pooling
         self.trainable = trainable
         self._hashed = HashedWords(vocabulary or UNTRAINED.vocabulary)
 
@@ -148,6 +149,26 @@ class MinBert(Encoder):
         for layer in self.layers:
             states = layer(states, tokens)
         return states
+
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
+        sizes, state, words = self._sizes(), self.state_dict(), self._vocabulary()
+        no_pooler = "The model has no pooler: transformers says so, and nothing here reads one."
+        notes = [no_pooler] if self.pooler is None else []
+        if isinstance(words, HashedWords):
+            listed = words.listed(texts)
+            notes.append(
+                "The encoder has no vocabulary but hashes words. vocab.txt has those of its training and dev data, "
+                f"{len(listed) - len(RESERVED)} of them; any other word is [UNK] here, and a hash in taskloom."
+            )
+            rows = torch.tensor(list(listed.values()), device=state["embeddings.word"].device)
+            state["embeddings.word"] = state["embeddings.word"][rows]
+            sizes = sizes.model_copy(update={"vocabulary": len(listed)})
+            tokenizer = words.tokenizer(listed)
+        else:
+            tokenizer = words.tokenizer
+        save_tensors(folder, state, sizes, pooler=self.pooler is not None)
+        save_tokenizer(folder, tokenizer, self.special_tokens, self.max_length)
+        return notes
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         if not {"mean", "max"}.isdisjoint(self._ways(tokens)):

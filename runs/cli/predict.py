@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO
@@ -13,11 +12,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 from click.core import ParameterSource
 
-from taskloom.core.errors import RegistryError, TaskloomError, count, unknown
+from taskloom.core.errors import TaskloomError, count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.analysis.cell_states import SHORT, finite
-from taskloom.runs.cli.common import answers, checked_catalogue, grid_or_cell, note, say, write_answer
+from taskloom.runs.cli.common import answers, checked_catalogue, find_cell, note, say, write_answer
 from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import visible
@@ -120,7 +118,7 @@ def predict(
     """
     _check_options(context, input, form)
     with Ledger.open(registry, create=False) as ledger:
-        cell = _find(ledger, source, row, seed)
+        cell = find_cell(ledger, source, row, seed)
     if input is not None:
         file = None if out is None or out == STREAM else out
         context.exit(_predict_input(cell, registry, tasks, input, text, input_format, file, form))
@@ -246,32 +244,3 @@ def _watch(done: Iterator[int]) -> int:
             note(f"{rows:,} rows predicted, {rows / (now - began):,.0f} per second")
             said = now
     return rows
-
-
-def _find(ledger: Ledger, source: str, row: str | None, seed: int | None) -> CellRecord:
-    """The cell that is meant: of a grid the best, or one by its identity."""
-    grid = grid_or_cell(ledger, source)
-    if isinstance(grid, CellRecord):
-        if row is not None or seed is not None:
-            raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
-        return grid
-    labels = {place.label for place in grid.cells}
-    if row is not None and row not in labels:
-        raise RegistryError(unknown("row", row, labels, where="rows"))
-    seeds = sorted({place.seed for place in grid.cells})
-    if seed is not None and seed not in seeds:
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
-    if not places:
-        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    finished = [place for place in places if place.cell.status == "finished"]
-    if not finished:
-        which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
-        raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
-    # A score that is not a number is the least.
-    scores = [finite(place.cell.scores.get("overall")) for place in finished]
-    score, best = max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])
-    overall = "" if score is None else f", overall {score:.3f}"
-    note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
-    return best.cell
