@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from taskloom.core import Encoder, Ids, Tokens, WeightsError, init_linear
 from taskloom.plugins.digests import sha256_of
+from taskloom.plugins.encoders.attention import by_length
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
 from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
 from taskloom.plugins.encoders.layers import empty_linear
@@ -171,6 +172,18 @@ class MinBert(Encoder):
         return notes
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        if self._only_scores(embedded, tokens):
+            ordered = by_length(tokens)
+            found = self._vectors(embedded.index_select(0, ordered.rows), ordered.tokens)
+            return found.index_select(0, ordered.home)
+        return self._vectors(embedded, tokens)
+
+    def _only_scores(self, embedded: Tensor, tokens: Tokens) -> bool:
+        """Whether nothing is learned of one task's batch on a CPU, whose sequences may then be put in order."""
+        alone = len(tokens.parts) == 1 and not self.training and not torch.is_grad_enabled()
+        return alone and embedded.device.type == "cpu" and not torch.compiler.is_compiling()
+
+    def _vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
         if not {"mean", "max"}.isdisjoint(self._ways(tokens)):
             return super().vectors(embedded, tokens)
         states = embedded  # [N, d]
