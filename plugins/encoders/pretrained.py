@@ -43,11 +43,13 @@ def load_model(folder: Path, dropout: dict[str, float]) -> tuple[Any, set[str]]:
 
 def load_tokenizer(folder: Path) -> Any:
     """The fast tokenizer, which neither cuts nor pads."""
-    with _reading(folder) as library:
-        tokenizer = library.AutoTokenizer.from_pretrained(folder, use_fast=True, **_LOCAL)
-    files = sorted({"tokenizer.json", *tokenizer.vocab_files_names.values()})
+    files = {"tokenizer.json", "vocab.txt", "vocab.json"}
+    if any((folder / name).is_file() for name in files) or any(folder.glob("*.model")):
+        with _reading(folder) as library:
+            tokenizer = library.AutoTokenizer.from_pretrained(folder, use_fast=True, **_LOCAL)
+        files = {"tokenizer.json", *tokenizer.vocab_files_names.values()}
     if not any((folder / name).is_file() for name in files):  # the library would go on with no words at all
-        raise WeightsError(f"{folder} has no vocabulary; it should have {' or '.join(files)}")
+        raise WeightsError(f"{folder} has no vocabulary; it should have {' or '.join(sorted(files))}")
     if not tokenizer.is_fast:
         raise WeightsError(f"{folder} has no fast tokenizer; save one beside the weights, as tokenizer.json")
     tokenizer.backend_tokenizer.no_truncation()
