@@ -32,10 +32,10 @@ class Encoder(nn.Module, Component, ABC):
     #: Whether it takes, in the place of a parameter […], a stack [T, …] of copies, one for each of the T ``parts`` of
     #: the tokens, and gives each copy the gradient of its part: then the gradients of several tasks come from one pass.
     #: All parameters are copies or none; those of linear layers may be of another precision.
-    takes_copies: ClassVar[bool] = False
+    takes_copies: bool = False
     #: Whether several threads may run passes without gradients at once, as scoring does on a CPU: it keeps nothing on
     #: ``self`` from one of its methods to the next.
-    parallel: ClassVar[bool] = False
+    parallel: bool = False
     #: The poolings that it knows by name, if a head may ask for one: ``tokens.poolings`` says how to pool each of the
     #: ``parts`` of a batch, None being its own way. ``asked`` are those that heads of the run ask for, known before
     #: ``check`` and ``build``.
@@ -66,11 +66,11 @@ class Encoder(nn.Module, Component, ABC):
 
     @abstractmethod
     def embed(self, tokens: Tokens) -> Tensor:
-        """Input embeddings, [N, d]."""
+        """Input embeddings, [N, e]; e may be another size than d, which :meth:`encode` gives."""
 
     @abstractmethod
     def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        """Input embeddings [N, d] → states [N, d]."""
+        """Input embeddings [N, e] → states [N, d]."""
 
     @abstractmethod
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
@@ -92,7 +92,7 @@ class Encoder(nn.Module, Component, ABC):
         raise TaskloomError(f"encoder {self.name!r} cannot be exported: it has no method export()")
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        """Input embeddings [N, d] → one vector per sequence, [S, d]: :meth:`encode` and :meth:`pool` in a row.
+        """Input embeddings [N, e] → one vector per sequence, [S, d]: :meth:`encode` and :meth:`pool` in a row.
 
         An encoder may override it to leave out states that its pooling does not read.
         """
