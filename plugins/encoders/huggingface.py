@@ -1,7 +1,7 @@
 """Weights of the Hugging Face hub, whatever their architecture."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from taskloom.plugins.encoders.folders import find_folder, find_root, fingerprin
 from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.plugins.encoders.padded import Padded
 from taskloom.plugins.encoders.poolings import POOLINGS, Pooling
+from taskloom.plugins.encoders.saving import lower_texts
 from taskloom.plugins.encoders.sentences import Sentences, read_sentences
 from taskloom.plugins.encoders.weights import Config, has_pooler
 
@@ -86,6 +87,7 @@ class HuggingFace(Encoder):
         inner.build(generator=generator)
         self.width, self.max_length, self.special_tokens = inner.width, inner.max_length, inner.special_tokens
         self.takes_copies, self.parallel = inner.takes_copies, inner.parallel
+        self.pooling, self.normalized = inner.pooling, self._sentences.normalized
 
     def vocabulary_key(self) -> str:
         return f"{self._open().vocabulary_key()}{', lower-cased' if self._sentences.lower else ''}"
@@ -106,6 +108,12 @@ class HuggingFace(Encoder):
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         return self._finish(self._open().pool(states, tokens), tokens)
+
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
+        notes = self._open().export(folder, texts)
+        if self._sentences.lower:
+            lower_texts(folder)
+        return notes
 
     def fingerprint(self) -> str:
         parts = (self._open().fingerprint(), fingerprint_of(self._sentences.files))

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from taskloom.core import Encoder, Ids, Tokens, WeightsError
 from taskloom.plugins.encoders.folders import fingerprint_of, weight_files
 from taskloom.plugins.encoders.poolings import POOLINGS, pool_states
-from taskloom.plugins.encoders.pretrained import load_model, load_tokenizer, special_tokens_of
+from taskloom.plugins.encoders.pretrained import load_model, load_tokenizer, save_model, special_tokens_of
 
 _ONE_AT_A_TIME = threading.Lock()
 _CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
@@ -109,6 +109,10 @@ class Padded(Encoder):
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         return pool_states(states, tokens, self.pooling, self._pooler)
+
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
+        save_model(folder, self.model, load_tokenizer(self.folder), self.max_length)
+        return []
 
     def fingerprint(self) -> str:
         files = fingerprint_of([*weight_files(self.folder), self.folder / "config.json"])

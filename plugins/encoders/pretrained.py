@@ -57,6 +57,18 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
+def save_model(folder: Path, model: Any, tokenizer: Any, max_length: int) -> None:
+    """Write both as the library itself does, the tokenizer so that it cuts and pads by itself."""
+    with _quiet(folder):
+        model.save_pretrained(folder)
+        tokenizer.model_max_length = max_length
+        tokenizer.save_pretrained(folder)
+        whole = tokenizer.backend_tokenizer
+        whole.enable_truncation(max_length)
+        whole.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
+        whole.save(str(folder / "tokenizer.json"))
+
+
 def special_tokens_of(folder: Path, tokenizer: Any) -> SpecialTokens:
     """What the tokenizer puts around one text and around two, found by looking at what it does."""
     backend = tokenizer.backend_tokenizer
@@ -85,7 +97,24 @@ def special_tokens_of(folder: Path, tokenizer: Any) -> SpecialTokens:
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[Any]:
-    """transformers, without its reports and bars; what it raises becomes one message."""
+    """transformers, quiet; what it raises becomes one message."""
+    try:
+        with _quiet(folder) as library:
+            yield library
+    except WeightsError:
+        raise
+    except Exception as error:  # the library raises many kinds
+        text = " ".join(str(error).split())
+        if "trust_remote_code" in text:
+            text = "it comes with code of its own, which taskloom never runs"
+        elif weight_files(folder)[0].suffix == ".bin" and "weights_only" in text:
+            text = "it holds objects, which could run code when they are loaded; save the weights as model.safetensors"
+        raise WeightsError(f"transformers cannot read {folder}: {text[:400] or type(error).__name__}") from None
+
+
+@contextmanager
+def _quiet(folder: Path) -> Iterator[Any]:
+    """transformers, without its reports and bars."""
     try:
         import transformers
     except ImportError:
@@ -98,15 +127,6 @@ def _reading(folder: Path) -> Iterator[Any]:
     logging.disable_progress_bar()
     try:
         yield transformers
-    except WeightsError:
-        raise
-    except Exception as error:  # the library raises many kinds
-        text = " ".join(str(error).split())
-        if "trust_remote_code" in text:
-            text = "it comes with code of its own, which taskloom never runs"
-        elif weight_files(folder)[0].suffix == ".bin" and "weights_only" in text:
-            text = "it holds objects, which could run code when they are loaded; save the weights as model.safetensors"
-        raise WeightsError(f"transformers cannot read {folder}: {text[:400] or type(error).__name__}") from None
     finally:
         logging.set_verbosity(before)
         if bars:

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.decoders import WordPiece
+from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
@@ -67,6 +68,15 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, special_tokens: SpecialTo
         "do_lower_case": getattr(made.normalizer, "lowercase", False),
     }
     _write(folder / "tokenizer_config.json", settings | tokens)
+
+
+def lower_texts(folder: Path) -> None:
+    """Let the tokenizer in a folder lower-case texts before all else."""
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = Sequence([Lowercase(), *before])
+    tokenizer.save(path)
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
