@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -74,7 +74,7 @@ class HuggingFace(Encoder):
         self.weights = weights
         self.given_length = max_length
         shares = {"dropout": dropout, "attention_dropout": attention_dropout}
-        self.dropout = {option: share for option, share in shares.items() if share is not None}
+        self.dropout: dict[str, Any] = {option: share for option, share in shares.items() if share is not None}
         self.pooling = pooling
         self.trainable = trainable
         self.inner: Encoder | None = None

@@ -29,6 +29,7 @@ class Padded(Encoder):
     """
 
     poolings = POOLINGS
+    pooling: str
     model: Any
 
     def __init__(
