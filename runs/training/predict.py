@@ -123,7 +123,7 @@ def new_texts(
 ) -> NewTexts:
     """The rows of a stream as a task of the cell reads them, by the names that its data set has for columns."""
     data: dict[str, Any] = cell.spec["tasks"][task]["data"]
-    own = data.get("text", ())
+    own = data.get("text") or ()
     return NewTexts(
         stream,
         name,
