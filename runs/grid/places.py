@@ -46,8 +46,12 @@ class Places:
 
     def notes(self, specs: Iterable[dict[str, Any]]) -> list[str]:
         """What a user may not expect of where these runs find their files."""
-        used = dict.fromkeys(path for spec in specs for home, kind in _sources(spec) for path in _strings(home[kind]))
-        names = [repr(self._elsewhere[path]) for path in used if path in self._elsewhere]
+        used = {f"{path}{os.sep}" for spec in specs for home, kind in _sources(spec) for path in _strings(home[kind])}
+        names = [
+            repr(written)
+            for path, written in self._elsewhere.items()
+            if any(one.startswith(f"{path}{os.sep}") for one in used)
+        ]
         return [f"in the current folder, not in the grid's ({self._folders[0]}): {', '.join(names)}"] if names else []
 
     def is_missing(self, component: Mapping[str, Any]) -> bool:
@@ -70,7 +74,7 @@ class Places:
         self, kind: str, component: dict[str, Any], options: Collection[str], folders: Sequence[Path]
     ) -> dict[str, Any]:
         found = dict(component)
-        for option in options:
+        for option in [option for option in component if option in options]:  # in the order of the file
             value = component[option]
             many = [self._settled(kind, one, folders) for one in (value if isinstance(value, list) else [value])]
             found[option] = many if isinstance(value, list) else many[0]
