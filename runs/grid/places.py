@@ -58,10 +58,13 @@ class Places:
         """Whether a component names something that is in none of the folders, be it a test file."""
         return not self._missing.isdisjoint(_strings(component))
 
-    @property
-    def advice(self) -> str:
-        """Where else was looked for what is not beside the grid."""
-        return f"; nor is it in the current folder, {self._here}" if len(self._folders) > 1 else ""
+    def advice(self, kind: str) -> str:
+        """Where was looked for what is nowhere. The message is about the grid's folder already if it is about data."""
+        if len(self._folders) == 1:
+            return ""
+        if kind == "data":
+            return f"; nor is it in the current folder, {self._here}"
+        return f"; a folder is looked for in the grid's ({self._folders[0]}) and in the current one"
 
     def _options(self, kind: str, component: Mapping[str, Any]) -> frozenset[str]:
         try:
@@ -92,8 +95,9 @@ class Places:
         paths = [os.path.normpath(folder / relative) for folder in folders]
         place = next((place for place, path in enumerate(paths) if is_there(path)), None)
         if place is None:
-            self._missing.add(paths[0])
-            return paths[0] if kind == "data" else value
+            value = paths[0] if kind == "data" else value
+            self._missing.add(value)
+            return value
         if place > 0:
             self._elsewhere[paths[place]] = value
         return paths[place]
