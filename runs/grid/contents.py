@@ -54,7 +54,7 @@ class Contents:
             if isinstance(content, TaskloomError):
                 advice, is_missing = "", False
                 if self._places and self._places.is_missing(component) and str(content).startswith("no "):
-                    advice, is_missing = self._places.advice, True
+                    advice, is_missing = self._places.advice(kind), True
                 # Which option of the command line may help, unless it was given already.
                 if kind == "data" and ("dir" in component or is_missing) and self._overrides.data is None:
                     advice += "; --data FOLDER says where data sets are"

@@ -46,18 +46,25 @@ class Places:
 
     def notes(self, specs: Iterable[dict[str, Any]]) -> list[str]:
         """What a user may not expect of where these runs find their files."""
-        used = dict.fromkeys(path for spec in specs for home, kind in _sources(spec) for path in _strings(home[kind]))
-        names = [repr(self._elsewhere[path]) for path in used if path in self._elsewhere]
+        used = {f"{path}{os.sep}" for spec in specs for home, kind in _sources(spec) for path in _strings(home[kind])}
+        names = [
+            repr(written)
+            for path, written in self._elsewhere.items()
+            if any(one.startswith(f"{path}{os.sep}") for one in used)
+        ]
         return [f"in the current folder, not in the grid's ({self._folders[0]}): {', '.join(names)}"] if names else []
 
     def is_missing(self, component: Mapping[str, Any]) -> bool:
         """Whether a component names something that is in none of the folders, be it a test file."""
         return not self._missing.isdisjoint(_strings(component))
 
-    @property
-    def advice(self) -> str:
-        """Where else was looked for what is not beside the grid."""
-        return f"; nor is it in the current folder, {self._here}" if len(self._folders) > 1 else ""
+    def advice(self, kind: str) -> str:
+        """Where was looked for what is nowhere. The message is about the grid's folder already if it is about data."""
+        if len(self._folders) == 1:
+            return ""
+        if kind == "data":
+            return f"; nor is it in the current folder, {self._here}"
+        return f"; a folder is looked for in the grid's ({self._folders[0]}) and in the current one"
 
     def _options(self, kind: str, component: Mapping[str, Any]) -> frozenset[str]:
         try:
@@ -70,7 +77,7 @@ class Places:
         self, kind: str, component: dict[str, Any], options: Collection[str], folders: Sequence[Path]
     ) -> dict[str, Any]:
         found = dict(component)
-        for option in options:
+        for option in [option for option in component if option in options]:  # in the order of the file
             value = component[option]
             many = [self._settled(kind, one, folders) for one in (value if isinstance(value, list) else [value])]
             found[option] = many if isinstance(value, list) else many[0]
@@ -88,8 +95,9 @@ class Places:
         paths = [os.path.normpath(folder / relative) for folder in folders]
         place = next((place for place, path in enumerate(paths) if is_there(path)), None)
         if place is None:
-            self._missing.add(paths[0])
-            return paths[0] if kind == "data" else value
+            value = paths[0] if kind == "data" else value
+            self._missing.add(value)
+            return value
         if place > 0:
             self._elsewhere[paths[place]] = value
         return paths[place]

@@ -220,6 +220,10 @@ def test_a_dir_and_the_data_option_search_in_the_same_way(project: Path, elsewhe
     grid = write_grid(project, {"name": "cs224n", "task": "sst", "dir": "data"})
     found = [planned(grid), planned(grid, data=project / "data"), planned(grid, data=project / place)]
     assert [data_of(plan)["dir"] for plan in found] == [str(project / place)] * 3
+    assert found[0].notes == ()
+    (project / "data").rename(elsewhere / "data")
+    assert planned(grid).notes == (f"in the current folder, not in the grid's ({project}): 'data'",)
+    (elsewhere / "data").rename(project / "data")
     missing = write_grid(project, {"name": "cs224n", "task": "sts", "dir": "data"})
     for overrides in ({}, {"data": project / "data"}):
         with pytest.raises(RequestError, match=f"no file 'sts-train.csv'; .* .in {project / place}: ids-sst"):
