@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # which imports numpy
     from taskloom.runs.show.findings import Comparison
 
 column_option = click.option(
-    "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, or overall."
+    "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, overall, or task:metric."
 )
 
 
@@ -165,6 +165,5 @@ def _say_one_seed(judged: "Iterable[Judged]") -> None:
 
 def check_column(results: "Results", column: str) -> None:
     """Raise an error with what there is, if no finished cell has a score of that name."""
-    known = list(dict.fromkeys(name for cell in results.finished.values() for name in cell.scores))
-    if column not in known:
-        raise TaskloomError(unknown("column", column, known, where=f"scores of {results.grid.name}"))
+    if column not in results.columns:
+        raise TaskloomError(unknown("column", column, results.columns, where=f"scores of {results.grid.name}"))

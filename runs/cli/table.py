@@ -21,7 +21,7 @@ from taskloom.runs.cli.options import format_option, registry_option
     callback=lambda context, option, given: tuple(filter(None, map(str.strip, given.split(",")))),
     default="",
     metavar="LIST",
-    help="Only these: tasks, overall, seconds, memory, examples, backwards; separated by commas.",
+    help="Only these: tasks, task:metric, overall, seconds, memory, examples, backwards; separated by commas.",
 )
 @click.option("--sort", default="", metavar="COLUMN", help="The best row of a column first.")
 @click.option("--group-by", default="", metavar="AXIS", help="A row per value of an axis: the mean over its rows.")
@@ -91,6 +91,7 @@ def unrun_grid(source: str) -> GridRecord:
     """A grid's record before its first run: all holes."""
     from taskloom.runs.grid.expansion import expand
     from taskloom.runs.grid.grid import load_grid
+    from taskloom.runs.grid.plan import with_metrics
 
     grid = load_grid(source)
     expansion = expand(grid, allow_large=True)
@@ -101,4 +102,5 @@ def unrun_grid(source: str) -> GridRecord:
         for variant in expansion.variants
         for seed in grid.spec.seeds
     ]
-    return GridRecord(grid.name, grid.raw, "", "", tuple(cells))
+    raw = with_metrics(grid, (variant.spec for variant in expansion.variants)).raw
+    return GridRecord(grid.name, raw, "", "", tuple(cells))

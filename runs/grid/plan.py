@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import count
-from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, SOURCE, Change
+from taskloom.registry.installed.resolution import split_metrics
+from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, Change
 from taskloom.runs.grid.contents import Contents
-from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
+from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
@@ -105,6 +106,7 @@ def make_plan(
         raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
     cells = cells_of(grid)
     grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
+    grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
     added = grid.raw.get(ADDED_SEEDS)
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     notes = (*rows.notes, *contents.notes, *note, *_left_out(grid, cells, before))
@@ -129,6 +131,12 @@ def _with_changes(grid: GridFile, changes: Iterable[Change], labels: Collection[
     return replace(grid, raw={**grid.raw, CHANGES: made}) if made else grid
 
 
+def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
+    """The grid, whose record states the metrics of its tasks after the first."""
+    found = {task: [*each.values()] for task, each in further_metrics(runs).items() if each}
+    return replace(grid, raw={**grid.raw, METRICS: found}) if found else grid
+
+
 def _last_run(row: Variant, before: "GridRecord | None") -> Iterator[PlannedCell]:
     """The cells that a row had when the grid was last run."""
     for place in before.cells if before is not None else ():
@@ -150,10 +158,11 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
 def _cells(
     row: Variant, grid: GridFile, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
 ) -> Iterator[PlannedCell]:
-    """The cells of a row, one for each seed."""
-    made_of = facts(row.spec, catalogue, contents)
+    """The cells of a row, one for each seed; further metrics are no part of them."""
+    run, _ = split_metrics(row.spec)
+    made_of = facts(run, catalogue, contents)
     for seed in grid.spec.seeds:
-        spec = {**row.spec, "seed": seed}
+        spec = {**run, "seed": seed}
         facts_of_cell = {**made_of, "spec": {**made_of["spec"], "seed": seed}}
         identity = digest(facts_of_cell)
         yield PlannedCell(
@@ -239,9 +248,7 @@ def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
 def _column_problems(rows: Expansion) -> Iterator[Problem]:
     """Columns and published figures that no row can have."""
     grid = rows.grid.spec
-    runs = [variant.spec.get("tasks") for variant in rows.variants]
-    tasks = {name for run in runs if isinstance(run, dict) for name in run}
-    columns = [*sorted(tasks), "overall", "seconds", "memory"]
+    columns = [*score_columns(rows.variants), "overall", "seconds", "memory"]
     wanted = [("table.columns", column) for column in grid.table.columns or ()]
     wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.cells) for key in cell.reported]
     for path, column in wanted:
