@@ -65,7 +65,9 @@ class Task:
         if self._has_values and metric.reads == "classes":
             yield f"metric {metric.name!r} counts classes; {self._described}: use 'pearson' or 'spearman'"
         if metric.correlation and self.labels.names:
-            named = f"the labels of data set {self.data.name!r} are named classes ({', '.join(self.labels.names[:3])} …)"
+            named = (
+                f"the labels of data set {self.data.name!r} are named classes ({', '.join(self.labels.names[:3])} …)"
+            )
             yield f"metric {metric.name!r} is a correlation; {named}: use 'accuracy' or 'macro_f1'"
 
     @property

@@ -184,8 +184,8 @@ class FurtherMetric:
 class Comparison:
     """A and B on all their common tasks, and the differences judged as one family.
 
-    ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared. ``judged`` are the
-    differences of ``tasks``, then those of ``further`` metrics.
+    ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared. ``judged``
+    are the differences of ``tasks``, then those of ``further`` metrics.
     """
 
     a: Subject

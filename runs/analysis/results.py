@@ -221,7 +221,9 @@ class Results:
         slopes = {column: 1.0}
         if column == OVERALL:
             scored = sorted({*self.final_scores(label, cell)} - {OVERALL, *self.further})  # in one order for all cells
-            slopes = self.overall[label].slopes(scored, [name for name, each in stored.tasks.items() if each.correlation])
+            slopes = self.overall[label].slopes(
+                scored, [name for name, each in stored.tasks.items() if each.correlation]
+            )
         tasks = {name: self.further[name][0] if name in self.further else name for name in slopes}
         if not tasks or not {*tasks.values()} <= stored.tasks.keys():
             return Moves((), np.zeros(0))

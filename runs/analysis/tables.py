@@ -440,9 +440,9 @@ def derive_overall(
 
     None where parts are missing or a metric is of unknown kind.
 
-    overall = Σᵢ wᵢ sᵢ + c: wᵢ is the task's share, 1/T of T tasks without weights, and half of it for a correlation that
-    is normalised. A figure printed with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up to wᵢ h,
-    and the printed overall is off by h itself; so a printed overall follows from its parts if it is within
+    overall = Σᵢ wᵢ sᵢ + c: wᵢ is the task's share, 1/T of T tasks without weights, and half of it for a correlation
+    that is normalised. A figure printed with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up
+    to wᵢ h, and the printed overall is off by h itself; so a printed overall follows from its parts if it is within
     h (1 + Σᵢ wᵢ) of their combination.
 
     >>> spec = {"overall": "mean", "tasks": {"a": {"metric": "accuracy"}, "b": {"metric": "pearson"}}}
