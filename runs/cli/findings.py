@@ -8,7 +8,7 @@ import click
 
 from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import recorded_grid, say, say_json
+from taskloom.runs.cli.common import program, recorded_grid, say, say_json
 from taskloom.runs.cli.options import json_option, registry_option
 
 if TYPE_CHECKING:  # which imports numpy
@@ -136,7 +136,7 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
     _say_one_seed(comparison.judged for comparison in found)
     if number:
         said = seeds_settle([comparison.judged for comparison in found], number)
-        run = f"taskloom run {grid}"
+        run = f"{program()} run {grid}"
         added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
         say(f"\n{added} {said}.")
 
