@@ -152,7 +152,9 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
     encoder = catalogue.make(Encoder, cell.spec["encoder"])
     best = folder / "cells" / cell.id / "best"
     if not best.is_dir():
-        raise WeightsError(f"cell {cell.id}: its weights are gone: they were not kept (--keep none), or removed; {ANEW}")
+        raise WeightsError(
+            f"cell {cell.id}: its weights are gone: they were not kept (--keep none), or removed; {ANEW}"
+        )
     try:
         tensors, _ = saved.load_folder(best)
     except ValueError as error:
