@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taskloom.core import Component, Overall, Problem, unknown
+from taskloom.core import Component, Metric, Overall, Problem, unknown
 from taskloom.registry.installed.problems import below, noted
 from taskloom.registry.installed.words import join, kind_word
 
@@ -88,15 +88,13 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
             why = unknown("pooling", head.pooling, encoder.poolings, where=f"known to encoder {encoder.name!r}")
             problems.append(Problem(f"tasks.{name}.head", f"{why}; leave pooling out to have the encoder's own"))
         places = [(path, kind) for path, _, _, kind in homes_of({"tasks": {name: run["tasks"][name]}})]
-        parts: dict[str, Any] = {
-            kind: made[path] for path, kind in reversed(places) if path in made
-        }  # the first metric
+        parts: dict[str, Any] = {kind: made[path] for path, kind in reversed(places) if path in made}  # metric: the first
         if all(path in made for path, _ in places):
             names = ", ".join(f"{kind_word(kind)} {parts[kind].name!r}" for kind in _TASK_PARTS)
             with noted(f"{names} cannot be checked", problems, f"tasks.{name}"):
                 task = Task(name=name, **parts)
                 problems += (Problem(f"tasks.{name}.{part}", why) for part, why in task.problems())
-                metrics = {path: made[path] for path, kind in places if kind == "metric"}
+                metrics = {path: each for path, _ in places if isinstance(each := made[path], Metric)}
                 problems += (Problem(path, why) for path, each in metrics.items() for why in task.unfit(each))
     trained = {name for stage in run["stages"] for name in stage["tasks"]}
     scored = [name for name in run["tasks"] if name in trained and _has_score(made, name)]

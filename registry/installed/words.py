@@ -57,8 +57,8 @@ def schema_words(schema: Schema, parts: Schema) -> str:
     if "anyOf" in schema:
         several = [one for one in schema["anyOf"] if one.get("type") == "array" and one.get("items") in schema["anyOf"]]
         named = [one for one in schema["anyOf"] if one not in several]
-        words = [words for one in named for words in _choices(one) or [schema_words(one, parts)]]
-        return _either([*words, *(["a list of such"] if several else [])])
+        choices = [words for one in named for words in _choices(one) or [schema_words(one, parts)]]
+        return _either([*choices, *(["a list of such"] if several else [])])
     if _choices(schema):
         return _either(_choices(schema))
     if kind := kind_of(schema):

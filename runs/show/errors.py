@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.compare import Comparison, Part, TaskComparison
+from taskloom.runs.analysis.compare import Comparison, FurtherMetric, Part, TaskComparison
 from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
@@ -25,8 +25,9 @@ def show_comparison(made: Comparison, limit: int) -> str:
     used = [sorted({pair[side] for pair in made.seeds}) for side in (0, 1)]
     heads = [f"{name}: {_subject(each, seeds)}" for name, each, seeds in zip("AB", (made.a, made.b), used, strict=True)]
     sizes = {task.of.task: len(task.of.expected) for task in made.tasks}
-    heads_of = [(task.of.task, task.of.facts.metric) for task in made.tasks]
-    heads_of += [(task, metric) for each in made.further for task, _, metric in [each.column.partition(":")]]
+    compared: list[tuple[str, str, TaskComparison | FurtherMetric]]
+    compared = [(task.of.task, task.of.facts.metric, task) for task in made.tasks]
+    compared += [(task, metric, each) for each in made.further for task, _, metric in [each.column.partition(":")]]
     rows = [
         (
             *(task, metric, sizes[task]),
@@ -34,7 +35,7 @@ def show_comparison(made: Comparison, limit: int) -> str:
             *(format_difference(judged), format_p(judged.p), judged.verdict),
             "McNemar" if each.mcnemar else f"paired, noise: {judged.contrast.variance or 'unknown'}",
         )
-        for (task, metric), each, judged in zip(heads_of, (*made.tasks, *made.further), made.judged, strict=True)
+        for (task, metric, each), judged in zip(compared, made.judged, strict=True)
     ]
     table = listing(rows, ["task", "metric", "examples", "A", "B", *_DIFFERENCE, "verdict", "test"])
     parts = ["\n".join(heads), table, "\n".join(map(one_line, _notes(made)))]

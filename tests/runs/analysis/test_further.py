@@ -20,7 +20,7 @@ from taskloom.runs.analysis.results import Results, metric_named
 from taskloom.runs.analysis.tables import Table, Wanted, table_of
 from taskloom.runs.show.render import render
 
-ROWS = [Row("a"), Row("same"), Row("better", 1.6)]
+ROWS = [Row("a"), Row("same"), Row("better", 2.5)]
 MORE: dict[str, Any] = {"sst": [{"name": "macro_f1"}], "sts": [{"name": "spearman"}]}
 COLUMNS = ("sst", "sst:macro_f1", "para", "sts", "sts:spearman", "overall")
 
