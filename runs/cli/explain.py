@@ -10,7 +10,7 @@ import click
 
 from taskloom.core.errors import RegistryError, RequestError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import SOURCE, CellRecord
+from taskloom.registry.results.records import SOURCE, CellRecord, GridRecord
 from taskloom.runs.analysis.cell_states import SHORT
 from taskloom.runs.cli.common import NO_CELL, checked_catalogue, note, say, say_json
 from taskloom.runs.cli.options import json_option, plan_options, registry_option
@@ -63,8 +63,10 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
     chosen = [one for one in explained if row in (None, one.label)]
     if not chosen and row is not None:
         raise RegistryError(unknown("row", row, {one.label for one in explained}, where="rows"))
+    further = list(GridRecord(plan.grid.name, plan.grid.raw, "", "", ()).further)
     if as_json:
-        say_json({"grid": plan.grid.name, "cells": [one.as_dict() for one in chosen]})
+        cells = [one.as_dict() for one in chosen]
+        say_json({"grid": plan.grid.name, "cells": cells, "further_metrics": further})
         return
     for one in chosen:
         seed = "" if one.seed is None else f", seed {one.seed}"
@@ -73,6 +75,8 @@ def explain(source: str, row: str | None, registry: Path, as_json: bool, **plann
         _show_differences(one.differences)
     counts = Counter(one.state for one in chosen)
     say(f"\n{len(chosen)} in all: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    if further:
+        say(f"Further metrics are computed from what is stored and make no new cell: {', '.join(further)}")
 
 
 def _find(ledger: Ledger | None, source: str, row: str | None) -> "CellRecord | GridFile":
