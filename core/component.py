@@ -43,6 +43,9 @@ class Component:
     name: ClassVar[str] = ""
     #: Options that change no result, and so no identity: where something lies (its content counts), what is refused.
     location_options: ClassVar[frozenset[str]] = frozenset()
+    #: Options that name a file or folder, or a list of them: a relative one in a grid's file is relative to that file.
+    #: Where something lies changes no result, so they are location options as well.
+    path_options: ClassVar[frozenset[str]] = frozenset()
     #: Other distributions that do its arithmetic: their versions are part of a result's identity too.
     relies_on: ClassVar[tuple[str, ...]] = ()
 

@@ -46,13 +46,15 @@ class Labels:
 class Examples:
     """One split: columns of texts (one, two or three per example), labels where the file has them, ids.
 
-    ``skipped`` names the rows that could not be read, one message each, for the log.
+    ``skipped`` names the rows that could not be read, one message each, for the log. ``unlabelled`` counts those that
+    were left out because they have no label for this task; other tasks may have one.
     """
 
     columns: tuple[tuple[str, ...], ...]
     labels: NDArray[np.float64] | None
     ids: tuple[str, ...]
     skipped: tuple[str, ...] = field(default=())
+    unlabelled: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,7 +65,8 @@ class DataSet(Component, ABC):
 
     ``columns`` is the number of texts per example (1 to 3) and ``labels`` what a label means, or None for a data
     set without labels (embedding losses need none). Constructing one reads nothing; :meth:`load` raises
-    ``DataError`` with file and line for what it cannot use.
+    ``DataError`` with file and line for what it cannot use. If it has options ``limit`` and ``dev_limit`` they are the
+    most examples of train and dev: some of the split's, always the same, in their order.
     """
 
     kind: ClassVar[str] = "data"

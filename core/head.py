@@ -1,7 +1,7 @@
 """Interface 2 of 5: vectors → prediction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -84,3 +84,13 @@ class Head(nn.Module, Component, ABC):
         One logit per class becomes its softmax; what one number means is for the head to say.
         """
         return score.softmax(-1) if score.dim() == 2 else None
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        """Lines of Python that do in evaluation what ``forward`` and ``decide`` do, for whoever has only its tensors.
+
+        They find ``vectors`` [S, B, d] and ``w``, its tensors by name, use nothing but ``torch`` and its ``F``
+        (``torch.nn.functional``), and leave ``score`` and ``predicted``. ``layer`` are the lines of a layer in front of
+        it, which read and write ``vectors``: they come after what :meth:`derive` does, before all else. No lines: it
+        has no short form.
+        """
+        return []

@@ -288,11 +288,13 @@ def test_weights_from_a_stranger_do_not_run_code(tmp_path: Path, name: str, cont
 
 
 def test_nothing_of_ours_unpickles() -> None:
-    """No file of the product names a loader that runs what it reads; torch.load only with weights_only."""
+    """No file of the product names a loader that runs what it reads; torch and transformers load only weights."""
     root = Path(__file__).parents[1]
     words = ("import pickle", "from pickle", "import dill", "joblib", "cloudpickle", "marshal.loads", "yaml.load(")
     for package in ("core", "plugins", "registry", "runs"):
         for path in (root / package).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert not [word for word in words if word in text], path
-            assert text.count("torch.load(") == text.count("weights_only=True"), path
+            loads = text.count("torch.load(") + text.count("AutoModel.from_pretrained(")
+            assert loads == text.count("weights_only=True"), path
+            assert "trust_remote_code" not in text or '"trust_remote_code": False' in text, path

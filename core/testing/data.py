@@ -88,10 +88,9 @@ def examples_of(data: DataSet) -> list[str]:
     require(bool(key) and isinstance(key, str), f"fingerprint() should be a non-empty string. Found {key!r}.")
     lines = [f"fingerprint() {key!r}"]
     for split, examples in _loaded(data).items():
-        labels = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
-        rows = zip(examples.ids, labels, *examples.columns, strict=True)
-        lines += [f"{split} example {place}: {row}" for place, row in enumerate(rows)]
+        lines += [f"{split} example {place}: {row}" for place, row in enumerate(_examples(examples))]
         lines += [f"{split} skips {text}" for text in examples.skipped]
+        lines += [f"{split} leaves out {examples.unlabelled} rows without a label"]
     return lines
 
 
@@ -106,6 +105,31 @@ def dev_is_not_train_again(subject: Subject) -> None:
         known = set(zip(*splits["train"].columns, strict=True))
         new = [texts for texts in zip(*splits["dev"].columns, strict=True) if texts not in known]
         require(bool(new), f"each of the {len(splits['dev'])} dev examples is a training example, too")
+
+
+@law("data")
+def a_limit_leaves_out_and_changes_nothing_else(subject: Subject) -> None:
+    """Where it has the options, ``limit`` and ``dev_limit`` give so many of a split's examples, in their order.
+
+    A limit as large as the split gives the whole split.
+    """
+    limits: dict[str, Split] = {"limit": "train", "dev_limit": "dev"}
+    for name, split in limits.items():
+        if name not in subject.known or subject.known[name].default is not None:
+            continue
+        with given(name):
+            whole = _examples(subject.make(**{name: None}).load(split))
+            for most in {1, (len(whole) + 1) // 2, len(whole)}:
+                data: DataSet = subject.make(**{name: most})
+                found = _examples(data.load(split))
+                require(len(found) == most, f"{name}={most} gives {len(found)} of {len(whole)} examples")
+                rest = iter(whole)
+                require(all(one in rest for one in found), f"{name}={most} should give {split} examples in their order")
+
+
+def _examples(examples: Examples) -> list[tuple[object, ...]]:
+    labels = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
+    return list(zip(examples.ids, labels, *examples.columns, strict=True))
 
 
 @law("data")

@@ -52,8 +52,9 @@ def its_options_are_annotated_and_documented(subject: Subject) -> None:
                     adapter.validate_json(adapter.dump_json(option.default, warnings=False), strict=True)
             line = f"Options:\n    {option.name}: what it is"
             require(bool(option.text), f"the docstring should say what it is, in a line of its own: {line!r}")
-    unknown = sorted(set(subject.component.location_options) - options.keys())
-    require(not unknown, f"location_options should name options. Found {', '.join(unknown)}.")
+    for attribute in ("location_options", "path_options"):
+        unknown = sorted(set(getattr(subject.component, attribute)) - options.keys())
+        require(not unknown, f"{attribute} should name options. Found {', '.join(unknown)}.")
 
 
 @law("component")

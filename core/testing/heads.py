@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -144,6 +144,26 @@ def it_decides_in_the_units_of_the_labels(_: Subject, new: NewTrial) -> None:
         sound = list(probabilities.shape) == shape
         require(sound, f"probabilities should be {shape}. Found {list(probabilities.shape)}.")
         require_same(probabilities.sum(-1), torch.ones(ROWS), "probabilities do not add up to 1", within=1e-5)
+
+
+@law("head", cases=_uses)
+def its_snippet_does_what_it_does(_: Subject, new: NewTrial) -> None:
+    """Executed with its tensors alone, the lines give the same scores and decisions, if there are any."""
+    trial = new()
+    trial.ready(training=False)
+    head, vectors = trial.head, trial.vectors()
+    if not (lines := head.snippet()):
+        return
+    with given("\n".join(lines)), torch.no_grad():
+        for parameter in head.parameters():  # biases begin as zeros
+            parameter += torch.randn(parameter.shape, generator=new_generator(3))
+        names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "vectors": vectors, "w": head.state_dict()}
+        exec("\n".join(lines), names)  # noqa: S102 - what the head itself gives
+        score = head(vectors).score
+        for name, expected in (("score", score), ("predicted", head.decide(score))):
+            found = names.get(name)
+            require(isinstance(found, Tensor), f"the snippet leaves no {name!r}")
+            require_same(cast(Tensor, found), expected, f"the snippet gives another {name!r}", within=1e-5)
 
 
 @law("head", cases=_uses, at_edges=True)

@@ -40,7 +40,7 @@ class CS224N(FolderDataSet):
     """
 
     name = "cs224n"
-    location_options = FolderDataSet.location_options | {"train", "dev", "test"}
+    location_options = FolderDataSet.location_options | {"train", "dev", "test"}  # names in the folder
 
     def __init__(
         self,

@@ -1,9 +1,11 @@
-"""Corpora that are distributed as a folder of files, and a choice of their examples."""
+"""Examples from files: a choice of them, and corpora that are distributed as a folder."""
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -12,42 +14,68 @@ from taskloom.plugins.datasets.files import expand, fingerprint_of
 from taskloom.plugins.datasets.reading import Layout, read_examples
 
 
-class FolderDataSet(DataSet):
+class FileDataSet(DataSet):
+    """Examples from files, all of them or a sample.
+
+    Options:
+        strict: refuse the first row that cannot be read.
+        limit: train on at most so many examples: a random sample, always the same, in the order of the file; a larger
+            one holds the smaller.
+        dev_limit: score at most so many dev examples, chosen in the same way.
+    """
+
+    location_options = frozenset({"strict"})  # it refuses rows and changes none
+
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        limit: Annotated[int, Field(ge=1)] | None = None,
+        dev_limit: Annotated[int, Field(ge=1)] | None = None,
+    ) -> None:
+        self.strict = strict
+        self.limits: dict[Split, int | None] = {"train": limit, "dev": dev_limit, "test": None}
+
+    @abstractmethod
+    def read(self, split: Split) -> Examples:
+        """All examples of a split."""
+
+    def load(self, split: Split) -> Examples:
+        examples, limit = self.read(split), self.limits[split]
+        if limit is None or limit >= len(examples):
+            return examples
+        lots = lots_of(examples)
+        return take(examples, sorted(sorted(range(len(examples)), key=lots.__getitem__)[:limit]))
+
+
+class FolderDataSet(FileDataSet):
     """A corpus in a folder, its files as they are distributed.
 
     Options:
-        dir: the folder; relative to the current one, ``~`` and environment variables are expanded.
-        strict: refuse the first row that cannot be read.
-        limit: use at most so many training examples, a shuffled sample that is always the same.
+        dir: the folder, or one that has it under the data set's name; relative to the grid's file, ``~`` and
+            environment variables are expanded.
     """
 
-    location_options = frozenset({"dir", "strict"})  # strict refuses rows and changes none
+    path_options = frozenset({"dir"})
     files: dict[Split, str]  # their names
     layout: Layout
     reading: dict[str, object]  # the options that change what is read
 
-    def __init__(self, *, dir: str, strict: bool = False, limit: Annotated[int, Field(ge=1)] | None = None) -> None:
-        self.dir, self.strict, self.limit = dir, strict, limit
+    def __init__(self, *, dir: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.dir = dir
 
     def path(self, split: Split) -> Path:
         """The file of a split."""
         return expand(self.dir) / self.files[split]
 
     def read(self, split: Split) -> Examples:
-        """All examples of a split."""
         return read_examples(self.path(split), self.layout, needs_labels=split != "test")
-
-    def load(self, split: Split) -> Examples:
-        examples = self.read(split)
-        if self.limit is None or split != "train":
-            return examples
-        lots = lots_of(examples)  # a larger limit begins with the smaller one's
-        return take(examples, sorted(range(len(examples)), key=lambda row: (lots[row], row))[: self.limit])
 
     def fingerprint(self) -> str:
         """Of the training and dev files only: a test file that comes later changes no finished run."""
         files = dict.fromkeys((self.path("train"), self.path("dev")))
-        return fingerprint_of(files, {**self.reading, "limit": self.limit})
+        return fingerprint_of(files, {**self.reading, "limits": self.limits})
 
 
 def lots_of(examples: Examples) -> list[bytes]:
@@ -57,9 +85,9 @@ def lots_of(examples: Examples) -> list[bytes]:
 
 def take(examples: Examples, rows: Sequence[int]) -> Examples:
     """Only these rows, in this order."""
-    return Examples(
-        tuple(tuple(column[row] for row in rows) for column in examples.columns),
-        None if examples.labels is None else examples.labels[list(rows)],
-        tuple(examples.ids[row] for row in rows),
-        examples.skipped,
+    return replace(
+        examples,
+        columns=tuple(tuple(column[row] for row in rows) for column in examples.columns),
+        labels=None if examples.labels is None else examples.labels[list(rows)],
+        ids=tuple(examples.ids[row] for row in rows),
     )

@@ -57,7 +57,7 @@ class SNLI(FolderDataSet):
             label="gold_label",
             id="pairID",
             labels=CLASSES,
-            names=RELATIONS,
+            spellings=_numbered(RELATIONS),
             format="jsonl",
             strict=self.strict,
             keep=lambda values: values.get("gold_label") != UNDECIDED,
@@ -107,7 +107,7 @@ class SICK(FolderDataSet):
             label="relatedness_score" if task == "relatedness" else "entailment_label",
             id="pair_ID",
             labels=self.labels,
-            names=() if task == "relatedness" else tuple(name.upper() for name in RELATIONS),
+            spellings={} if task == "relatedness" else _numbered([name.upper() for name in RELATIONS]),
             format="tsv",
             quotes=False,
             strict=self.strict,
@@ -124,11 +124,15 @@ class SICK(FolderDataSet):
         if self.task != "triples":
             return read_examples(path, layout, needs_labels=split != "test")
         directions = [
-            replace(layout, texts=texts, label=column, names=names, labels=CLASSES)
+            replace(layout, texts=texts, label=column, spellings=_numbered(names), labels=CLASSES)
             for texts, column, names in DIRECTIONS
         ]
         pairs = [read_examples(path, direction, needs_labels=True) for direction in directions]
         return triples_of(pairs, f"{path}, {PARTS[split]}")
+
+
+def _numbered(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}
 
 
 def triples_of(pairs: Sequence[Examples], where: str) -> Examples:

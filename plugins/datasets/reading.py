@@ -1,7 +1,7 @@
 """From the rows of a file to examples: what is asked of each, and what happens to those that lack it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, unknown
 from taskloom.plugins.datasets.files import read_bytes
+from taskloom.plugins.datasets.labels import read_number, spelling
 from taskloom.plugins.datasets.rows import Format, Row, parse
 
 #: The share of a file's rows that may be unreadable and are skipped.
@@ -29,7 +30,10 @@ class Layout:
     label: str | None
     id: str | None
     labels: Labels | None
-    names: tuple[str, ...] = ()  # of the classes, where the file has names and not numbers
+    #: How the file spells classes → their numbers; without spellings it has the numbers themselves.
+    spellings: Mapping[str, int] = field(default_factory=dict)
+    numbers: bool = False  # a class that is not spelled so may be there by its number
+    partial: bool = False  # a row without a label is another task's
     format: Format = "auto"
     quotes: bool = True
     strict: bool = False
@@ -38,7 +42,7 @@ class Layout:
 
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
-        if self.label is None or self.label not in values:
+        if self.label is None or self.label not in values or (self.partial and not _written(values, self.label)):
             return delimiter == "\t"
         try:
             _read_label(values, self)
@@ -58,13 +62,16 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
     _check_columns(path, there, rows, [column for column in wanted if labelled or column != layout.label])
     texts, labels, ids = [], [], []
     skipped: list[str] = []
-    left_out = 0
+    left_out = unlabelled = 0
     for line, values in rows:
         try:
             if isinstance(values, str):
                 raise UnreadableError(values)
             if layout.keep is not None and not layout.keep(values):
                 left_out += 1
+                continue
+            if layout.partial and labelled and not _written(values, layout.label):
+                unlabelled += 1
                 continue
             found = [_read_text(values, column) for column in layout.texts]
             label = _read_label(values, layout) if labelled else 0.0
@@ -77,9 +84,11 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
         texts.append(found)
         labels.append(label)
         ids.append(name)
-    _check_share(path, skipped, len(rows), left_out)
+    if unlabelled == len(rows):
+        raise DataError(f"{path}: the column {layout.label!r} is empty; a task needs rows that have its label")
+    _check_share(path, skipped, len(rows) - unlabelled, left_out)
     columns = tuple(zip(*texts, strict=True))
-    return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped))
+    return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped), unlabelled)
 
 
 def _read_label(values: Mapping[str, object], layout: Layout) -> float:
@@ -90,14 +99,15 @@ def _read_label(values: Mapping[str, object], layout: Layout) -> float:
     value, written = values.get(column), _written(values, column)
     if not written:
         raise UnreadableError(f"{column} is empty")
-    if layout.names:
-        if written not in layout.names:
-            raise UnreadableError(f"{column}: {unknown('class', written[:40], layout.names)}")
-        return float(layout.names.index(written))
+    if (known := layout.spellings.get(spelling(written))) is not None:
+        return float(known)
+    no_class = f"{column}: {unknown('class', written[:40], layout.spellings)}" if layout.spellings else ""
+    if no_class and not layout.numbers:
+        raise UnreadableError(no_class)
     try:
-        number = float(value) if isinstance(value, bool) else float(written.replace("_", "?"))
+        number = float(value) if isinstance(value, bool) else read_number(written)
     except ValueError:
-        raise UnreadableError(f"{column} {written[:40]!r} is not a number") from None
+        raise UnreadableError(no_class or f"{column} {written[:40]!r} is not a number") from None
     whole = not meaning.classes or (isfinite(number) and number == int(number))
     if not (meaning.low <= number <= meaning.high and whole):
         kind = "an integer from " if meaning.classes else ""

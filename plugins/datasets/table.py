@@ -1,87 +1,101 @@
-"""Any CSV, TSV or JSON-lines file."""
+"""Any CSV, TSV or JSON-lines files."""
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
-from taskloom.core import DataError, DataSet, Examples, Labels, Split
+from taskloom.core import DataError, Examples, Split
 from taskloom.plugins.datasets.files import expand, fingerprint_of
-from taskloom.plugins.datasets.folder import lots_of, take
+from taskloom.plugins.datasets.folder import FileDataSet, lots_of, take
+from taskloom.plugins.datasets.labels import Classes, is_number, labels_of, spellings_of
 from taskloom.plugins.datasets.reading import Layout, read_examples
 from taskloom.plugins.datasets.rows import Format
 
+Files = str | Annotated[list[str], Field(min_length=1)]
 
-class Table(DataSet):
+
+class Table(FileDataSet):
     """Examples from CSV, TSV or JSON-lines files of your own.
 
-    Columns are found by the names in the header, or by the keys of the objects. Texts are stripped. A row that
-    cannot be read is skipped and named; more than 1 % of a file is an error. Files are UTF-8. A test file may lack
-    the label's column.
+    Columns are found by the names in the header, or by the keys of the objects. Texts are stripped. A row whose label
+    is empty is another task's: it is left out and counted, so that one file may hold the labels of several tasks. A
+    row that cannot be read is skipped and named; more than 1 % of a file is an error. Files are UTF-8. A test file may
+    lack the label's column.
 
-    Reads: the files named by ``train``, ``dev`` and ``test``; relative to the current folder, ``~`` and
-    environment variables are expanded.
+    Reads: the files named by ``train``, ``dev`` and ``test``; relative to the grid's file, ``~`` and environment
+    variables are expanded.
 
     Options:
-        train: the training file.
+        train: the training file, or a list of files with the same columns.
         text: the column of the text, or a list of two or three columns.
         label: the column of the label; without one the data set has no labels.
-        classes: how many classes (labels are then numbers from 0), or the list of their names in order.
+        classes: how many classes (labels are then numbers from 0); or the list of their names in order; or an object
+            from every name in the file to the class's number, several names for one number if the file spells it in
+            several ways. Where names are given the file may have numbers in their place, and all output has names.
         range: the lowest and highest value, for labels that are not classes.
-        dev: the dev file.
-        dev_share: instead of a dev file, the share of the training file to hold out, always the same rows.
-        test: the test file.
-        id: the column of the id; without one, ids are line numbers.
+        dev: the dev file, or a list.
+        dev_share: instead of a dev file, the share of the training examples to hold out, always the same.
+        test: the test file, or a list.
+        id: the column of the id; without one, ids are line numbers, after the file's name if there are several.
         format: csv, tsv or jsonl; auto decides by the file's first line.
         quotes: false takes quotes as plain characters, for files written without quoting.
-        strict: refuse the first row that cannot be read.
 
     Siblings: ``cs224n`` knows the columns of the course's files.
 
-    Example: ``{"name": "table", "train": "nli.tsv", "dev_share": 0.1, "text": ["a", "b"], "label": "relation",
-    "classes": ["entailment", "neutral", "contradiction"]}``
+    Example: ``{"name": "table", "train": ["a.tsv", "b.tsv"], "dev_share": 0.1, "text": ["premise", "hypothesis"],
+    "label": "relation", "classes": {"entailment": 0, "neutral": 1, "contradiction": 2}}``
     """
 
     name = "table"
-    location_options = frozenset({"train", "dev", "test", "strict"})  # strict refuses rows and changes none
+    path_options = frozenset({"train", "dev", "test"})
 
     def __init__(
         self,
         *,
-        train: str,
+        train: Files,
         text: str | Annotated[list[str], Field(min_length=1, max_length=3)],
         label: str | None = None,
-        classes: Annotated[int, Field(ge=2)] | Annotated[list[str], Field(min_length=2)] | None = None,
+        classes: Classes | None = None,
         range: tuple[float, float] | None = None,
-        dev: str | None = None,
+        dev: Files | None = None,
         dev_share: Annotated[float, Field(gt=0, lt=1)] | None = None,
-        test: str | None = None,
+        test: Files | None = None,
         id: str | None = None,
         format: Format = "auto",
         quotes: bool = True,
-        strict: bool = False,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         if (dev is None) == (dev_share is None):
             raise ValueError(
                 "either dev (a file) or dev_share (the part of train to hold out, such as 0.1) should be given. "
                 f"Found {'neither' if dev is None else 'both'}."
             )
-        self.files: dict[Split, str | None] = {"train": train, "dev": dev, "test": test}
+        self.files = {"train": _listed("train", train), "dev": _listed("dev", dev), "test": _listed("test", test)}
         self.dev_share = dev_share
         texts = (text,) if isinstance(text, str) else tuple(text)
         self.columns = len(texts)
-        self.labels = _labels(label, classes, range)
+        spellings = spellings_of(classes)
+        self.labels = labels_of(label, classes, range)
         self.layout = Layout(
             texts=texts,
             label=label,
             id=id,
             labels=self.labels,
-            names=tuple(classes) if isinstance(classes, list) else (),
+            spellings=spellings,
+            numbers=not any(map(is_number, spellings)),
+            partial=True,
             format=format,
             quotes=quotes,
-            strict=strict,
+            strict=self.strict,
         )
 
-    def load(self, split: Split) -> Examples:
+    def read(self, split: Split) -> Examples:
         if split == "test" or self.dev_share is None:
             return self._read(split)
         examples = self._read("train")
@@ -89,40 +103,66 @@ class Table(DataSet):
         last = sorted(lots)[max(1, round(self.dev_share * len(examples))) - 1]
         rows = [row for row, lot in enumerate(lots) if (lot <= last) == (split == "dev")]
         if not rows:
-            raise DataError(f"{self.files['train']}: dev_share {self.dev_share:g} leaves nothing to train on")
+            files = ", ".join(self.files["train"])
+            raise DataError(f"{files}: dev_share {self.dev_share:g} leaves nothing to train on")
         return take(examples, rows)
 
     def fingerprint(self) -> str:
         """Of the training and dev files only: a test file may come later and make no finished run anew."""
-        used = [file for file in (self.files["train"], self.files["dev"]) if file is not None]
-        layout = self.layout
+        used, layout = [self.files["train"], self.files["dev"]], self.layout
         options = {
             "columns": [layout.texts, layout.label, layout.id],
-            "labels": [repr(layout.labels), layout.names],
+            "labels": [repr(layout.labels), layout.spellings],
             "format": [layout.format, layout.quotes],
             "dev_share": self.dev_share,
+            "limits": self.limits,
+            "files": [_short_names(files) if len(files) > 1 else len(files) for files in used],  # they are in ids
         }
-        return fingerprint_of([expand(file) for file in used], options)
+        return fingerprint_of([expand(file) for files in used for file in files], options)
 
     def _read(self, split: Split) -> Examples:
-        file = self.files[split]
-        if file is None:
+        files = self.files[split]
+        if not files:
             raise DataError(f'data set "table" has no {split} file; name one with the option "{split}"')
-        return read_examples(expand(file), self.layout, needs_labels=split != "test")
+        parts = [read_examples(expand(file), self.layout, needs_labels=split != "test") for file in files]
+        return parts[0] if len(parts) == 1 else _joined(parts, _short_names(files), has_ids=self.layout.id is not None)
 
 
-def _labels(label: str | None, classes: int | list[str] | None, range: tuple[float, float] | None) -> Labels | None:
-    """What the labels mean, from the options that say so."""
-    given = [name for name, value in (("classes", classes), ("range", range)) if value is not None]
-    if len(given) != (label is not None):
-        needs = "exactly one of classes and range" if label is not None else "neither classes nor range without label"
-        raise ValueError(f"{needs} should be given. Found {' and '.join(given) or 'none'}.")
-    if isinstance(classes, list) and len(set(classes)) < len(classes):
-        raise ValueError(f"classes should be different names. Found {classes}.")
-    if range is not None:
-        if not range[0] < range[1]:
-            raise ValueError(f"range should go from low to high. Found {list(range)}.")
-        return Labels.of_range(*range)
-    if classes is None:
-        return None
-    return Labels.of_classes(classes) if isinstance(classes, int) else Labels.of_classes(len(classes), classes)
+def _listed(option: str, files: Files | None) -> tuple[str, ...]:
+    found = (files,) if isinstance(files, str) else tuple(files or ())
+    if twice := [file for file, times in Counter(found).items() if times > 1]:
+        raise ValueError(f"{option} should list each file once. Found {twice[0]!r} {found.count(twice[0])} times.")
+    return found
+
+
+def _short_names(files: Sequence[str]) -> list[str]:
+    """The shortest ends of paths that differ, so that they do not depend on where a folder is.
+
+    >>> _short_names(["x/a/1.csv", "x/b/1.csv"])
+    ['a/1.csv', 'b/1.csv']
+    """
+    parts = [Path(file).parts for file in files]
+    for size in range(1, max(map(len, parts))):
+        names = ["/".join(each[-size:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(files)
+
+
+def _joined(parts: Sequence[Examples], names: Sequence[str], *, has_ids: bool) -> Examples:
+    """The examples of several files, one after the other."""
+    ids = [id for part in parts for id in part.ids]
+    if not has_ids or len(set(ids)) < len(ids):
+        ids = [f"{name}:{id}" for name, part in zip(names, parts, strict=True) for id in part.ids]
+    labels = [part.labels for part in parts if part.labels is not None]
+    if labels and len(labels) < len(parts):
+        without = next(name for name, part in zip(names, parts, strict=True) if part.labels is None)
+        raise DataError(f"{without} has no labels, and other test files have; give files that all have them, or none")
+    columns = zip(*(part.columns for part in parts), strict=True)
+    return Examples(
+        tuple(tuple(chain.from_iterable(column)) for column in columns),
+        np.concatenate(labels) if labels else None,
+        tuple(ids),
+        tuple(line for part in parts for line in part.skipped),
+        sum(part.unlabelled for part in parts),
+    )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -120,11 +120,61 @@ def _is_fused(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+@dataclass(frozen=True, eq=False)
+class ByLength:
+    """A batch in ascending order of length, for scoring on a CPU: sequences of one length lie side by side.
+
+    Attention takes such a run as it lies there, without copies and without padding.
+    """
+
+    tokens: Tokens
+    rows: Tensor  # [N] where each token was
+    home: Tensor  # [S] where each sequence is now
+
+
+def by_length(tokens: Tokens) -> ByLength:
+    """The batch in order of length, worked out once and kept with it."""
+    if ByLength not in tokens.layouts:
+        lengths = tokens.lengths.numpy()
+        order = np.argsort(lengths, kind="stable")
+        counts, starts = lengths[order], np.cumsum(lengths) - lengths
+        rows = torch.from_numpy(
+            np.arange(len(tokens.ids)) + np.repeat(starts[order] - np.cumsum(counts) + counts, counts)
+        )
+        there = Tokens(tokens.ids[rows], torch.from_numpy(counts), tokens.types[rows], poolings=tokens.poolings)
+        sizes, sequences = np.unique(counts, return_counts=True)
+        there.layouts[_RUNS] = list(zip(sequences.tolist(), sizes.tolist(), strict=True))
+        tokens.layouts[ByLength] = ByLength(there, rows, torch.from_numpy(np.argsort(order)))
+    found = tokens.layouts[ByLength]
+    assert isinstance(found, ByLength)
+    return found
+
+
+#: Where a batch in order of length keeps its runs: how many sequences of which length.
+_RUNS = "runs"
+
+
+def _attend_runs(tokens: Tokens, heads: int, kv: Tensor, q: Tensor) -> Tensor:
+    """Attention run by run, where nothing is learned: keys and values [N, 2d], queries [N, d] or [S, d] → the same."""
+    runs = cast(list[tuple[int, int]], tokens.layouts[_RUNS])
+    keys = torch.split(kv, [count * length for count, length in runs])
+    queries = torch.split(q, [count * (length if len(q) == len(kv) else 1) for count, length in runs])
+    mixed = []
+    for (count, _), query, pair in zip(runs, queries, keys, strict=True):
+        k, v = pair.unflatten(1, (2, heads, -1)).unflatten(0, (count, -1)).permute(2, 0, 3, 1, 4)  # [S, h, L, d/h]
+        asked = query.unflatten(1, (heads, -1)).unflatten(0, (count, -1)).transpose(1, 2)  # [S, h, L or 1, d/h]
+        mixed.append(scaled_dot_product_attention(asked, k, v).transpose(1, 2).reshape(len(query), -1))
+    return torch.cat(mixed)
+
+
 def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
     """Multi-head attention: queries, keys and values [N, 3d] → [N, d].
 
     softmax(q kᵀ / √(d/heads)) v for each sequence by itself, with dropout on the softmax.
     """
+    if _RUNS in tokens.layouts:
+        width = qkv.shape[1] // 3
+        return _attend_runs(tokens, heads, qkv[:, width:], qkv[:, :width])
     q, k, v = torch.unflatten(qkv, 1, (3, heads, -1)).unbind(1)  # [N, h, d/h]
     layout = layout_of(tokens, heads, q)
     if layout is None:
@@ -137,6 +187,8 @@ def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
 
 def attend_first(q: Tensor, kv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
     """The same for the first token of each sequence alone: queries [S, d], keys and values [N, 2d] → [S, d]."""
+    if _RUNS in tokens.layouts:
+        return _attend_runs(tokens, heads, kv, q)
     k, v = torch.unflatten(kv, 1, (2, heads, -1)).unbind(1)  # [N, h, d/h]
     layout = layout_of(tokens, heads, k)
     if layout is None:

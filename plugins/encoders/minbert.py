@@ -1,24 +1,24 @@
 """minBERT: a BERT on packed tokens."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Encoder, Ids, Tokens, WeightsError, init_linear
-from taskloom.plugins.digests import sha256_of
+from taskloom.plugins.encoders.attention import by_length
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
-from taskloom.plugins.encoders.folders import find_folder, read_json, weight_file
+from taskloom.plugins.encoders.folders import find_folder, fingerprint_of, read_json, weight_files
 from taskloom.plugins.encoders.layers import empty_linear
+from taskloom.plugins.encoders.poolings import POOLINGS, Pooling, pool_first, pool_states, ways_of
+from taskloom.plugins.encoders.saving import save_tensors, save_tokenizer
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
 Size = Annotated[int, Field(ge=1)]
-Pooling = Literal["pooler", "cls", "mean", "max"]
 
 #: The architecture of an encoder without weights.
 UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, max_length=512)
@@ -48,7 +48,7 @@ class MinBert(Encoder):
             over all tokens of the sequence; the option of the same name of a task's head goes before it
         trainable: false keeps the weights as they are and trains only heads
 
-    Siblings: the only encoder built in; another one is another plugin.
+    Siblings: ``huggingface`` takes weights of any architecture, with the pooling that their folder states.
 
     Reference: Devlin, Chang, Lee, Toutanova: BERT. NAACL 2019.
 
@@ -59,8 +59,8 @@ class MinBert(Encoder):
     name = "minbert"
     takes_copies = True
     parallel = True
-    poolings = get_args(Pooling)
-    location_options = frozenset({"weights"})  # what they hold is in fingerprint()
+    poolings = POOLINGS
+    path_options = frozenset({"weights"})  # what they hold is in fingerprint()
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class MinBert(Encoder):
         self.given = {key: value for key, value in given.items() if value is not None}
         self.dropout = dropout
         self.attention_dropout = attention_dropout
-        self.pooling = pooling
+        self.pooling: str = pooling
         self.trainable = trainable
         self._hashed = HashedWords(vocabulary or UNTRAINED.vocabulary)
 
@@ -135,7 +135,7 @@ class MinBert(Encoder):
     def vocabulary_key(self) -> str:
         if self.weights is None:
             return f"hashed words 1, {self._sizes().vocabulary} rows"
-        return f"word pieces {_fingerprint(vocabulary_files(find_folder(self.weights)))}"
+        return f"word pieces {fingerprint_of(vocabulary_files(find_folder(self.weights)))}"
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         return self._vocabulary().tokenize(texts)
@@ -149,54 +149,65 @@ class MinBert(Encoder):
             states = layer(states, tokens)
         return states
 
+    def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
+        sizes, state, words = self._sizes(), self.state_dict(), self._vocabulary()
+        no_pooler = "The model has no pooler: transformers says so, and nothing here reads one."
+        notes = [no_pooler] if self.pooler is None else []
+        if isinstance(words, HashedWords):
+            listed = words.listed(texts)
+            notes.append(
+                "The encoder has no vocabulary but hashes words. vocab.txt has those of its training and dev data, "
+                f"{len(listed) - len(RESERVED)} of them; any other word is [UNK] here, and a hash in taskloom."
+            )
+            rows = torch.tensor(list(listed.values()), device=state["embeddings.word"].device)
+            state["embeddings.word"] = state["embeddings.word"][rows]
+            sizes = sizes.model_copy(update={"vocabulary": len(listed)})
+            tokenizer = words.tokenizer(listed)
+        else:
+            tokenizer = words.tokenizer
+        save_tensors(folder, state, sizes, pooler=self.pooler is not None)
+        save_tokenizer(folder, tokenizer, self.special_tokens, self.max_length)
+        return notes
+
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        if not {"mean", "max"}.isdisjoint(self._ways(tokens)):
+        if self._only_scores(embedded, tokens):
+            ordered = by_length(tokens)
+            found = self._vectors(embedded.index_select(0, ordered.rows), ordered.tokens)
+            return found.index_select(0, ordered.home)
+        return self._vectors(embedded, tokens)
+
+    def _only_scores(self, embedded: Tensor, tokens: Tokens) -> bool:
+        """Whether nothing is learned of one task's batch on a CPU, whose sequences may then be put in order."""
+        alone = len(tokens.parts) == 1 and not self.training and not torch.is_grad_enabled()
+        return alone and embedded.device.type == "cpu" and not torch.compiler.is_compiling()
+
+    def _vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        if not {"mean", "max"}.isdisjoint(ways_of(tokens, self.pooling)):
             return super().vectors(embedded, tokens)
         states = embedded  # [N, d]
         *before, last = cast(list[Layer], list(self.layers))
         for layer in before:
             states = layer(states, tokens)
         first = last.first(states, tokens)
-        return self._by_part(tokens, lambda way: self._pool_first(way, first, tokens))
+        return pool_first(first, tokens, self.pooling, lambda rows: self._pooler(rows, tokens.parts))
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
-        return self._by_part(tokens, lambda way: self._pool(way, states, tokens))
+        return pool_states(states, tokens, self.pooling, lambda rows: self._pooler(rows, tokens.parts))
 
     @property
     def _has_pooler(self) -> bool:
         return self.pooling == "pooler" or "pooler" in self.asked
 
-    def _ways(self, tokens: Tokens) -> list[str]:
-        """The pooling of each part."""
-        return [asked or self.pooling for asked in tokens.poolings]
-
-    def _by_part(self, tokens: Tokens, pool: Callable[[str], Tensor]) -> Tensor:
-        """The vectors of all sequences, [S, d]: of each part those that ``pool`` gives for its pooling."""
-        ways = self._ways(tokens)
-        pooled = {way: pool(way) for way in dict.fromkeys(ways)}  # all sequences every way: that costs little
-        if len(pooled) == 1:
-            return pooled[ways[0]]
-        return torch.cat([torch.split(pooled[way], list(tokens.parts))[place] for place, way in enumerate(ways)])
-
-    def _pool(self, way: str, states: Tensor, tokens: Tokens) -> Tensor:
-        if way == "mean":
-            return tokens.pad(states).sum(1) / tokens.offsets.diff()[:, None]
-        if way == "max":
-            return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
-        return self._pool_first(way, states.index_select(0, tokens.starts), tokens)
-
-    def _pool_first(self, way: str, first: Tensor, tokens: Tokens) -> Tensor:
+    def _pooler(self, first: Tensor, parts: tuple[int, ...]) -> Tensor:
         """States of [CLS] → vectors, [S, d]."""
-        if way == "cls":
-            return first
         assert self.pooler is not None
-        return cast(Tensor, self.pooler["dense"](first, tokens.parts)).tanh()
+        return cast(Tensor, self.pooler["dense"](first, parts)).tanh()
 
     def fingerprint(self) -> str:
         if self.weights is None:
             return ""
         folder = find_folder(self.weights)
-        return _fingerprint([weight_file(folder), folder / "config.json", *vocabulary_files(folder)])
+        return fingerprint_of([*weight_files(folder), folder / "config.json", *vocabulary_files(folder)])
 
     def _vocabulary(self) -> WordPieces | HashedWords:
         return self._hashed if self.weights is None else word_pieces(find_folder(self.weights))
@@ -221,12 +232,3 @@ class MinBert(Encoder):
                 "leave sizes out to take those of the weights"
             )
         return config.model_copy(update=chosen)
-
-
-def _fingerprint(paths: Iterable[Path]) -> str:
-    """One hash of the contents of files."""
-    try:
-        parts = [f"{path.name} {sha256_of(path)}" for path in paths]
-    except OSError as error:
-        raise WeightsError(f"{error.filename} cannot be read: {error.strerror}") from None
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

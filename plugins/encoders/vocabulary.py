@@ -1,7 +1,7 @@
 """From text to token ids: a BERT's own word pieces, or hashed words for an untrained encoder."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -43,14 +43,14 @@ class WordPieces:
     def __init__(self, folder: Path) -> None:
         path = folder / _SETTINGS
         settings = read_json(path, Settings) if path.is_file() else Settings()
-        self._tokenizer = _load(folder, settings)
+        self.tokenizer = _load(folder, settings)
         # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); arrange() cuts.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self.size = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.size = int(self.tokenizer.get_vocab_size(with_added_tokens=True))
         around = []
         for token in (settings.cls_token or "[CLS]", settings.sep_token or "[SEP]"):
-            number = self._tokenizer.token_to_id(token)
+            number = self.tokenizer.token_to_id(token)
             if number is None:
                 raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
             around.append(number)
@@ -60,7 +60,7 @@ class WordPieces:
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         found: list[Ids] = []
         for start in range(0, len(texts), _CHUNK):
-            encodings = self._tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
+            encodings = self.tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
             found += (np.array(encoding.ids, np.int32) for encoding in encodings)
         return found
 
@@ -83,6 +83,18 @@ class HashedWords:
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         split = (self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text)) for text in texts)
         return [np.array([_hashed_id(word, self.size) for word, _ in words], np.int32) for words in split]
+
+    def listed(self, texts: Iterable[str]) -> dict[str, int]:
+        """The reserved tokens and every word of some texts, each with its id: words whose hashes meet have the same."""
+        split = (self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text)) for text in texts)
+        words = sorted({word for one in split for word, _ in one})
+        reserved = {token: number for number, token in enumerate(RESERVED)}
+        return reserved | {word: _hashed_id(word, self.size) for word in words}
+
+    def tokenizer(self, listed: Iterable[str]) -> Tokenizer:
+        """A tokenizer for listed words, numbered in their order; any other word is ``[UNK]``."""
+        numbers = {word: number for number, word in enumerate(listed)}
+        return _word_piece_tokenizer(numbers, self._normalizer, longest=max(100, *map(len, numbers)))
 
 
 @lru_cache(maxsize=100_000)
@@ -122,13 +134,19 @@ def _load(folder: Path, settings: Settings) -> Tokenizer:
     vocab = {line.rstrip("\r"): number for number, line in enumerate(lines)}
     if "[UNK]" not in vocab:
         raise WeightsError(f"{path} has no '[UNK]', the token for words that are not in it")
-    tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = BertNormalizer(
+    normalizer = BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.tokenize_chinese_chars is not False,
         strip_accents=settings.strip_accents,
         lowercase=settings.do_lower_case is not False,
     )
+    return _word_piece_tokenizer(vocab, normalizer)
+
+
+def _word_piece_tokenizer(vocab: dict[str, int], normalizer: BertNormalizer, *, longest: int = 100) -> Tokenizer:
+    """BERT's tokenizer for a vocabulary; words of more than ``longest`` characters are ``[UNK]``."""
+    tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=longest))
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in RESERVED if token in vocab])
     return tokenizer

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from taskloom.core import WeightsError
 from taskloom.plugins.encoders.bert import Architecture
-from taskloom.plugins.encoders.folders import weight_file
+from taskloom.plugins.encoders.folders import weight_files
 
 _ANCHOR = "embeddings.word_embeddings.weight"  # every BERT has it, whatever prefix the names have
 
@@ -53,8 +53,8 @@ def sources(sizes: Architecture, *, pooler: bool) -> dict[str, list[tuple[str, t
 
 def check_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> None:
     """Compare the names and shapes on disk with what the architecture needs."""
-    path = weight_file(folder)
-    held = _read(path, "meta")
+    path = weight_files(folder)[0]
+    held = _read(folder, "meta")
     missing, wrong = [], []
     for name, shape in (tensor for parts in sources(sizes, pooler=pooler).values() for tensor in parts):
         if name not in held:
@@ -71,7 +71,7 @@ def check_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> None:
 
 def load_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> dict[str, Tensor]:
     """The weights under our names, in float32."""
-    held = _read(weight_file(folder), "cpu")
+    held = _read(folder, "cpu")
     loaded = {}
     for ours, parts in sources(sizes, pooler=pooler).items():
         tensors = [held[name] for name, _ in parts]
@@ -79,14 +79,34 @@ def load_tensors(folder: Path, sizes: Architecture, *, pooler: bool) -> dict[str
     return loaded
 
 
-def _read(path: Path, device: str) -> dict[str, Tensor]:
-    """A file's tensors by plain names: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
+def has_pooler(folder: Path) -> bool:
+    """Whether the weights have BERT's layer over [CLS]."""
+    return "pooler.dense.weight" in _read(folder, "meta")
+
+
+def _read(folder: Path, device: str) -> dict[str, Tensor]:
+    """The tensors by plain names: without a prefix (``bert.``), and with old norm names (gamma, beta) made new."""
+    paths = weight_files(folder)
+    held = {name: tensor for path in paths for name, tensor in _read_file(path, device).items()}
+    anchors = [name for name in held if name.endswith(_ANCHOR)]
+    if not anchors:
+        raise WeightsError(f"{paths[0]}: weights do not fit the architecture: {_ANCHOR} is missing")
+    prefix = min(anchors, key=len)[: -len(_ANCHOR)]
+    named = {}
+    for name, tensor in held.items():
+        if name.startswith(prefix):
+            plain = name[len(prefix) :].replace("LayerNorm.gamma", "LayerNorm.weight")
+            named[plain.replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
+    return named
+
+
+def _read_file(path: Path, device: str) -> dict[str, Tensor]:
     try:
         if path.suffix == ".bin":
             loaded: Any = torch.load(path, map_location=device, weights_only=True)
         else:
             loaded = load_file(path)  # maps the file into memory: what is not looked at is not read
-        held = {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+        return {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from None
     except Exception:  # bytes that are not an archive make the unpickler fail in many ways
@@ -95,13 +115,3 @@ def _read(path: Path, device: str) -> dict[str, Tensor]:
             f"{path} cannot be read as plain tensors by name: it is damaged, or holds objects, which could run code "
             "when they are loaded; save the weights as model.safetensors"
         ) from None
-    anchors = [name for name in held if name.endswith(_ANCHOR)]
-    if not anchors:
-        raise WeightsError(f"{path}: weights do not fit the architecture: {_ANCHOR} is missing")
-    prefix = min(anchors, key=len)[: -len(_ANCHOR)]
-    named = {}
-    for name, tensor in held.items():
-        if name.startswith(prefix):
-            plain = name[len(prefix) :].replace("LayerNorm.gamma", "LayerNorm.weight")
-            named[plain.replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
-    return named

@@ -1,12 +1,13 @@
 """A joined pair read in both orders."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Prediction, init_linear, new_linear
-from taskloom.plugins.heads.parts import ACTIVATIONS, Activation, DropoutShare, JoinedHead
+from taskloom.plugins.heads.parts import ACTIVATIONS, Activation, DropoutShare, JoinedHead, activated, linear_line
 
 
 class BothOrders(JoinedHead):
@@ -73,3 +74,9 @@ class BothOrders(JoinedHead):
         logits = [view(x) for view, x in zip(self.views, seen, strict=True)]  # [B, 1] each
         score = self.last(self.act(torch.cat(logits, dim=-1)))  # [B, 1]
         return Prediction(score.squeeze(-1), vectors[:2])
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        derived = ["vectors = torch.cat([vectors, vectors[:1] - vectors[1:]])"] if self.difference else []
+        each = 'F.linear(v, w[f"views.{n}.weight"], w[f"views.{n}.bias"])'
+        logits = f"x = torch.cat([{each} for n, v in enumerate(vectors)], -1)"
+        return [*derived, *layer, logits, linear_line(activated(self.activation, "x"), 1), self.decision()]

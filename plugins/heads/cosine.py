@@ -1,5 +1,6 @@
 """Cosine similarity of two sentence vectors."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -7,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from taskloom.core import Prediction
-from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, learnable_layers
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, activated, layer_lines, learnable_layers
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -70,3 +71,11 @@ class Cosine(ScoreHead):
 
     def is_positive(self, score: Tensor) -> Tensor:
         return score >= self.threshold * self.scale
+
+    def positive(self) -> str:
+        return f"score >= {self.threshold * self.scale!r}"
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        cosine = "F.cosine_similarity(x[0], x[1])"
+        score = f"score = {self.scale!r} * {activated('relu' if self.relu else 'none', cosine)}"
+        return [*layer, "x = vectors", *layer_lines(self.layers), score, self.decision()]

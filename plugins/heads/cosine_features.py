@@ -1,12 +1,13 @@
 """A linear layer over two sentence vectors and their cosine."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from taskloom.core import Dropout, Prediction, new_linear
-from taskloom.plugins.heads.parts import DropoutShare, ScoreHead
+from taskloom.plugins.heads.parts import DropoutShare, ScoreHead, linear_line
 from taskloom.plugins.similarity import cosine_of
 
 
@@ -49,3 +50,8 @@ class CosineFeatures(ScoreHead):
         features = torch.cat([vectors[0], vectors[1], cosine[:, None]], dim=-1)  # [B, 2d + 1]
         score = self.last(self.drop(features))  # [B, outputs]
         return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        cosine = "cosine = F.cosine_similarity(vectors[0], vectors[1])"
+        features = "x = torch.cat([vectors[0], vectors[1], cosine[:, None]], -1)"
+        return [*layer, cosine, features, linear_line("x", self.outputs), self.decision()]

@@ -1,5 +1,6 @@
 """A steep sigmoid of the cosine of two projected sentence vectors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,3 +65,10 @@ class CosineSigmoid(ScoreHead):
 
     def is_positive(self, score: Tensor) -> Tensor:
         return score >= self.scale / 2
+
+    def positive(self) -> str:
+        return f"score >= {self.scale / 2!r}"
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        score = f"score = {self.scale!r} * torch.sigmoid({self.steepness!r} * F.cosine_similarity(x[0], x[1]))"
+        return [*layer, 'x = F.linear(vectors, w["front.1.weight"], w["front.1.bias"])', score, self.decision()]

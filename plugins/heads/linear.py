@@ -1,5 +1,6 @@
 """A linear layer over sentence vectors."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -7,7 +8,14 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from taskloom.core import Prediction, new_linear
-from taskloom.plugins.heads.parts import Activation, DropoutShare, JoinedHead, learnable_layers
+from taskloom.plugins.heads.parts import (
+    Activation,
+    DropoutShare,
+    JoinedHead,
+    layer_lines,
+    learnable_layers,
+    linear_line,
+)
 
 
 class Linear(JoinedHead):
@@ -67,3 +75,7 @@ class Linear(JoinedHead):
         joined = torch.cat(tuple(vectors), dim=-1)  # [B, S·d]
         score = self.last(self.front(joined))  # [B, outputs]
         return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        front = layer_lines(self.layers, self.activation)
+        return [*layer, "x = torch.cat(tuple(vectors), -1)", *front, linear_line("x", self.outputs), self.decision()]

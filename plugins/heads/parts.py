@@ -33,6 +33,17 @@ def learnable_layers(
     return nn.Sequential(*parts)
 
 
+def layer_lines(layers: int, activation: Activation = "relu") -> list[str]:
+    """What a snippet does to ``x`` with learnable layers that are called ``front``."""
+    each = activated(activation, 'F.linear(x, w[f"front.{n}.weight"], w[f"front.{n}.bias"])')
+    return [f"for n in {[3 * layer + 1 for layer in range(layers)]}:", f"    x = {each}"] if layers else []
+
+
+def activated(activation: Activation, value: str) -> str:
+    """A value of a snippet behind an activation."""
+    return value if activation == "none" else f"F.{activation}({value})"
+
+
 class ScoreHead(Head):
     """A head whose score is one logit per class, or one number that is decided in the units of the labels.
 
@@ -58,6 +69,19 @@ class ScoreHead(Head):
         """Which numbers stand for the second of two classes: those above zero, as of logits."""
         return score > 0
 
+    def positive(self) -> str:
+        """The same in a snippet."""
+        return "score > 0"
+
+    def decision(self) -> str:
+        """What :meth:`decide` does, as a line of a snippet."""
+        if self.outputs > 1:
+            return "predicted = score.argmax(-1)"
+        if self.labels.classes == 2:
+            return f"predicted = ({self.positive()}).long()"
+        last = self.labels.classes - 1
+        return f"predicted = score.round().clamp(0, {last}).long()" if last > 1 else "predicted = score"
+
     def decide(self, score: Tensor) -> Tensor:
         if self.outputs > 1:
             return score.argmax(-1)
@@ -70,6 +94,11 @@ class ScoreHead(Head):
         if self.outputs == 1 and self.labels.classes == 2 and type(self).is_positive is ScoreHead.is_positive:
             return torch.stack([(-score).sigmoid(), score.sigmoid()], -1)
         return super().probabilities(score)
+
+
+def linear_line(inputs: str, outputs: int) -> str:
+    """The last linear layer of a snippet."""
+    return f'score = F.linear({inputs}, w["last.weight"], w["last.bias"])' + (".squeeze(-1)" if outputs == 1 else "")
 
 
 class JoinedHead(ScoreHead):

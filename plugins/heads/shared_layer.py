@@ -1,5 +1,6 @@
 """A layer that all tasks share, in front of any head."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -75,3 +76,8 @@ class SharedLayer(Head):
 
     def probabilities(self, score: Tensor) -> Tensor | None:
         return self.head.probabilities(score)
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        shared = 'vectors = torch.tanh(F.linear(vectors, w["layer.linear.weight"], w["layer.linear.bias"]))'
+        own = 'w = {name.removeprefix("head."): tensor for name, tensor in w.items()}'
+        return self.head.snippet([*layer, shared, own])

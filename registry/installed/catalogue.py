@@ -46,7 +46,7 @@ class Catalogue:
         self._claims: dict[tuple[str, str], list[Entry]] = {}  # a name that several plugins claim is nobody's
         self._resolved: dict[tuple[str, bytes], tuple[bytes, list[Problem]]] = {}
         self._tried: dict[tuple[str, bytes], tuple[Any, list[Problem]]] = {}
-        self._versions: dict[tuple[str, bytes], dict[str, str]] = {}
+        self._used: dict[tuple[str, bytes], list[Entry]] = {}
         for plugin, classes in plugins.results("taskloom_components"):
             with plugins.isolated(plugin, "taskloom_components"):
                 for cls in classes:
@@ -140,12 +140,19 @@ class Catalogue:
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
         """Distribution → version of every plugin that a resolved run uses, and of what its components rely on."""
         used: dict[str, str] = {}
+        for entry in self.used(resolved_run):
+            used |= entry.versions
+        return dict(sorted(used.items()))
+
+    def used(self, resolved_run: Mapping[str, Any]) -> list[Entry]:
+        """Every component that a resolved run uses, those inside others too, once each."""
+        used: dict[tuple[str, str], Entry] = {}
         for _, home, place, kind in homes_of(resolved_run):
             key = kind, _write(home[place])
-            if key not in self._versions:
-                self._versions[key] = self._versions_of(kind, home[place])
-            used |= self._versions[key]
-        return dict(sorted(used.items()))
+            if key not in self._used:
+                self._used[key] = self._used_by(kind, home[place])
+            used |= {(entry.kind, entry.name): entry for entry in self._used[key]}
+        return list(used.values())
 
     def _add(self, cls: Any, plugin: Plugin) -> None:
         with self.plugins.isolated(plugin):
@@ -198,13 +205,13 @@ class Catalogue:
             return entry.cls(**options.arguments()), problems
         return None, problems
 
-    def _versions_of(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, str]:
-        """Distribution → version for a component and those inside it."""
+    def _used_by(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
+        """A component and those inside it."""
         entry = self.get(kind, resolved["name"])
-        found = entry.versions
+        found = [entry]
 
         def place(kind: str, inner: Any) -> Any:
-            found.update(self._versions_of(kind, inner))
+            found.extend(self._used_by(kind, inner))
             return inner
 
         entry.model.read(resolved, place)

@@ -14,6 +14,8 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from taskloom.core.errors import RegistryError
@@ -77,16 +79,26 @@ class Artifacts:
         return path
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: after an error the old file is as it was."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of ``path`` at the end: whole, or after an error not at all.
+
+    Example: ``with replacing(Path("table.csv")) as part: part.write_text("id,label\\n")``
+    """
     part = path.with_name(partial_prefix() + secrets.token_hex(4))
     try:
-        part.write_bytes(data)
+        yield part
         sync(part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: after an error the old file is as it was."""
+    with replacing(path) as part:
+        part.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -114,8 +114,9 @@ class Ledger:
             turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
             for position, cell in enumerate(cells):
                 db.execute(
+                    # Of one identity only locations differ, and today's are those that lead to the files.
                     "INSERT INTO cells (id, spec, facts, status, created) VALUES (?, ?, ?, 'planned', ?) "
-                    "ON CONFLICT (id) DO NOTHING",
+                    "ON CONFLICT (id) DO UPDATE SET spec = excluded.spec",
                     [cell.id, json.dumps(cell.spec), json.dumps(cell.facts), moment],
                 )
                 db.execute(

@@ -43,7 +43,7 @@ class TaskFacts:
 
     ``examples`` is the key of its examples and ``metric`` the name of its metric, which may be a ``correlation``;
     ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also
-    in the training data.
+    in the training data; ``names`` are those of the classes, if they have any.
     """
 
     examples: str
@@ -51,6 +51,12 @@ class TaskFacts:
     correlation: bool
     classes: int
     seen: int = 0
+    names: tuple[str, ...] = ()
+
+    def called(self, number: float) -> str:
+        """A class by its name, or by its number if it has none."""
+        place = int(number)
+        return self.names[place] if place < len(self.names) else str(place)
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,8 @@ def find_scores(registry: Path, cell: str, split: str = "dev") -> StoredScores |
         return None
     with _opened(path) as file:
         tasks = json.loads(file.metadata()["tasks"])
-        return StoredScores(path, {task: TaskFacts(**facts) for task, facts in tasks.items()})
+        names = {task: tuple(map(str, facts.pop("names", ()))) for task, facts in tasks.items()}
+        return StoredScores(path, {task: TaskFacts(**facts, names=names[task]) for task, facts in tasks.items()})
 
 
 @contextmanager

@@ -95,7 +95,8 @@ def _constant(results: Results, task: str, label: str) -> Constant | None:
     metric = facts.metric if results.metric is None else name_of(results.metric)
     classes, counts = np.unique(results.examples(facts.examples).expected, return_counts=True)
     share = counts.max() / counts.sum()
-    most = f"always class {classes[counts.argmax()]:g}"
+    largest = classes[counts.argmax()]
+    most = f"always {facts.called(largest)!r}" if facts.names else f"always class {largest:g}"
     if metric == "accuracy":
         return Constant(task, most, float(share))
     if metric == "macro_f1":

@@ -72,7 +72,7 @@ def errors_of(subject: Subject, registry: Path, *, limit: int = 10, folder: Path
         texts = texts_of(task, subject.spec["tasks"][task]["data"], of.examples, folder)
         scores = tuple(place.cell.scores.get(task, float("nan")) for place in subject.cells)
         worst = tuple(_worst(of, texts, limit))
-        found.append(TaskErrors(of, texts, scores, worst, confusion_of(of, texts.names), tuple(class_scores(of))))
+        found.append(TaskErrors(of, texts, scores, worst, confusion_of(of), tuple(class_scores(of))))
     return found
 
 
@@ -100,10 +100,10 @@ def example_at(place: int, texts: Texts, by: Sequence[Predictions], seeds: int, 
     )
 
 
-def confusion_of(of: Predictions, names: Sequence[str] = ()) -> Confusion:
-    """How often each class, or each bin of values, was predicted for which; ``names`` are those of the classes."""
+def confusion_of(of: Predictions) -> Confusion:
+    """How often each class, or each bin of values, was predicted for which."""
     if of.facts.classes:
-        names = names or tuple(map(str, range(of.facts.classes)))
+        names = [of.facts.called(number) for number in range(of.facts.classes)]
         labels, predicted = of.expected.astype(int), of.predicted.astype(int)
     else:
         edges = bin_edges(of.expected)

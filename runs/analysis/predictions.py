@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taskloom.core import DataSet
 from taskloom.core.errors import RegistryError, TaskloomError
-from taskloom.registry.installed.light import make_light
 from taskloom.registry.installed.manager import guard
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, TaskFacts, find_scores, key_of, load_examples
@@ -129,13 +127,9 @@ def _softmax(scores: Values) -> Values:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of stored examples, in their order; None if they cannot be found, and ``note`` says why.
-
-    ``names`` are those of the classes, if they have any.
-    """
+    """The texts of stored examples, in their order; None if they cannot be found, and ``note`` says why."""
 
     rows: tuple[tuple[str, ...], ...] | None
-    names: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -143,15 +137,12 @@ def texts_of(task: str, spec: Mapping[str, Any], examples: ExampleSet, folder: P
     """The texts of a task's examples, read again from its data set (``spec``), which may be in a ``folder`` now."""
     from taskloom.runs.grid.contents import read_split  # which a report does without
 
-    names: tuple[str, ...] = ()
     try:
         with guard(f"data set {spec.get('name')!r}"):
-            labels = make_light(DataSet, spec).labels
-            names = labels.names if labels is not None else ()
             found = read_split(spec, "dev", folder)
     except TaskloomError as error:
-        advice = "--data FOLDER says where they are now" if "dir" in spec else "put the files back to see texts"
-        return Texts(None, names, f"{task}: ids are shown, because the data cannot be read ({error}); {advice}")
+        advice = "--data FOLDER says where they are now" if folder is None else "put the files back to see texts"
+        return Texts(None, f"{task}: ids are shown, because the data cannot be read ({error}); {advice}")
     if found.labels is None or key_of(found) != examples.key:
-        return Texts(None, names, f"{task}: ids are shown, because the data have changed since the run")
-    return Texts(tuple(zip(*found.columns, strict=True)), names)
+        return Texts(None, f"{task}: ids are shown, because the data have changed since the run")
+    return Texts(tuple(zip(*found.columns, strict=True)))

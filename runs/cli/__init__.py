@@ -26,6 +26,7 @@ try:
     from taskloom.runs.cli.common import as_started, how_to_continue, take_stdout
     from taskloom.runs.cli.errors import compare, errors
     from taskloom.runs.cli.explain import explain
+    from taskloom.runs.cli.export import export
     from taskloom.runs.cli.findings import claims, effects, seeds
     from taskloom.runs.cli.gc import gc
     from taskloom.runs.cli.grids import grids
@@ -100,7 +101,8 @@ def cli() -> None:
 
 
 _RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
-for _command in (run, plan, *_RESULTS, predict, archive, import_, gc, grids, plugins, validate, schema, new_plugin):
+_TAKEN = (predict, export, archive, import_)
+for _command in (run, plan, *_RESULTS, *_TAKEN, gc, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 

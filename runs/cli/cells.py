@@ -8,7 +8,8 @@ import click
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.analysis.cell_states import STATES, CellState, states_of, states_of_cell
+from taskloom.runs.analysis.cell_states import STATES, CellState, states_of_cell
+from taskloom.runs.api.find import states_in
 from taskloom.runs.cli.common import answers, grid_or_cell, say, say_json
 from taskloom.runs.cli.options import json_option, registry_option
 from taskloom.runs.show.cells import cell_json, describe_cell, list_cells, watch_cells
@@ -51,12 +52,7 @@ def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool
             return
 
         def look() -> list[CellState]:
-            if found is not None:
-                return states_of(ledger, [ledger.grid(found.name)])
-            grids = ledger.grids()
-            known = {place.cell.id for grid in grids for place in grid.cells}
-            # A grid that was changed leaves its former cells behind; their results still count.
-            return states_of(ledger, grids, [cell for cell in ledger.cells() if cell.id not in known])
+            return states_in(ledger, None if found is None else found.name)
 
         def write(states: Sequence[CellState]) -> str:
             shown = [each for each in states if not wanted or each.state in wanted]

@@ -1,8 +1,6 @@
 """What can be known of a grid before it runs: ``taskloom validate``, ``plan`` and ``schema``."""
 
 import json
-from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,27 +8,24 @@ import click
 
 from taskloom.core.errors import Problem, RequestError, TaskloomError, count
 from taskloom.registry.results.artifacts import write_text
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
+from taskloom.runs.api.grid import Grid
+from taskloom.runs.cli.common import checked_catalogue, note, say, say_answer, say_json
 from taskloom.runs.cli.options import json_option, path_option, plan_options, registry_option, strict_option
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
+    from taskloom.runs.api.answer import Answer
+    from taskloom.runs.grid.overrides import Overrides
     from taskloom.runs.grid.plan import Plan
 
 
-def _make_plan(source: str, ledger: Ledger | None, planning: dict[str, Any]) -> "Plan":
-    """The plan of a grid; its notes go to stderr."""
-    from taskloom.runs.grid.grid import load_grid
-
-    grid = load_grid(source)  # before torch is imported: a misspelt path should be reported at once
-
-    from taskloom.runs.grid.plan import make_plan
-
-    made = make_plan(grid, checked_catalogue(quiet=True), ledger, **planning)
-    for line in made.notes:
-        note(line)
-    return made
+def _checked(source: str, registry: Path | None, overrides: "Overrides", allow_large: bool) -> "Answer[Plan]":
+    """The plan of a grid, without a registry as if nothing had been run."""
+    grid = Grid(source, registry=registry)
+    _ = grid.file  # before torch is imported: a misspelt path should be reported at once
+    checked_catalogue(quiet=True)
+    ask = grid.validate if registry is None else grid.plan
+    return ask(**vars(overrides), allow_large=allow_large)
 
 
 @click.command(short_help="Report all errors of a grid.")
@@ -48,18 +43,22 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
       taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
     """
     try:
-        made = _make_plan(grid, None, planning)
+        made = _checked(grid, None, **planning)
     except TaskloomError as error:
         if not as_json:
             raise
         problems = error.problems if isinstance(error, RequestError) else [Problem("", str(error))]
         say_json({"valid": False, "errors": [vars(problem) for problem in problems]})
         context.exit(2)
+    for line in made.notes:
+        note(line)
     if as_json:
-        say_json({"valid": True, "errors": []})
+        say_json({"valid": True, "errors": [], "data": [vars(size) for size in made.found.sizes]})
         return
-    rows = len({cell.label for cell in made.chosen})
-    say(f"{grid} is valid: {count(len(made.chosen), 'cell')} in {count(rows, 'row')}")
+    cells = made.found.chosen
+    say(f"{grid} is valid: {count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}\n")
+    sizes = [(size.task, size.split, size.examples, size.unreadable, size.unlabelled) for size in made.found.sizes]
+    say(listing(sizes, ("task", "split", "examples", "unreadable", "unlabelled")))
 
 
 @click.command(short_help="Show what running a grid would do.")
@@ -71,7 +70,9 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
     """Check GRID and show what running it would do. Writes nothing.
 
     A cell's status is new, interrupted (continues from its checkpoint), failed (is tried again) or finished
-    (is not run again).
+    (is not run again). "time" is that of one worker, known once cells like it have run here; "keeps" are the weights of
+    its best epoch, of which `taskloom run --keep` can leave less. While it trains, it also has two checkpoints, each
+    up to three times as large.
 
     \b
     Examples:
@@ -79,16 +80,7 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
       taskloom plan losing-to-win --data ~/data --weights minilm
       taskloom plan grid.json --json | jq '.cells[] | {label, seed, status}'
     """
-    with Ledger.find(registry) or nullcontext() as ledger:
-        made = _make_plan(grid, ledger, planning)
-    if as_json:
-        keys = ("id", "label", "seed", "status", "spec")
-        say_json({"cells": [{key: getattr(cell, key) for key in keys} for cell in made.chosen]})
-        return
-    rows = [(cell.id, cell.label, cell.seed, cell.status) for cell in made.chosen]
-    say(listing(rows, ("cell", "label", "seed", "status")))
-    counts = Counter(cell.status for cell in made.chosen)
-    say(f"\n{len(made.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    say_answer(_checked(grid, registry, **planning), as_json=as_json)
 
 
 @click.command(short_help="Write the JSON schema of grids.")

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,7 +15,9 @@ import click
 
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import SOURCE, CellRecord, GridRecord
+from taskloom.registry.results.records import CellRecord, GridRecord
+from taskloom.runs.analysis.cell_states import SHORT, finite
+from taskloom.runs.api import find
 from taskloom.runs.cli.options import is_strict
 from taskloom.runs.show.render import render
 from taskloom.runs.show.visible import visible
@@ -23,13 +25,9 @@ from taskloom.runs.show.visible import visible
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.runs.analysis.tables import Table
+    from taskloom.runs.api.answer import Answer
 
-NO_CELL = "and no cell's identity begins with it (`taskloom cells` lists them)"
 _answers: TextIO | None = None  # what was stdout before it was taken
-
-
-class NotRunError(RegistryError):
-    """The grid exists, but was not run in this registry."""
 
 
 def take_stdout() -> None:
@@ -50,17 +48,34 @@ def say(text: str, *, styled: bool = False) -> None:
 
     Control characters are shown as escapes, unless the text is ``styled``: then its author has done so.
     """
+    write_answer(f"{text if styled else visible(text)}\n")
+
+
+def write_answer(text: str) -> bool:
+    """Print a part of the answer as it is; False if its reader has gone away."""
     try:
-        click.echo(text if styled else visible(text), file=answers())
+        click.echo(text, file=answers(), nl=False)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())  # or Python complains again at exit
         if not isinstance(error, BrokenPipeError):
             raise TaskloomError(f"the answer cannot be written: {error.strerror}") from None
+        return False
+    return True
 
 
 def say_json(value: Any) -> None:
     """Print a JSON value as the answer."""
     say(json.dumps(value, indent=2, allow_nan=False))
+
+
+def say_answer(answer: "Answer[Any]", *, as_json: bool = False) -> None:
+    """Print an answer, as text or as JSON, after what should be known beside it."""
+    for line in answer.notes:
+        note(line)
+    if as_json:
+        say_json(answer.as_json())
+    else:
+        say(str(answer))
 
 
 def note(text: object) -> None:
@@ -75,18 +90,6 @@ def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
     """Print a table, on a terminal with bold type."""
     bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     say(render(table, form, terminal=bold, reported=reported), styled=True)
-
-
-def counted_look(ledger: Ledger, made: "Table") -> "Table":
-    """The table. If it has test scores, the look at them is written down, and said from the second time on."""
-    if not any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows):
-        return made
-    try:
-        looks = ledger.add_look(made.name)
-    except RegistryError:  # a registry that may only be read
-        return replace(made, checks=(*made.checks, "That the test scores were looked at could not be written down."))
-    said = f"The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
-    return replace(made, checks=(*made.checks, *([said] if looks > 1 else [])))
 
 
 def how_to_continue() -> str:
@@ -130,50 +133,39 @@ def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
 
 
 def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
-    """The last run of a grid that is given by packaged name, by path, or by its name in the registry.
-
-    Notes on stderr if the file has changed since.
-    """
-    from taskloom.runs.grid.file import extended, locate
-
-    path, known_by = locate(source)
-    names = ledger.grid_names()
-    if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
-        if source not in names:
-            known = f"run in registry {ledger.folder} so far"
-            raise RegistryError(f"{unknown('grid', source, names, where=known)}, and no file of that name")
-        if others := [name for name in names if name.endswith(f"/{source}")]:
-            listed = ", ".join(others)
-            note(f"{source!r} is the grid of {ledger.grid(source).spec.get(SOURCE)}; others of that name: {listed}")
-        return ledger.grid(source)
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"))
-        known_by = "" if raw.get("name") else known_by
-        name = str(raw.get("name") or path.stem)
-        raw = extended(raw, path)
-    except (OSError, ValueError, AttributeError):
-        raw, name = None, path.stem
-    except RequestError:  # it extends what is not there
-        raw = None
-    name = ledger.name_for(name, known_by, raw)
-    if name not in names:
-        raise NotRunError(
-            f"grid {name!r} was not run in registry {ledger.folder} yet; `taskloom run {source}` does that "
-            f"(run there so far: {', '.join(names) or 'none'})"
-        )
-    record = ledger.grid(name)
-    if raw != record.written:
-        note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
-    return record
+    """The last run of a grid that is given by packaged name, by path, or by its name in the registry."""
+    return find.recorded_grid(ledger, source, note)
 
 
 def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
     """A grid by its name or path; failing that, a cell by its identity or a unique prefix of it."""
-    try:
-        return recorded_grid(ledger, source)
-    except NotRunError:
-        raise
-    except RegistryError as error:
-        if ledger.has_cell(source):
-            return ledger.cell(source)
-        raise RegistryError(f"{error}, {NO_CELL}") from None
+    return find.grid_or_cell(ledger, source, note)
+
+
+def find_cell(ledger: Ledger, source: str, row: str | None, seed: int | None) -> CellRecord:
+    """The cell that is meant: one by its identity, or of a grid the finished one with the best overall dev score."""
+    grid = grid_or_cell(ledger, source)
+    if isinstance(grid, CellRecord):
+        if row is not None or seed is not None:
+            raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
+        return grid
+    labels = {place.label for place in grid.cells}
+    if row is not None and row not in labels:
+        raise RegistryError(unknown("row", row, labels, where="rows"))
+    seeds = sorted({place.seed for place in grid.cells})
+    if seed is not None and seed not in seeds:
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
+    if not places:
+        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    finished = [place for place in places if place.cell.status == "finished"]
+    if not finished:
+        which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
+        raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
+    # A score that is not a number is the least.
+    scores = [finite(place.cell.scores.get("overall")) for place in finished]
+    score, best = max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])
+    overall = "" if score is None else f", overall {score:.3f}"
+    note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
+    return best.cell

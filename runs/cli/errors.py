@@ -1,19 +1,16 @@
 """``taskloom compare`` and ``taskloom errors``."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import RegistryError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import GridCell
-from taskloom.runs.cli.common import recorded_grid, say, say_json
+from taskloom.registry.results.records import GridRecord
+from taskloom.runs.api import questions
+from taskloom.runs.cli.common import recorded_grid, say_answer
 from taskloom.runs.cli.options import combined, json_option, moved_data_option, registry_option
-from taskloom.runs.driver.wording import format_state
-
-if TYPE_CHECKING:
-    from taskloom.runs.analysis.predictions import Subject
 
 _options = combined(
     click.option("--grid", metavar="GRID", help="Of which grid a row is, by name or path."),
@@ -62,17 +59,8 @@ def compare(
       taskloom compare 3f0c9a 81d2e4 --data ~/data
       taskloom compare sum pcgrad --json | jq '.tasks[] | {task, delta, p}'
     """
-    with Ledger.open(registry, create=False) as ledger:
-        first, second = (_subject(ledger, source, grid) for source in (a, b))
-
-    from taskloom.runs.analysis import compare as comparing
-    from taskloom.runs.show.errors import comparison_json, show_comparison
-
-    made = comparing.compare(first, second, registry, folder=_folder(data))
-    if as_json:
-        say_json(comparison_json(made, limit))
-    else:
-        say(show_comparison(made, limit))
+    with _grids(registry, grid) as (ledger, grids):
+        say_answer(questions.compare(ledger, a, b, grids, limit, data), as_json=as_json)
 
 
 @click.command(short_help="Show the worst errors of a row or cell, and which classes it confuses.")
@@ -100,51 +88,12 @@ def errors(
       taskloom errors 3f0c9a --limit 30
       taskloom errors pcgrad --json | jq '.tasks[0].confusion'
     """
+    with _grids(registry, grid) as (ledger, grids):
+        say_answer(questions.errors(ledger, source, grids, limit, data), as_json=as_json)
+
+
+@contextmanager
+def _grids(registry: Path, grid: str | None) -> Iterator[tuple[Ledger, Sequence[GridRecord]]]:
+    """Those that a row may be of: the one that is named, or all."""
     with Ledger.open(registry, create=False) as ledger:
-        subject = _subject(ledger, source, grid)
-
-    from taskloom.runs.analysis.errors import errors_of
-    from taskloom.runs.show.errors import errors_json, show_errors
-
-    found = errors_of(subject, registry, limit=limit, folder=_folder(data))
-    if as_json:
-        say_json(errors_json(subject, found))
-    else:
-        say(show_errors(subject, found))
-
-
-def _folder(data: Path | None) -> Path | None:
-    if data is not None and not data.is_dir():
-        raise TaskloomError(f"--data {data} is not a folder")
-    return data
-
-
-def _subject(ledger: Ledger, source: str, grid: str | None) -> "Subject":
-    """The finished seeds of a row by its label; failing that, a cell by its identity or a unique prefix of it."""
-    from taskloom.runs.analysis.predictions import Subject
-
-    grids = ledger.grids() if grid is None else (recorded_grid(ledger, grid),)
-    homes = [each for each in grids if any(place.label == source for place in each.cells)]
-    if len(homes) > 1:
-        names = ", ".join(each.name for each in homes)
-        raise RegistryError(f"row {source!r} is in several grids ({names}); choose one with --grid")
-    if homes:
-        (home,) = homes
-        cells = tuple(place for place in home.cells if place.label == source and place.cell.status == "finished")
-        if not cells:
-            raise RegistryError(
-                f"row {source!r} of grid {home.name!r} has no finished seed; `taskloom cells {home.name}` shows why"
-            )
-        return Subject(f"row {source!r} of grid {home.name!r}", cells, home)
-    if not ledger.has_cell(source):
-        labels = {place.label for each in grids for place in each.cells}
-        raise RegistryError(
-            f"{unknown('row', source, labels, where='rows')}, and no cell's identity begins with it (`taskloom cells` "
-            "lists them)"
-        )
-    cell = ledger.cell(source)
-    if cell.status != "finished":
-        state = format_state(cell.status, cell.reason, cell.epochs)
-        raise RegistryError(f"only a finished cell has predictions. Cell {cell.id[:12]}: {state}")
-    place = GridCell(next((row.label for row in ledger.rows_of(cell.id)), ""), int(cell.spec["seed"]), {}, cell)
-    return Subject(f"cell {cell.id[:12]} (row {place.label!r}, seed {place.seed})", (place,))
+        yield ledger, ledger.grids() if grid is None else (recorded_grid(ledger, grid),)

@@ -1,34 +1,17 @@
 """``taskloom claims``, ``taskloom effects`` and ``taskloom seeds``: what a grid's results mean."""
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.core.errors import TaskloomError, count, unknown
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import program, recorded_grid, say, say_json
+from taskloom.core.errors import count
+from taskloom.runs.api.grid import Grid
+from taskloom.runs.cli.common import program, say, say_answer
 from taskloom.runs.cli.options import json_option, registry_option
-
-if TYPE_CHECKING:  # which imports numpy
-    from taskloom.runs.analysis.contrasts import Judged
-    from taskloom.runs.analysis.results import Results
-    from taskloom.runs.show.findings import Comparison
 
 column_option = click.option(
     "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, overall, or task:metric."
 )
-
-
-def finished_results(ledger: Ledger, source: str) -> "Results":
-    """The results of a grid, of which at least one cell is finished."""
-    from taskloom.runs.analysis.results import Results
-
-    results = Results(recorded_grid(ledger, source), ledger.folder)
-    if not results.finished:
-        raise TaskloomError(f"no cell of {results.grid.name!r} is finished yet; `taskloom cells {source}` shows why")
-    return results
 
 
 @click.command(short_help="Answer the claims of a grid: holds, contradicted, equal or open.")
@@ -55,17 +38,7 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
       taskloom claims quickstart
       taskloom claims grid.json --json | jq '.[] | select(.answer == "open") | .more_seeds'
     """
-    from taskloom.runs.analysis.claims import claims_of
-    from taskloom.runs.show.findings import claims_json, list_claims
-
-    with Ledger.open(registry, create=False) as ledger:
-        results = finished_results(ledger, grid)
-        found = claims_of(results, ledger.claims(results.grid.name), results.grid.spec.get("margin"))
-    if as_json:
-        say_json(claims_json(found))
-        return
-    say(list_claims(found) if found else f"{results.grid.name} makes no claims; `taskloom claims --help` shows one")
-    _say_one_seed(claim.judged for claim in found)
+    say_answer(Grid(grid, registry=registry).claims(), as_json=as_json)
 
 
 @click.command(short_help="Show what each axis of a grid does, over matched rows.")
@@ -85,19 +58,7 @@ def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
       taskloom effects surgery.json
       taskloom effects surgery.json --on sts --json
     """
-    from taskloom.runs.analysis.effects import effects_of
-    from taskloom.runs.show.findings import effects_json, list_effects
-
-    with Ledger.open(registry, create=False) as ledger:
-        results = finished_results(ledger, grid)
-    check_column(results, column)
-    found = effects_of(results, column)
-    if as_json:
-        say_json(effects_json(found))
-    else:
-        say(list_effects(found))
-        say("\nIntervals and p are corrected over the changes of each axis, or pair of axes (Holm).")
-        _say_one_seed(effect.judged for effect in found.main if effect.judged)
+    say_answer(Grid(grid, registry=registry).effects(column), as_json=as_json)
 
 
 @click.command(short_help="Say how many more seeds settle each open comparison.")
@@ -118,52 +79,13 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
       taskloom seeds quickstart
       taskloom seeds quickstart --queue && taskloom run quickstart
     """
-    from taskloom.runs.show.findings import advised_seeds, list_seeds, seeds_json, seeds_settle
+    made = Grid(grid, registry=registry).seeds_needed(column, queue=queue)
+    say_answer(made, as_json=as_json)
 
-    with Ledger.open(registry, create=False) as ledger:
-        results = finished_results(ledger, grid)
-        check_column(results, column)
-        found = _comparisons(results, ledger, column)
-        number = advised_seeds([comparison.judged for comparison in found])
-        if queue and number:
-            ledger.queue_seeds(results.grid.name, number)
-    if not found:
-        raise TaskloomError(f"{results.grid.name} has no baseline and no open claims, so there is nothing to compare")
-    if as_json:
-        say_json(seeds_json(found))
-        return
-    say(list_seeds(found))
-    _say_one_seed(comparison.judged for comparison in found)
-    if number:
-        said = seeds_settle([comparison.judged for comparison in found], number)
+    from taskloom.runs.show.findings import advised_seeds, seeds_settle
+
+    judged = [comparison.judged for comparison in made.found]
+    if (number := advised_seeds(judged)) and not as_json:
         run = f"{program()} run {grid}"
         added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
-        say(f"\n{added} {said}.")
-
-
-def _comparisons(results: "Results", ledger: Ledger, column: str) -> "list[Comparison]":
-    """Every row with the baseline, and the claims that are open."""
-    from taskloom.runs.analysis.claims import claims_of
-    from taskloom.runs.analysis.contrasts import judge
-    from taskloom.runs.show.findings import Comparison
-
-    spec = results.grid.spec
-    baseline = results.baseline
-    rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
-    judged = judge([results.difference(column, row, str(baseline)) for row in rows], spec.get("margin"))
-    claims = claims_of(results, ledger.claims(results.grid.name), spec.get("margin"))
-    return [
-        *(Comparison(f"{row} − {baseline}", column, each) for row, each in zip(rows, judged, strict=True)),
-        *(Comparison(claim.says, claim.column, claim.judged) for claim in claims if claim.answer == "open"),
-    ]
-
-
-def _say_one_seed(judged: "Iterable[Judged]") -> None:
-    if any(each.contrast.seeds == 1 for each in judged):
-        say("\nWhere there is one seed, this is about these models, not about their methods: add seeds.")
-
-
-def check_column(results: "Results", column: str) -> None:
-    """Raise an error with what there is, if no finished cell has a score of that name."""
-    if column not in results.columns:
-        raise TaskloomError(unknown("column", column, results.columns, where=f"scores of {results.grid.name}"))
+        say(f"\n{added} {seeds_settle(judged, number)}.")

@@ -18,13 +18,13 @@ STRICT = "TASKLOOM_STRICT_PLUGINS"
 MOST_SEEDS = 9999
 
 
-def _read_path(context: click.Context, option: click.Parameter, given: str | None) -> Path | None:
+def read_path(context: click.Context, option: click.Parameter, given: str | None) -> Path | None:
     return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
 
 
 def path_option(*flags: str, help: str, metavar: str = "FOLDER", **more: Any) -> Callable[[Command], Command]:
     """An option that names a folder or a file; ``~`` in it is the user's folder."""
-    more |= {"type": click.Path(), "callback": _read_path, "show_default": True, "show_envvar": True}
+    more |= {"type": click.Path(), "callback": read_path, "show_default": True, "show_envvar": True}
     return click.option(*flags, metavar=metavar, help=help, **more)
 
 
@@ -107,7 +107,8 @@ def _read_seeds(context: click.Context, option: click.Parameter, given: str | No
 _plan_options = combined(
     path_option(
         "--data",
-        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli).",
+        help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli); "
+        "those of a table too, if they are there.",
     ),
     click.option(
         "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."

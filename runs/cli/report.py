@@ -1,13 +1,11 @@
 """``taskloom report`` and ``taskloom plot``: a grid's results as a page, and as figures for a paper."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from taskloom.core.errors import TaskloomError
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import counted_look, note, recorded_grid, say
+from taskloom.runs.api.grid import Grid
+from taskloom.runs.cli.common import say_answer
 from taskloom.runs.cli.options import path_option, registry_option
 
 KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
@@ -30,14 +28,7 @@ def report(grid: str, registry: Path, out: Path) -> None:
       taskloom report quickstart
       taskloom report grid.json -o grid.html
     """
-    from taskloom.runs.analysis.overview import overview_of
-    from taskloom.runs.show.report.page import render_report
-
-    with Ledger.open(registry, create=False) as ledger:
-        overview = overview_of(ledger, recorded_grid(ledger, grid))
-        page = render_report(replace(overview, table=counted_look(ledger, overview.table)))
-    _write(out, page.encode())
-    say(f"{out} ({len(page.encode()) / 1000:.0f} kB)")
+    say_answer(Grid(grid, registry=registry).report(out))
 
 
 @click.command(short_help="Draw a figure of a grid's results for a paper.")
@@ -63,19 +54,4 @@ def plot(grid: str, registry: Path, kind: str, out: Path) -> None:
       taskloom plot quickstart -o forest.pdf
       taskloom plot quickstart --kind curves -o curves.pdf
     """
-    from taskloom.runs.analysis.overview import overview_of
-    from taskloom.runs.show.plots import draw
-
-    with Ledger.open(registry, create=False) as ledger:
-        overview = overview_of(ledger, recorded_grid(ledger, grid))
-    if overview.baseline != (stated := overview.results.grid.spec.get("baseline")) and stated:
-        note(f"{stated!r}, the grid's baseline, has no result; differences are to {overview.baseline!r}.")
-    _write(out, draw(overview, kind, out.suffix))
-    say(str(out))
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise TaskloomError(f"{path} cannot be written: {error.strerror}") from error
+    say_answer(Grid(grid, registry=registry).plot(out, kind))

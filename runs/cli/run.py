@@ -2,15 +2,14 @@
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import RequestError, count
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import checked_catalogue, counted_look, how_to_continue, note, say_table
+from taskloom.runs.api.grid import Grid
+from taskloom.runs.api.run import InterruptedRun
+from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, say_table
 from taskloom.runs.cli.options import (
     engine_options,
     format_option,
@@ -20,7 +19,6 @@ from taskloom.runs.cli.options import (
     registry_option,
 )
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
-from taskloom.runs.show.render import failures_summary
 
 if TYPE_CHECKING:
     from taskloom.runs.grid.overrides import Overrides
@@ -82,61 +80,36 @@ def run(
       taskloom run grid.json --devices cuda:0,cuda:1 --cells-per-gpu 2
       taskloom run grid.json --format github > table.md
     """
-    from taskloom.runs.grid.grid import load_grid
-
-    loaded = load_grid(grid)  # before torch is imported: a misspelt path should be reported at once
-
-    from taskloom.runs.analysis.results import Results
-    from taskloom.runs.analysis.tables import table_of
-    from taskloom.runs.driver.drive import make_engine, run_plan
-    from taskloom.runs.driver.loop import broken_trackers
-    from taskloom.runs.grid.plan import make_plan
-    from taskloom.runs.show.progress import show_progress
-
+    asked = Grid(grid, registry=registry)
+    _ = asked.file  # before torch is imported: a misspelt path should be reported at once
     catalogue = checked_catalogue()
-    given = {flag: value for flag, value in engine_flags.items() if value is not None}
-    resolved, problems = catalogue.resolve("engine", {**engine, **given})
-    if problems:
-        raise RequestError(f"engine {engine.get('name')!r}", problems)
-    runner = make_engine(catalogue, resolved)
-    runner.check()  # whether it can work here
-    with Ledger.find(registry) or nullcontext() as known:
-        plan = make_plan(loaded, catalogue, known, allow_large=allow_large, overrides=overrides)
-    with Ledger.open(registry, create=True) as ledger:  # only now: a refused request leaves nothing behind
-        with show_progress(plan) as progress:
-            stop = Stop(progress.say)
-            for line in plan.notes:
-                progress.say(line)
-            outcome = run_plan(
-                plan,
-                catalogue,
-                ledger,
-                engine=runner,
-                retry_failed=retry,
-                attempts=attempts,
-                timeout=timeout,
-                listen=progress,
-                stop=stop,
-                keep=keep,
-            )
-        if outcome.interrupted and not outcome.halted:
-            done = outcome.finished + outcome.cached + outcome.elsewhere
-            failed = f", {outcome.failed} failed" if outcome.failed else ""
-            note(f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished.")
-            note(how_to_continue())
-            if stop.asked > 1:  # a thread that does not listen must not hold up the end
-                ledger.close()
-                sys.stderr.flush()
-                os._exit(INTERRUPTED)
-            context.exit(INTERRUPTED)
-        record = ledger.grid(plan.grid.name)
-        made = counted_look(ledger, table_of(Results(record, ledger.folder), ledger.epochs))
-    say_table(made, form)
-    if failures := failures_summary(record, registry, {cell.id for cell in plan.chosen}):
-        note(failures)
-    if outcome.halted:
-        note(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
+    flags = {flag: value for flag, value in engine_flags.items() if value is not None}
+    stop = Stop()
+    try:
+        ran = asked.run(
+            engine={**engine, **flags},
+            retry=retry,
+            attempts=attempts,
+            timeout=timeout,
+            keep=keep,
+            stop=stop,
+            allow_large=allow_large,
+            **vars(overrides),
+        )
+    except InterruptedRun as interrupted:
+        note(interrupted)
+        note(how_to_continue())
+        if stop.asked > 1:  # a thread that does not listen must not hold up the end
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        context.exit(INTERRUPTED)
+    say_table(ran.found, form)
+    if ran.failures:
+        note(ran.failures)
+
+    from taskloom.runs.driver.loop import broken_trackers
+
     broken = broken_trackers(catalogue.plugins) if is_strict() else []
     for failure in broken:
         note(f"--strict-plugins: {failure}")
-    context.exit(1 if outcome.failed or broken else 0)
+    context.exit(1 if ran.outcome.failed or broken else 0)

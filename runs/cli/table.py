@@ -1,14 +1,11 @@
 """``taskloom table``."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from taskloom.core.errors import RequestError
-from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
-from taskloom.runs.cli.common import NotRunError, counted_look, recorded_grid, say_table
+from taskloom.runs.api.grid import Grid
+from taskloom.runs.cli.common import note, say_table
 from taskloom.runs.cli.options import format_option, registry_option
 
 
@@ -68,39 +65,9 @@ def table(
       taskloom table grid.json --format latex > table.tex
       taskloom table quickstart --format json | jq '.[] | [.label, .metrics.overall.verdict]'
     """
-    from taskloom.runs.analysis.results import Results, metric_named
-    from taskloom.runs.analysis.tables import Wanted, table_of
-
-    scorer = metric_named(metric) if metric else None
-    # For published figures the grid's file is enough.
-    with (Ledger.find(registry) if reported else Ledger.open(registry, create=False)) or nullcontext() as ledger:
-        try:
-            record = unrun_grid(grid) if ledger is None else recorded_grid(ledger, grid)
-        except NotRunError:
-            if not reported:
-                raise
-            record = unrun_grid(grid)
-        epochs = ledger.epochs if ledger else lambda cell: ()
-        made = table_of(Results(record, registry, scorer), epochs, Wanted(columns, sort, group_by))
-        if ledger is not None:
-            made = counted_look(ledger, made)
-    say_table(made, form, reported=reported)
-
-
-def unrun_grid(source: str) -> GridRecord:
-    """A grid's record before its first run: all holes."""
-    from taskloom.runs.grid.expansion import expand
-    from taskloom.runs.grid.grid import load_grid
-    from taskloom.runs.grid.plan import with_metrics
-
-    grid = load_grid(source)
-    expansion = expand(grid, allow_large=True)
-    if expansion.problems:
-        raise RequestError(str(grid.path), expansion.problems)
-    cells = [
-        GridCell(variant.label, seed, variant.reported, CellRecord("", variant.spec, "planned"))
-        for variant in expansion.variants
-        for seed in grid.spec.seeds
-    ]
-    raw = with_metrics(grid, (variant.spec for variant in expansion.variants)).raw
-    return GridRecord(grid.name, raw, "", "", tuple(cells))
+    made = Grid(grid, registry=registry).table(
+        columns=columns, sort=sort, group_by=group_by, metric=metric, reported=reported
+    )
+    for line in made.notes:
+        note(line)
+    say_table(made.found, form, reported=reported)

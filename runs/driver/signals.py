@@ -15,17 +15,26 @@ INTERRUPTED = 130
 PATIENT = (signal.SIGTERM, signal.SIGHUP)
 
 
+def _end_now() -> None:
+    """End this process, and with it its workers, whatever it does."""
+    with suppress(OSError, ValueError):
+        if os.isatty(2) and select.select([], [2], [], 0)[1]:
+            os.write(2, b"\x1b[?25h\n")  # the cursor, which a live display hides
+    os._exit(INTERRUPTED)
+
+
 @dataclass
 class Stop:
-    """How often somebody asked to stop; ``say`` is how they learn what follows."""
+    """How often somebody asked to stop; ``say`` is how they learn what follows, ``end`` what a third Ctrl-C does."""
 
     say: Callable[[str], None] = lambda text: None
     asked: int = 0
+    end: Callable[[], None] = _end_now
 
     def __call__(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.asked = max(1, self.asked) if number in PATIENT else self.asked + 1
         if number == signal.SIGINT and self.asked > 2:
-            _end_now()  # whoever should have passed it on is held up, perhaps by a stream that nobody reads
+            self.end()  # whoever should have passed it on is held up, perhaps by a stream that nobody reads
 
 
 @contextmanager
@@ -41,11 +50,3 @@ def stop_on_signals(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_now() -> None:
-    """End this process, and with it its workers, whatever it does."""
-    with suppress(OSError, ValueError):
-        if os.isatty(2) and select.select([], [2], [], 0)[1]:
-            os.write(2, b"\x1b[?25h\n")  # the cursor, which a live display hides
-    os._exit(INTERRUPTED)

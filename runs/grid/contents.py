@@ -1,6 +1,7 @@
 """What the names in a specification stand for: data files and weights, each read, checked and hashed once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,19 +15,33 @@ from taskloom.registry.installed.manager import guard
 from taskloom.registry.installed.resolution import homes_of
 from taskloom.registry.installed.words import join, kind_word, show
 from taskloom.runs.grid.overrides import Overrides
+from taskloom.runs.grid.places import Places, candidates, path_options
 
 if TYPE_CHECKING:
     from taskloom.core import Encoder
     from taskloom.registry.installed.catalogue import Catalogue
 
 
+@dataclass(frozen=True)
+class Size:
+    """How many examples a task has in a split, how many rows could not be read, and how many have no label for it."""
+
+    task: str
+    split: Split
+    examples: int
+    unreadable: int
+    unlabelled: int
+
+
 class Contents:
     """The content of data files and weights that runs name, each read and hashed once."""
 
-    def __init__(self, catalogue: "Catalogue", overrides: Overrides) -> None:
+    def __init__(self, catalogue: "Catalogue", overrides: Overrides, places: Places | None = None) -> None:
         self._catalogue = catalogue
         self._overrides = overrides
+        self._places = places
         self._known: dict[bytes, str | TaskloomError] = {}
+        self._sizes: dict[bytes, list[Size]] = {}
         self.notes: list[str] = []
 
     def problems(self, spec: dict[str, Any], known: set[str]) -> list[Problem]:
@@ -37,17 +52,27 @@ class Contents:
                 continue
             content = self._content(kind, component, spec)
             if isinstance(content, TaskloomError):
-                advice = ""  # which option of the command line may help, unless it was given already
-                if kind == "data" and "dir" in component and self._overrides.data is None:
-                    advice = "; --data FOLDER says where data sets are"
+                advice, is_missing = "", False
+                if self._places and self._places.is_missing(component) and str(content).startswith("no "):
+                    advice, is_missing = self._places.advice, True
+                # Which option of the command line may help, unless it was given already.
+                if kind == "data" and ("dir" in component or is_missing) and self._overrides.data is None:
+                    advice += "; --data FOLDER says where data sets are"
                 elif kind == "encoder" and component.get("weights") and self._overrides.weights is None:
-                    advice = "; --weights NAME_OR_FOLDER takes others, such as minilm"
+                    advice += "; --weights NAME_OR_FOLDER takes others, such as minilm"
                 found.append(Problem(path, f"{str(content).rstrip('.')}{advice}" if advice else str(content)))
         return found
 
     def of(self, spec: dict[str, Any]) -> dict[str, str]:
         """Path → fingerprint of everything the run reads."""
         return {path: str(self._content(kind, component, spec)) for path, kind, component in _sources(spec)}
+
+    def sizes(self, spec: dict[str, Any]) -> Iterator[Size]:
+        """What the run's data sets hold, task by task."""
+        for path, kind, component in _sources(spec):
+            if kind == "data":
+                name = path.removeprefix("tasks.").removesuffix(".data")
+                yield from (replace(size, task=name) for size in self._sizes[to_json(component)])
 
     def _content(self, kind: str, component: dict[str, Any], spec: dict[str, Any]) -> "str | TaskloomError":
         asked = self._poolings(spec) if kind == "encoder" else frozenset[str]()
@@ -79,10 +104,12 @@ class Contents:
         data = self._catalogue.make(DataSet, component)
         content = _fingerprint(data)
         splits: tuple[Split, Split] = ("train", "dev")
+        sizes = self._sizes[to_json(component)] = []
         for split in splits:
             examples = data.load(split)
             check_examples(data, split, examples)
             first, more = examples.skipped[:3], len(examples.skipped[3:])
+            sizes.append(Size("", split, len(examples), len(examples.skipped), examples.unlabelled))
             self.notes += [f"skipped: {row}" for row in first]
             self.notes += [f"skipped: {more} more rows of the same file"] if more else []
         return content
@@ -107,19 +134,17 @@ class _Texts(BaseModel):
 
 
 def read_split(spec: Mapping[str, Any], split: Split, folder: Path | None = None) -> Examples:
-    """A split of a recorded data set: where the run had it, or in ``folder`` or a folder of the data set's name in it.
+    """A split of a recorded data set: where the run had it, or in ``folder`` (see :func:`candidates`).
 
     Our own data sets are read without torch.
     """
-    candidates = [dict(spec)]
-    if folder is not None and "dir" in spec:
-        inner = sorted(path for path in folder.glob(f"{spec['name']}*") if path.is_dir())
-        # The folder of its name first: if no file is found, the message should be about the place that was meant.
-        candidates = [{**spec, "dir": str(place)} for place in (*inner, folder)]
+    options = path_options(type(make_light(DataSet, spec)), spec)
+    # The folder of its name first: if no file is found, the message should be about the place that was meant.
+    places = [dict(spec)] if folder is None else candidates(spec, folder, options)[::-1] or [dict(spec)]
     problems = []
-    for candidate in candidates:
+    for place in places:
         try:
-            data = make_light(DataSet, candidate)
+            data = make_light(DataSet, place)
             examples = data.load(split)
             check_examples(data, split, examples)
             return examples

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from taskloom.core.errors import Problem, unknown
-from taskloom.core.specs import AxisSpec, GridSpec
+from taskloom.core.specs import AxisSpec, GridSpec, RunSpec, plain
 from taskloom.registry.results.records import Change, metric_column
 from taskloom.runs.grid.grid import GridFile, base_of
 from taskloom.runs.grid.paths import PathError, assign
@@ -82,10 +83,15 @@ def expand(grid: GridFile, *, allow_large: bool = False) -> Expansion:
             settings = {path: value for _, setting in choices for path, value in setting.items()}
             label = ", ".join(label for label, _ in choices) or "base"
             variants.append(_variant(label, base, settings, places))
+    product = {variant.label: place for place, variant in enumerate(variants)}
     for place, cell in enumerate(spec.cells):
         places = {path: f"cells.{place}.set.{path}" for path in cell.set}
         listed = _variant(cell.label, base, cell.set, places)
-        variants.append(replace(listed, reported=dict(cell.reported), explicit=True))
+        listed = replace(listed, reported=dict(cell.reported), explicit=True)
+        if cell.label in product and _is_same_run(variants[product[cell.label]], listed):
+            variants[product.pop(cell.label)] = listed  # one row, which the axes have too
+        else:
+            variants.append(listed)
     problems += _label_problems(variants, spec)
     return Expansion(grid, variants, list(dict.fromkeys(problems)))
 
@@ -99,6 +105,14 @@ def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], plac
         except PathError as error:
             problems.append(Problem(places[path], str(error)))
     return Variant(label, run, problems=tuple(problems))
+
+
+def _is_same_run(one: Variant, other: Variant) -> bool:
+    """Whether two rows are one run, however their components are written."""
+    try:
+        return plain(RunSpec.model_validate(one.spec)) == plain(RunSpec.model_validate(other.spec))
+    except ValidationError:  # the plan says what is wrong
+        return False
 
 
 def copied(value: Json) -> Json:

@@ -24,7 +24,8 @@ from taskloom.runs.grid.file import extended, locate
 class GridFile:
     """A grid as it was found: its name, its file, and what it says.
 
-    ``source`` is the file that the registry knows it by; none if it states its name, which then is enough.
+    ``source`` is the file that the registry knows it by; none if it states its name, which then is enough. ``folder``
+    is where its relative paths begin; a packaged grid has none, and they begin in the current folder.
 
     Where parts of it are not valid, ``problems`` says so and ``spec`` is what the rest says, so that a plan can report
     everything at once.
@@ -36,6 +37,7 @@ class GridFile:
     raw: dict[str, Any]
     problems: tuple[Problem, ...] = ()
     source: str = PACKAGED
+    folder: Path | None = None
 
 
 def load_grid(source: str) -> GridFile:
@@ -43,12 +45,18 @@ def load_grid(source: str) -> GridFile:
     path, known_by = locate(source)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         raise RequestError(source, [Problem("", _no_file(path, source, packaged_grids()))])
-    raw = extended(_read_json(path), path)
+    return read_grid(_read_json(path), path, known_by)
+
+
+def read_grid(raw: dict[str, Any], path: Path, known_by: str = "") -> GridFile:
+    """A grid from its JSON; ``path`` is its file, or what messages call a grid that states its name and has no file."""
+    raw = extended(raw, path)
     named = raw if raw.get("name") is not None else {**raw, "name": path.stem}
     spec, problems = read_spec(GridSpec, named)
     if spec is None:
         raise RequestError(str(path), problems)
-    return GridFile(spec.name or path.stem, path, spec, raw, tuple(problems), "" if raw.get("name") else known_by)
+    source, folder = "" if raw.get("name") else known_by, None if known_by == PACKAGED else path.absolute().parent
+    return GridFile(spec.name or path.stem, path, spec, raw, tuple(problems), source, folder)
 
 
 def _no_file(path: Path, source: str, packaged: Iterable[str]) -> str:

@@ -26,7 +26,8 @@ def digest(value: Any) -> str:
 
 def without_locations(catalogue: "Catalogue", kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     """A component's options without those that change no result, such as where a file is."""
-    locations = catalogue.get(kind, spec["name"]).cls.location_options
+    cls = catalogue.get(kind, spec["name"]).cls
+    locations = cls.location_options | cls.path_options
     return {key: value for key, value in spec.items() if key not in locations}
 
 

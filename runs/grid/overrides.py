@@ -6,18 +6,18 @@ identity say what was really run.
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import DataError, DataSet, Problem, RequestError
+from taskloom.core import DataSet, Problem, RequestError
 from taskloom.core.specs import GridSpec
 from taskloom.registry.installed.problems import read_spec
 from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES, Change
 from taskloom.runs.grid.changes import choose, complete, lay, with_changed
 from taskloom.runs.grid.expansion import Expansion
 from taskloom.runs.grid.grid import GridFile
+from taskloom.runs.grid.places import Places
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -68,9 +68,7 @@ def named(grid: GridFile, overrides: Overrides) -> GridFile:
     return replace(grid, name=f"{name[: 100 - len(SUFFIX)]}{SUFFIX}", spec=first_seed)
 
 
-def override(
-    rows: Expansion, overrides: Overrides, catalogue: "Catalogue", before: "GridRecord | None" = None
-) -> Expansion:
+def override(rows: Expansion, overrides: Overrides, places: Places, before: "GridRecord | None" = None) -> Expansion:
     """Lay overrides over the rows; a request that cannot be meant is a ``RequestError``.
 
     What --weights, --epochs and --set change stands beside the grid's rows, and so do the rows that they changed in
@@ -90,9 +88,9 @@ def override(
             text = "a smoke run has its own text and encoder; leave out one of the two"
             raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with {' and '.join(given)}.")])
         for spec in specs:
-            _make_tiny(spec, catalogue)
+            _make_tiny(spec, places.catalogue)
         lines.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
-    notes = [] if overrides.data is None else _use_folder(overrides.data, specs, catalogue)
+    notes = [] if overrides.data is None else _use_folder(overrides.data, specs, places)
     variants = [replace(one, spec=spec or one.spec) for one, spec in zip(rows.variants, completed, strict=True)]
     rows = replace(rows, variants=variants, notes=notes)
     if overrides.name is not None or (before and before.laid):
@@ -100,7 +98,7 @@ def override(
         lines += [change.in_words] if change else []
         rows = replace(rows, variants=choose(rows.variants, overrides.only))
     else:
-        rows = with_changed(rows, change, known, overrides.only, catalogue)
+        rows = with_changed(rows, change, known, overrides.only, places.catalogue)
     if lines or notes:
         rows = replace(rows, grid=replace(rows.grid, raw={**rows.grid.raw, OVERRIDES: [*lines, *notes]}))
     return rows
@@ -141,39 +139,28 @@ def new_seeds(known: Collection[int], number: int) -> list[int]:
     return list(itertools.islice((seed for seed in itertools.count() if seed not in known), number))
 
 
-def _use_folder(folder: Path, specs: list[dict[str, Any]], catalogue: "Catalogue") -> list[str]:
-    """Point every data set that has an option ``dir`` at its files, in place: in the folder, or in one of its name.
+def _use_folder(folder: Path, specs: list[dict[str, Any]], places: Places) -> list[str]:
+    """Point data sets at their files in the folder, or in one of their name in it, in place.
+
+    A data set that has an option ``dir`` has to be there, one that names single files only may be.
 
     Returns what a reader of the results should know.
     """
     home = folder.expanduser().absolute()
     if not home.is_dir():
         raise RequestError("--data", [Problem("", f"{folder} is not a folder")])
+    catalogue = places.catalogue
     names = [name for name in catalogue.names("data") if "dir" in catalogue.get("data", name).options]
     notes: list[str] = []
     for task in (task for spec in specs for task in spec["tasks"].values()):
         data = task["data"]
-        if data["name"] not in names:
-            continue
-        candidates = [{**data, "name": name} for name in (data["name"], STAND_INS.get(data["name"])) if name]
-        found = next(filter(None, (_found_in(home, one, catalogue) for one in candidates)), None)
+        named = [{**data, "name": name} for name in (data["name"], STAND_INS.get(data["name"])) if name]
+        found = next(filter(None, (places.found_in(home, one) for one in named)), None)
         # Where nothing is found the plan says what it looked for, and where.
-        task["data"] = found or {**data, "dir": str(home)}
+        task["data"] = found or ({**data, "dir": str(home)} if data["name"] in names else data)
         if task["data"]["name"] != data["name"]:
             notes.append(f"{task['data']['name']} in place of {data['name']}, which is not in the data folder")
     return list(dict.fromkeys(notes))
-
-
-def _found_in(home: Path, data: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any] | None:
-    """The data set with the folder in which it finds its files, or None."""
-    for folder in (home, *sorted(home.glob(f"{data['name']}*/"))):
-        candidate = {**data, "dir": str(folder)}
-        made, _ = catalogue.try_out(DataSet, candidate)
-        with suppress(DataError):
-            if made is not None:  # else its options are wrong, which the plan reports
-                made.fingerprint()
-                return candidate
-    return None
 
 
 def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import count
 from taskloom.registry.installed.resolution import split_metrics
-from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, Change
-from taskloom.runs.grid.contents import Contents
+from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, Change, GridRecord
+from taskloom.runs.grid.contents import Contents, Size
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
+from taskloom.runs.grid.places import Places
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.results.ledger import Ledger
-    from taskloom.registry.results.records import GridRecord
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,15 @@ class PlannedCell:
 class Plan:
     """What a grid asks for, checked and complete; ``notes`` are for the log.
 
-    ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it.
+    ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it;
+    ``sizes`` those of the data that the chosen cells read.
     """
 
     grid: GridFile
     cells: tuple[PlannedCell, ...]
     notes: tuple[str, ...]
     excluded: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[Size, ...] = ()
 
     @property
     def chosen(self) -> tuple[PlannedCell, ...]:
@@ -81,8 +83,11 @@ def make_plan(
     # What is left out is a matter of the grid as it is written, not of what is laid over it.
     excluded = _excluded(rows, catalogue)
     kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
-    rows = override(replace(rows, variants=kept), overrides, catalogue, before)
-    grid, contents = rows.grid, Contents(catalogue, overrides)
+    places = Places(catalogue, grid.folder)
+    places.settle(variant.spec for variant in kept)
+    rows = override(replace(rows, variants=kept), overrides, places, before)
+    places.settle((variant.spec for variant in rows.variants), typed=True)
+    grid, contents = rows.grid, Contents(catalogue, overrides, places)
     problems += _column_problems(rows)
     variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
     problems += _row_problems([variant for variant in variants if variant.chosen or not variant.problems])
@@ -107,13 +112,17 @@ def make_plan(
     cells = cells_of(grid)
     grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
     grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
+    if further := list(GridRecord("", grid.raw, "", "", ()).further):
+        note += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
     added = grid.raw.get(ADDED_SEEDS)
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
-    notes = (*rows.notes, *contents.notes, *note, *_left_out(grid, cells, before))
-    return Plan(grid, tuple(cells), notes, tuple(excluded.items()))
+    looked = places.notes(variant.spec for variant in variants if variant.chosen)
+    sizes = tuple(dict.fromkeys(size for cell in cells if cell.chosen for size in contents.sizes(cell.spec)))
+    notes = (*rows.notes, *looked, *contents.notes, *_unlabelled(sizes), *note, *_left_out(grid, cells, before))
+    return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes)
 
 
-def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> "tuple[GridFile, GridRecord | None]":
+def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> tuple[GridFile, GridRecord | None]:
     """The grid under its name in the registry, and how it was last run there."""
     name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source, grid.raw)
     if overrides.name is not None and name != grid.name:
@@ -137,7 +146,7 @@ def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
     return replace(grid, raw={**grid.raw, METRICS: found}) if found else grid
 
 
-def _last_run(row: Variant, before: "GridRecord | None") -> Iterator[PlannedCell]:
+def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:
     """The cells that a row had when the grid was last run."""
     for place in before.cells if before is not None else ():
         if place.label == row.label:
@@ -180,7 +189,7 @@ def _cells(
 
 
 def _with_seeds(
-    grid: GridFile, overrides: Overrides, before: "GridRecord | None", cells_of: Callable[[GridFile], list[PlannedCell]]
+    grid: GridFile, overrides: Overrides, before: GridRecord | None, cells_of: Callable[[GridFile], list[PlannedCell]]
 ) -> tuple[GridFile, list[str]]:
     """The grid with the seeds that were added to it before and those that this run adds, and a note on them.
 
@@ -200,7 +209,17 @@ def _with_seeds(
     return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
 
 
-def _left_out(grid: GridFile, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
+def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
+    """A line on each task that has no label in some rows of its data."""
+    lacking: dict[str, list[str]] = {}
+    for size in sizes:
+        if size.unlabelled:
+            lacking.setdefault(size.task, []).append(f"{size.unlabelled:,} of {size.split}")
+    for task, numbers in lacking.items():
+        yield f"task {task!r}: rows without its label are left out, {' and '.join(numbers)}"
+
+
+def _left_out(grid: GridFile, cells: list[PlannedCell], before: GridRecord | None) -> Iterator[str]:
     """A line on the results of the last run that the table no longer has, where there are any."""
     planned = {cell.id for cell in cells}
     places = before.cells if before is not None else ()

@@ -147,7 +147,7 @@ def _label(value: float, task: TaskComparison | TaskErrors) -> str:
     """A label: the name of a class, or its number; or a value."""
     if not task.of.facts.classes:
         return f"{value:.2f}"
-    return task.texts.names[int(value)] if task.texts.names else str(int(value))
+    return task.of.facts.called(value)
 
 
 def _guess(predicted: Sequence[float], confidence: float | None, task: TaskComparison | TaskErrors) -> str:
@@ -232,7 +232,7 @@ def _task_json(task: TaskComparison | TaskErrors) -> dict[str, Any]:
     return {
         "task": task.of.task,
         "metric": facts.metric,
-        "classes": list(task.texts.names) or facts.classes,
+        "classes": list(facts.names) or facts.classes,
         "examples": len(task.of.expected),
         "note": task.texts.note,
     }

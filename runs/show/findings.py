@@ -1,7 +1,7 @@
 """Claims, effects and seeds in words and as JSON."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from taskloom.runs.analysis.claims import Claim
 from taskloom.runs.analysis.contrasts import MOST_SEEDS, Contrast, Judged
 from taskloom.runs.analysis.effects import Effect, Effects
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
-from taskloom.runs.show.render import listing
+from taskloom.runs.show.parts import Listing, Part
 
 #: The most seeds that are advised, unless nothing is settled with fewer: tiny differences take hundreds.
 AFFORDABLE = 20
@@ -47,7 +47,7 @@ def _never(contrast: Contrast, alpha: float) -> str:
     return f"more than {MOST_SEEDS} seeds"
 
 
-def list_claims(claims: Sequence[Claim]) -> str:
+def claims_parts(claims: Sequence[Claim]) -> Iterator[Part]:
     """A line per claim: its answer, the difference with its interval, and what would settle it.
 
     Claims about rows that cannot be compared yet are counted below, by the reason.
@@ -67,8 +67,9 @@ def list_claims(claims: Sequence[Claim]) -> str:
     if not any(columns["reported"]):
         del columns["reported"]
     waiting = Counter(claim.judged.contrast.why for claim in claims if claim.judged.contrast.why)
-    lines = [listing(zip(*columns.values(), strict=True), list(columns))] if answered else []
-    lines += [
+    if answered:
+        yield Listing(list(zip(*columns.values(), strict=True)), list(columns))
+    lines = [
         f"Not answered: {count(number, 'claim')} about rows that cannot be compared; {why}."
         for why, number in waiting.items()
     ]
@@ -76,7 +77,8 @@ def list_claims(claims: Sequence[Claim]) -> str:
         lines.append(
             f"Intervals and p are corrected for {len(answered)} claims (Holm); of equal rows, those of equality."
         )
-    return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).strip()
+    yield "\n".join(lines)
+    yield from _one_seed(claim.judged for claim in claims)
 
 
 def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
@@ -116,7 +118,7 @@ def seeds_settle(judged: Sequence[Judged], number: int) -> str:
     return f"would settle, with a power of 80 % each, {settled} of {left}"
 
 
-def list_seeds(comparisons: Sequence[Comparison]) -> str:
+def seeds_parts(comparisons: Sequence[Comparison]) -> Iterator[Part]:
     """A line per comparison: its verdict, and what would settle it."""
     rows = [
         (
@@ -130,7 +132,8 @@ def list_seeds(comparisons: Sequence[Comparison]) -> str:
         )
         for each in comparisons
     ]
-    return listing(rows, ("comparison", "on", "difference", "p", "seeds", "verdict", "to settle it"))
+    yield Listing(rows, ("comparison", "on", "difference", "p", "seeds", "verdict", "to settle it"))
+    yield from _one_seed(each.judged for each in comparisons)
 
 
 def seeds_json(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -146,21 +149,24 @@ def seeds_json(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     ]
 
 
-def list_effects(effects: Effects) -> str:
+def effects_parts(effects: Effects) -> Iterator[Part]:
     """Main effects, interactions and simple effects, each a table, and what cannot be told."""
-    parts = []
     for title, found in (
         (f"Main effects on {effects.column}", effects.main),
         ("Interactions: how the first change differs with the second", effects.interactions),
         ("Simple effects: each change where the other factor is fixed", effects.simple),
     ):
         if found:
-            parts.append(f"{title}\n\n{_effects(found)}")
-    parts += ["\n".join(effects.notes)] if effects.notes else []
-    return "\n\n".join(parts) or "no two rows differ in one thing alone, so no effect can be told"
+            yield title
+            yield _listed(found)
+    yield "\n".join(effects.notes)
+    if not (effects.main or effects.interactions or effects.simple or effects.notes):
+        yield "no two rows differ in one thing alone, so no effect can be told"
+    yield "Intervals and p are corrected over the changes of each axis, or pair of axes (Holm)."
+    yield from _one_seed(effect.judged for effect in effects.main if effect.judged)
 
 
-def _effects(effects: Sequence[Effect]) -> str:
+def _listed(effects: Sequence[Effect]) -> Listing:
     at = any(effect.other for effect in effects)
     rows = []
     for effect in effects:
@@ -178,7 +184,12 @@ def _effects(effects: Sequence[Effect]) -> str:
             )
         )
     headers = ("axis", "change", *(["with"] if at else []), "over", "effect", "p", "verdict")
-    return listing(rows, headers)
+    return Listing(rows, headers)
+
+
+def _one_seed(judged: Iterable[Judged]) -> Iterator[str]:
+    if any(each.contrast.seeds == 1 for each in judged):
+        yield "Where there is one seed, this is about these models, not about their methods: add seeds."
 
 
 def format_pairs(effect: Effect) -> str:

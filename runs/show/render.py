@@ -72,7 +72,7 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
     if form == "json":
         return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
     if form == "csv":
-        return visible(_csv(table, reported))
+        return visible(_csv(flat_rows(table, reported)))
     form = "terminal" if form == "plain" and terminal else form
     (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
     marked, body = False, []
@@ -366,7 +366,7 @@ _NOT_COMPARED: dict[str, Any] = dict.fromkeys(("delta", "interval", "p", "verdic
 _CSV_FACTS = ("delta", "low", "high", "p", "verdict", "variance")
 
 
-def _csv(table: "Table", reported: bool) -> str:
+def flat_rows(table: "Table", reported: bool) -> list[dict[str, Any]]:
     """Raw figures, mean and sd in columns of their own; memory in bytes."""
     rows = []
     for row in table.rows:
@@ -385,6 +385,10 @@ def _csv(table: "Table", reported: bool) -> str:
         if reported:
             cells |= {"split": row.split, "follows": {True: "yes", False: "no", None: ""}[row.follows]}
         rows.append({**cells, "missing": "; ".join(f"seed {one.seed}: {one.why}" for one in row.missing)})
+    return rows
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()

@@ -51,14 +51,14 @@ def predictions(
     every = np.arange(len(feed)) if chosen is None else chosen
     scores, decided = np.empty(0, np.float32), np.empty(len(every))
     most = TOKENS if feed.device.type == "cpu" else GPU_TIMES * TOKENS
-    waiting = _batches(feed.lengths[every], most)[::-1]
     alone = feed.device.type != "cpu" or not model.encoder.parallel
-    threads = 1 if alone else min(torch.get_num_threads(), len(waiting))
+    threads = 1 if alone else torch.get_num_threads()
+    waiting = _batches(feed.lengths[every], most, threads)  # the last ones, of the longest rows, are taken first
     running: deque[tuple[NDArray[np.int64], Callable[[], Predicted]]] = deque()
     model.eval()
     with _side_by_side(threads) as begin:
         while waiting or running:
-            while waiting and len(running) < threads:
+            while waiting and len(running) < 2 * threads:  # a thread that is done finds the next one ready
                 rows = waiting.pop()
                 running.append((rows, begin(_predict, model, task, feed, every[rows])))
             rows, result = running.popleft()
@@ -106,15 +106,14 @@ def _score(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Pred
     return found
 
 
-def _batches(lengths: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
+def _batches(lengths: NDArray[np.int64], most: int, threads: int) -> list[NDArray[np.int64]]:
+    """Rows in order of length, in batches of about as many tokens each and as many for every thread."""
     order = np.argsort(lengths, kind="stable")
-    batches, start, tokens = [], 0, 0
-    for place, row in enumerate(order):
-        tokens += int(lengths[row]) + 3  # special tokens
-        if tokens > most and place > start:
-            batches.append(order[start:place])
-            start, tokens = place, int(lengths[row]) + 3
-    return [*batches, order[start:]] if len(order) else batches
+    ends = np.cumsum(lengths[order] + 3)  # special tokens
+    total = int(ends[-1]) if len(ends) else 0
+    count = threads * -(-total // (threads * most))
+    cuts = np.searchsorted(ends, np.arange(1, count) * (total / count), side="right") if count else []
+    return [rows for rows in np.split(order, cuts) if len(rows)]
 
 
 def score_of(task: Task, predicted: Predicted, labels: NDArray[np.float64]) -> float:
@@ -147,6 +146,7 @@ def store_scores(
             task.metric.correlation,
             task.labels.classes,
             count_seen(examples[name], train[name]),
+            task.labels.names,
         )
         influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
         if influence.shape != labels.shape or not np.isfinite(influence).all():

@@ -1,20 +1,24 @@
-"""Writes what a finished cell predicts for a split of its tasks. Only reads the registry."""
+"""Writes what a finished cell predicts for a split of its tasks, or for new texts. Only reads the registry."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from taskloom.core import DataError, Examples, Split, TaskloomError
+from taskloom.core.errors import count
+from taskloom.core.tokens import COLUMNS
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.artifacts import write_text
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
+from taskloom.runs.training.sheets import Write, columns_of
 from taskloom.runs.training.submission import Form, file_name, file_text
-from taskloom.runs.training.trained import check_cell, choose_tasks, load_trained
+from taskloom.runs.training.texts import NewTexts, TextFormat
+from taskloom.runs.training.trained import BATCH, TrainedModel, check_cell, choose_tasks, in_batches, load_trained
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,14 @@ def predict_cell(
         try:
             found[name] = read_split(spec["tasks"][name]["data"], split, data)
         except DataError as error:
-            outcome.missing[name] = str(error)
+            # The specification of a finished cell stays as it is: an option that its grid is given now does not help.
+            source = spec["tasks"][name]["data"]
+            unnamed = source.get(split, "") is None and "dir" not in source  # in a folder, files have names by default
+            outcome.missing[name] = f"its data set has no {split} file" if unnamed else str(error)
     if not found:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in outcome.missing.items())
-        raise DataError(f"no {split} data for any task, so nothing was written:{reasons}")
+        advice = "To predict the texts of any file, name it with --input FILE."
+        raise DataError(f"no {split} data for any task, so nothing was written:{reasons}\n{advice}")
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -93,5 +101,54 @@ def _check_request(cell: CellRecord, registry: Path, out: Path, data: Path | Non
     check_cell(cell, registry)
     if data is not None and not os.path.isdir(data):  # noqa: PTH112 - a name too long is not a folder
         raise TaskloomError(f"--data {data} is not a folder")
+    check_outside(out, registry)
+
+
+def check_outside(out: Path, registry: Path) -> None:
+    """Refuse to write into a registry."""
     if out.resolve().is_relative_to(registry.resolve()):
-        raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a folder outside")
+        raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a place outside")
+
+
+def new_texts(
+    model: TrainedModel,
+    cell: CellRecord,
+    task: str,
+    stream: BinaryIO,
+    name: str,
+    *,
+    texts: Sequence[str] = (),
+    format: TextFormat = "auto",
+    skip: Callable[[str], None],
+) -> NewTexts:
+    """The rows of a stream as a task of the cell reads them, by the names that its data set has for columns."""
+    data: dict[str, Any] = cell.spec["tasks"][task]["data"]
+    own = data.get("text", ())
+    return NewTexts(
+        stream,
+        name,
+        COLUMNS[model.tasks[task].head.reads],
+        texts=tuple(texts),
+        own=(own,) if isinstance(own, str) else tuple(own),
+        id=data.get("id") or "id",
+        format=format,
+        quotes=data.get("quotes", True),
+        skip=skip,
+    )
+
+
+def predict_texts(model: TrainedModel, task: str, source: NewTexts, write: Write) -> Iterator[int]:
+    """Predict rows and write them as they come; gives the number of those that were just written."""
+    for rows in in_batches(source, BATCH):
+        found = model.predict(task, [row.texts for row in rows])
+        write(columns_of(source, rows, found, model.tasks[task].labels))
+        yield len(rows)
+
+
+def choose_task(model: TrainedModel, only: Sequence[str]) -> str:
+    """The one task that new texts are for: the one named, or the only one that predicts."""
+    able = choose_tasks(model.tasks, only)
+    if len(able) > 1:
+        reads = [f"{name} ({count(COLUMNS[model.tasks[name].head.reads], 'text')} per row)" for name in able]
+        raise TaskloomError(f"--input is for one task at a time; choose it with --task NAME: {', '.join(reads)}")
+    return able[0]

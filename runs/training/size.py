@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic_core import to_json
+from torch import nn
 
-from taskloom.core import DataSet, Encoder, Pool, Sampler
+from taskloom.core import DataSet, Encoder, Pool, Sampler, SharedModules
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.runs.training.checkpoint import module_state
 from taskloom.runs.training.feed import numbered_texts
-from taskloom.runs.training.model import Model
 
 Spec = Mapping[str, Any]
 
@@ -28,13 +28,23 @@ class Sizes:
         return sum(self._stage(spec, stage) for stage in spec["stages"])
 
     def weights(self, spec: Spec) -> int:
-        """Bytes of the encoder's, the heads' and the losses' weights, which are as many for every seed."""
-        key = to_json([spec["encoder"], spec["tasks"]])
+        """Bytes of the encoder's, the heads' and the losses' tensors, which are as many for every seed."""
+        tasks = {name: self._catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
+        asked = frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
+        key = to_json([spec["encoder"], sorted(asked)])
         if key not in self._known:
-            tasks = {name: self._catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
-            model = Model(self._catalogue.make(Encoder, spec["encoder"]), tasks, seed=0)
-            self._known[key] = sum(tensor.nbytes for tensor in module_state(model, "").values())
-        return int(self._known[key])
+            encoder = self._catalogue.make(Encoder, spec["encoder"])
+            encoder.asked = asked
+            encoder.build(generator=torch.Generator())
+            self._known[key] = encoder.width, _bytes(encoder)
+        width, size = self._known[key]
+        shared, generator = SharedModules(0), torch.Generator()
+        for name, task in tasks.items():
+            outputs, labels = task.outputs, task.labels
+            task.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
+            task.loss.prepare(labels=labels, rows=self._pool(spec["tasks"][name]["data"]).size)
+        parts = [shared, *(part for task in tasks.values() for part in (task.head, task.loss))]
+        return int(size + _bytes(nn.ModuleList(parts)))
 
     def _stage(self, spec: Spec, stage: Spec) -> int:
         data = {name: spec["tasks"][name]["data"] for name in stage["tasks"]}
@@ -54,3 +64,7 @@ class Sizes:
             self._known[key] = Pool(len(examples), examples.labels, lengths, numbered_texts(examples))
         pool: Pool = self._known[key]
         return pool
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in module_state(module, "").values())

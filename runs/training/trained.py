@@ -190,7 +190,7 @@ def check_cell(cell: CellRecord, folder: Path) -> None:
     """Before any work: whether it has weights, and names that become part of a path: a registry may be a stranger's."""
     if cell.status != "finished":
         state = f"{cell.status}: {cell.reason}" if cell.reason else cell.status
-        raise RegistryError(f"only a finished cell can predict. Cell {cell.id}: {state}")
+        raise RegistryError(f"only a finished cell has a model. Cell {cell.id}: {state}")
     if cell.imported:
         raise RegistryError(
             f"cell {cell.id} was imported from {cell.imported}, and weights do not travel in archives; {ANEW}"

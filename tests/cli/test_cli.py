@@ -207,7 +207,7 @@ def write_grid(folder: Path, **changes: Any) -> Path:
 
 def test_run_plan_and_run_again(taskloom: Invoke, tmp_path: Path) -> None:
     path, results = write_grid(tmp_path), tmp_path / "new" / "results"
-    assert json.loads(taskloom("validate", path, "--json").stdout) == {"valid": True, "errors": []}
+    assert json.loads(taskloom("validate", path, "--json").stdout)["valid"] is True
     before = json.loads(taskloom("plan", path, "--registry", results, "--json").stdout)["cells"]
     assert [(cell["label"], cell["status"]) for cell in before] == [("sum", "new"), ("pcgrad", "new")]
     assert before[0]["spec"]["stages"][0]["combiner"]["name"] == "sum"

@@ -64,6 +64,12 @@ COMMANDS = {
         ["predict", "FAILED"],
         ["predict", "tiny", "--row", "smu"],
     ],
+    "export": [
+        ["export", "tiny", "model", "--row", "pcgrad, lr 0.001"],
+        ["export", "tiny", "model", "--format", "transformers"],
+        ["export", "FAILED", "other"],
+        ["export", "tiny", "model", "--format", "tflite"],
+    ],
     "archive": [
         ["archive", "tiny", "out.zip"],
         ["archive", "tiny", "out.zip"],
@@ -93,6 +99,7 @@ VARIABLE = {
     r"\b(taskloom|torch|python|numpy|scipy) \d+(\.\d+)+\S*": r"\1 VERSION",
     r"\b\d+\.\d+\.\d+\b": "VERSION",
     r"(VERSION +taskloom +)\d+": r"\1N",  # the milliseconds of an import
+    r"(README\.md +)\d+": r"\1N",  # it holds the versions
     r"(sst|overall) -?\d\.\d{3}": r"\1 N",
     r"(?m)^(pcgrad, lr 0\.001 +1 ).*": r"\1 FIGURES",  # of a cell that is really trained
 }
@@ -170,7 +177,7 @@ def test_wording(command: str, folder: Path) -> None:
         record_findings()
     if command in ("compare", "errors"):  # which need predictions
         ids |= record_predictions(folder)
-    if command == "predict":  # which needs weights
+    if command in ("predict", "export"):  # which need weights
         CliRunner().invoke(cli, ["run", "tiny.json", "--engine", "inline", "--registry", "taskloom-runs"])
     for arguments in [[command, "--help"], *COMMANDS[command]]:
         given = [ids.get(argument, argument) for argument in arguments]

@@ -55,7 +55,7 @@ def test_a_package_is_complete(packages: Path, kind: str) -> None:
     module = f"taskloom_{name}"
     facts = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (facts["name"], facts["version"]) == (folder.name, "0.1.0")
-    assert facts["dependencies"] == ["taskloom>=0.1,<0.2"]
+    assert facts["dependencies"] == ["taskloom>=0.2,<0.3"]
     assert facts["entry-points"] == {KINDS[kind].group: {name: module}}
     grid = folder / (f"{module}/{name}.json" if kind == "grid" else f"{name}.json")
     spec = GridSpec.model_validate(json.loads(grid.read_text(encoding="utf-8")))

@@ -67,8 +67,9 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
 }
 #: Read files that are made on the spot, by :func:`written`.
 NEED_FILES = {("data", "sick"), ("data", "snli"), ("data", "table")}
-#: Held to the laws elsewhere: cs224n below on the real files, ray where a cluster is started for several tests.
-ELSEWHERE = {("data", "cs224n"), ("engine", "ray")}
+#: Held to the laws elsewhere: cs224n below on the real files, ray where a cluster is started for several tests,
+#: huggingface where models are made for it.
+ELSEWHERE = {("data", "cs224n"), ("engine", "ray"), ("encoder", "huggingface")}
 
 
 def built_ins() -> Iterator[type[Component]]:

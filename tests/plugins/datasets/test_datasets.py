@@ -105,10 +105,118 @@ def test_quotes_can_be_plain_characters(tmp_path):
         ("text\tlabel\na\tno\nb\tyes\nc\t no \n", {"classes": ["yes", "no"]}, [1, 0, 1]),
         ('{"text": "a", "label": true}\n{"text": "b", "label": false}\n', {}, [1, 0]),
         ("text,label\na,-1\nb,0.5\n", {"classes": None, "range": (-1, 1)}, [-1, 0.5]),
+        ("text,label\na,bad\nb,good\nc,bad\n", {"classes": {"good": 1, "bad": 0}}, [0, 1, 0]),
+        ("text,label\na,neg\nb,good\nc,bad\n", {"classes": {"good": 1, "bad": 0, "neg": 0}}, [0, 1, 0]),
+        ("text,label\na,0\nb,1.0\nc,bad\n", {"classes": ["bad", "good"]}, [0, 1, 0]),
+        ('{"text": "a", "label": 1}\n{"text": "b", "label": "bad"}\n', {"classes": ["bad", "good"]}, [1, 0]),
+        ("text,label\na,-1\nb,1.0\nc,0\n", {"classes": {"-1": 0, "0": 1, "1": 2}}, [0, 2, 1]),
     ],
 )
-def test_labels_are_names_booleans_or_values(tmp_path, content, options, labels):
+def test_labels_are_names_numbers_booleans_or_values(tmp_path, content, options, labels):
     assert table(file(tmp_path, content), **options).load("train").labels.tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (3, ()),
+        (["no", "so so", "yes"], ("no", "so so", "yes")),
+        ({"yes": 2, "no": 0, "so so": 1, "yeah": 2}, ("no", "so so", "yes")),
+    ],
+)
+def test_the_first_name_of_a_class_is_the_one_that_is_shown(tmp_path, classes, names):
+    labels = table(tmp_path / "x.csv", classes=classes).labels
+    assert (labels.classes, labels.names) == (3, names)
+
+
+def test_a_label_that_is_no_class_is_named_with_those_that_are(tmp_path):
+    path = file(tmp_path, many("fine\tgod").replace("\t0", "\tbad").replace("\t1", "\tgood"))
+    (skipped,) = table(path, classes=["bad", "good"]).load("train").skipped
+    assert skipped == "data.tsv, line 104: label: no class 'god'; did you mean 'good'? (allowed: bad, good)"
+    # Where names are numbers, another number is no class.
+    (skipped,) = table(file(tmp_path, many("fine\t2")), classes=["1", "0"]).load("train").skipped
+    assert skipped == "data.tsv, line 104: label: no class '2' (allowed: 0, 1)"
+
+
+# One file for several tasks, several files for one split.
+
+TASKS = "text\tmood\ttopic\na\tgood\t\nb\t\t1\nc\tbad\t0\nd\t\t1\n\t\t1\n"
+
+
+def test_a_row_without_the_tasks_label_is_left_out_and_counted(tmp_path):
+    path = file(tmp_path, TASKS.removesuffix("\t\t1\n"))
+    mood, topic = table(path, label="mood", classes=["bad", "good"]), table(path, label="topic")
+    for data, found, left_out in ((mood, {"a": 1, "c": 0}, 2), (topic, {"b": 1, "c": 0, "d": 1}, 1)):
+        for split in ("train", "dev"):
+            examples = data.load(split)
+            assert dict(zip(examples.columns[0], examples.labels, strict=True)) == found
+            assert (examples.unlabelled, examples.skipped) == (left_out, ())
+    # Neither strict nor a limit minds them, and they do not dilute the share of rows that cannot be read.
+    assert table(path, label="topic", strict=True, limit=1).load("train").unlabelled == 1
+    assert "1 of 4 rows cannot be read" in refusal(table(file(tmp_path, TASKS), label="topic"))
+
+
+def test_a_column_without_a_label_is_an_error(tmp_path):
+    path = file(tmp_path, "text\tmood\tlabel\na\t\t1\nb\t\t0\n")
+    assert refusal(table(path, label="mood")) == (
+        f"{path}: the column 'mood' is empty; a task needs rows that have its label"
+    )
+    lines = file(tmp_path, '{"text": "a", "label": null}\n{"text": "b"}\n', "x.jsonl")
+    assert "the column 'label' is empty" in refusal(table(lines))
+
+
+def test_an_open_quote_swallows_no_rows_without_labels_either(tmp_path):
+    good = [f"text number {n}\t{n if n == 7 else ''}" for n in range(300)]
+    path = file(tmp_path, "\n".join(["text\tlabel", *good[:100], '"open\t1', *good[100:], 'it closes"\t1']))
+    assert "line 102: a quote opens and does not close" in refusal(table(path, classes=8))
+
+
+def parts(folder: Path, **contents: str) -> list[str]:
+    return [str(file(folder, content, f"{name}.tsv")) for name, content in contents.items()]
+
+
+def test_several_files_are_one_split_and_ids_say_which(tmp_path):
+    files = parts(tmp_path, a="text\tlabel\nx\t1\ny\t0\n", b="other\tlabel\ttext\n-\t1\tz\n-\t\tw\n")
+    examples = table(tmp_path, train=files, dev=files[::-1]).load("train")
+    assert examples.columns == (("x", "y", "z"),)
+    assert examples.labels.tolist() == [1, 0, 1]
+    assert examples.ids == ("a.tsv:2", "a.tsv:3", "b.tsv:2")
+    assert examples.unlabelled == 1
+    assert table(tmp_path, train=files, dev=files[::-1]).load("dev").columns == (("z", "x", "y"),)
+    assert rows(table(tmp_path, train=files[:1], dev=files).load("train")) == [("x",), ("y",)]
+
+
+def test_ids_of_a_column_stay_as_they_are_unless_two_files_share_one(tmp_path):
+    files = parts(tmp_path, a="id\ttext\nm1\tx\n", b="id\ttext\nm2\ty\n", c="id\ttext\nm1\tz\n")
+    options = {"label": None, "classes": None, "id": "id", "dev": files[0]}
+    assert table(tmp_path, train=files[:2], **options).load("train").ids == ("m1", "m2")
+    assert table(tmp_path, train=files[1:], **options).load("train").ids == ("m2", "m1")
+    assert table(tmp_path, train=files, **options).load("train").ids == ("a.tsv:m1", "b.tsv:m2", "c.tsv:m1")
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders_wherever_these_are(tmp_path):
+    found = set()
+    for home in ("here", "there"):
+        files = []
+        for year in ("2023", "2024"):
+            (tmp_path / home / year).mkdir(parents=True)
+            files.append(str(file(tmp_path / home / year, "text\tlabel\nx\t1\n", "x.tsv")))
+        data = table(tmp_path, train=files, dev=files[0])
+        found.add((data.load("train").ids, data.fingerprint()))
+    ((ids, _),) = found
+    assert ids == ("2023/x.tsv:2", "2024/x.tsv:2")
+    for year in ("2023", "2024"):
+        (tmp_path / "there" / year / "x.tsv").rename(tmp_path / "there" / f"{year}.tsv")
+    renamed = [str(tmp_path / "there" / f"{year}.tsv") for year in ("2023", "2024")]
+    assert table(tmp_path, train=renamed, dev=renamed[0]).fingerprint() not in {key for _, key in found}, "ids changed"
+
+
+def test_test_files_have_labels_or_none_of_them_has(tmp_path):
+    files = parts(tmp_path, a="text\tlabel\nx\t1\n", b="text\nz\n", c="text\nw\n")
+    assert refusal(table(tmp_path, train=files[0], dev=files[0], test=files), "test") == (
+        "b.tsv has no labels, and other test files have; give files that all have them, or none"
+    )
+    assert table(tmp_path, train=files[0], dev=files[0], test=files[1:]).load("test").labels is None
 
 
 @pytest.mark.parametrize(
@@ -178,16 +286,33 @@ def course_folder(folder: Path, rows: int = 60) -> Path:
     return folder
 
 
-def test_a_limited_sample_is_shuffled_grows_and_touches_only_training(tmp_path):
-    folder = str(course_folder(tmp_path))
-    whole, ten, thirty = (CS224N(task="sst", dir=folder, limit=n) for n in (None, 10, 30))
-    small, large = ten.load("train"), thirty.load("train")
-    assert rows(small) == rows(large)[:10]
-    assert set(rows(large)) < set(rows(whole.load("train")))
+@pytest.mark.parametrize(("option", "split", "other"), [("limit", "train", "dev"), ("dev_limit", "dev", "train")])
+@pytest.mark.parametrize("kind", ["cs224n", "table"])
+def test_a_limited_sample_grows_and_touches_only_its_split(tmp_path, option, split, other, kind):
+    """That it is a part of the split in the same order is a law of the conformance kit."""
+    folder = course_folder(tmp_path)
+
+    def limited(most):
+        if kind == "cs224n":
+            return CS224N(task="sst", dir=str(folder), **{option: most})
+        files = {part: str(folder / f"ids-sst-{part}.csv") for part in ("train", "dev")}
+        return Table(**files, text="sentence", label="sentiment", classes=5, **{option: most})
+
+    small, large = limited(10).load(split), limited(30).load(split)
+    assert (len(small), len(large)) == (10, 30)
+    assert set(small.ids) < set(large.ids)
     assert len(set(small.labels)) > 2  # the file is ordered by label
-    assert len(ten.load("dev")) == 60
-    at = dict(zip(whole.load("train").ids, whole.load("train").labels, strict=True))
-    assert [at[id] for id in small.ids] == small.labels.tolist()
+    assert len(limited(10).load(other)) == 60
+    assert rows(limited(1000).load(split)) == rows(limited(None).load(split))
+
+
+def test_a_limit_is_taken_of_what_is_not_held_out(tmp_path):
+    path = file(tmp_path, "text\tlabel\n" + "".join(f"text {n}\t{n % 2}\n" for n in range(100)))
+    options = {"dev": None, "dev_share": 0.3}
+    whole, small = table(path, **options), table(path, **options, limit=20, dev_limit=10)
+    for split, size in (("train", 20), ("dev", 10)):
+        assert len(small.load(split)) == size
+        assert set(small.load(split).ids) < set(whole.load(split).ids)
 
 
 # The real files.
@@ -252,6 +377,20 @@ def test_a_test_file_that_was_not_handed_out_is_missed_by_name(course_data):
     assert message.startswith("no file 'quora-test-student.csv'")
 
 
+def test_the_courses_sst_as_a_table_with_names(course_data):
+    names = ["awful", "bad", "so so", "good", "great"]
+    files = {split: str(course_data / f"ids-sst-{split}.csv") for split in ("train", "dev")}
+    mine = Table(**files, text="sentence", label="sentiment", id="id", classes=names, limit=500, dev_limit=100)
+    theirs = CS224N(task="sst", dir=str(course_data), limit=500, dev_limit=100)
+    assert mine.labels.names == tuple(names)
+    for split, size in (("train", 500), ("dev", 100)):
+        one, other = mine.load(split), theirs.load(split)
+        assert rows(one) == rows(other)
+        assert (one.ids, one.labels.tolist()) == (other.ids, other.labels.tolist())
+        assert len(one) == size
+        assert set(one.labels) == {0, 1, 2, 3, 4}
+
+
 # Where files are.
 
 
@@ -306,6 +445,7 @@ def test_the_fingerprint_of_a_table_sees_what_changes_its_reading(tmp_path):
         {"classes": 3},
         {"classes": ["0", "1"]},
         {"classes": ["1", "0"]},
+        {"classes": {"1": 0, "0": 1, "yes": 0}},
         {"classes": None, "range": (0, 2)},
         {"quotes": False},
         {"dev": None, "dev_share": 0.5},
@@ -395,7 +535,6 @@ def test_a_file_that_is_wrong_as_a_whole(tmp_path, content, message):
 BAD = [
     ("\t1", "text is empty"),
     ("  \t1", "text is empty"),
-    ("fine\t", "label is empty"),
     ("fine\t2", "label 2 is out of range; it should be an integer from 0 to 1"),
     ("fine\t-1", "label -1 is out of range; it should be an integer from 0 to 1"),
     ("fine\t0.5", "label 0.5 is out of range; it should be an integer from 0 to 1"),
@@ -425,7 +564,6 @@ JSON_BAD = [
     ('{"label": 1}', "text is empty"),
     ('{"text": null, "label": 1}', "text is empty"),
     ('{"text": 7, "label": 1}', "text is '7', not a string"),
-    ('{"text": "a", "label": null}', "label is empty"),
     ('{"text": "a", "label": [1]}', "label '[1]' is not a number"),
     ('{"text": "a", "label": NaN}', "label nan is out of range"),
     ('{"text": "half \\ud83d", "label": 1}', "text is not UTF-8 (\\ud83d after 'half ')"),
@@ -489,6 +627,10 @@ def test_one_per_cent_may_be_bad(tmp_path, bad, good, refused):
         ({"label": None}, "neither classes nor range without label should be given. Found classes."),
         ({"classes": None, "range": (5, 0)}, "range should go from low to high. Found [5, 0]."),
         ({"classes": ["a", "a"]}, "classes should be different names. Found ['a', 'a']."),
+        ({"classes": ["1", "1.0"]}, "classes should be different names. Found ['1', '1.0']."),
+        ({"classes": {"a": 0, "b": 2}}, "classes should have the numbers 0, 1, 2 … without a gap. Found 0, 2."),
+        ({"classes": {"a": 0, "b": 0}}, "classes should have the numbers 0, 1, 2 … without a gap. Found 0."),
+        ({"train": ["x.csv", "y.csv", "x.csv"]}, "train should list each file once. Found 'x.csv' 2 times."),
         (
             {"dev": None},
             "either dev (a file) or dev_share (the part of train to hold out, such as 0.1) should be given",

@@ -83,19 +83,25 @@ def _old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("rename", [dict, _prefixed, _old_names])
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_all_ways_of_saving_load(
     tiny_folder: Path,
     tiny_reference,  # type: ignore[no-untyped-def]
     rename: Callable[[dict[str, Tensor]], dict[str, Tensor]],
     file: str,
+    parts: int,
 ) -> None:
     state = rename(load_file(tiny_folder / "model.safetensors"))
     (tiny_folder / "model.safetensors").unlink()
-    if file == "pytorch_model.bin":
-        torch.save(state, tiny_folder / file)
-    else:
-        save_file(state, tiny_folder / file)
+    stem, _, kind = file.rpartition(".")
+    names = [file] if parts == 1 else [f"{stem}-{part}-of-{parts}.{kind}" for part in range(parts)]
+    split = {name: {key: state[key] for key in sorted(state)[part::parts]} for part, name in enumerate(names)}
+    for name, some in split.items():
+        torch.save(some, tiny_folder / name) if kind == "bin" else save_file(some, tiny_folder / name)
+    if parts > 1:
+        index = {"metadata": {}, "weight_map": {key: name for name, some in split.items() for key in some}}
+        (tiny_folder / f"{file}.index.json").write_text(json.dumps(index))
     encoder = built(tiny_folder)
     tokens = random_tokens([1, 40, 7, 7, 21])
     with torch.no_grad():

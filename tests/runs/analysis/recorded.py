@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from taskloom.core import Event, Examples, Overall
+from taskloom.core import DataSet, Event, Examples, Overall
 from taskloom.plugins.metrics.accuracy import Accuracy
 from taskloom.plugins.metrics.pearson import Pearson
+from taskloom.registry.installed.light import make_light
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
@@ -90,6 +91,8 @@ def record(
     }
     keys = {task: save_examples(artifacts, each) for task, each in data.items()}
     hard = {task: np.random.default_rng(9).normal(0, 1, len(each)) for task, each in data.items()}
+    labels = {task: make_light(DataSet, each).labels for task, each in data_sets.items()}
+    names = {task: each.names for task, each in labels.items() if each is not None}
     with Ledger.open(folder, create=True) as ledger:
         ledger.record_grid(name, {"seeds": list(seeds), **({} if "axes" in spec else cells), **spec}, planned)
         for cell in planned:
@@ -100,7 +103,7 @@ def record(
                 ledger.write(Event("failed", cell.id, {"reason": reason}))
                 continue
             row = next(row for row in rows if row.label == cell.label)
-            scores = _score(artifacts.cell(cell.id), row, cell, data, keys, hard)
+            scores = _score(artifacts.cell(cell.id), row, cell, data, keys, hard, names)
             for epoch in (1, 2, 3):
                 facts = {"stage": 0, "epoch": epoch, "step": 10 * epoch, "seconds": 2.0 * epoch}
                 shown = {task: score * (0.7 + 0.1 * epoch) for task, score in scores.items()}
@@ -108,7 +111,7 @@ def record(
                 ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown, **epochs}))
             end = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
             if test:
-                end["test"] = _score(artifacts.cell(cell.id), row, cell, data, keys, hard, split="test")
+                end["test"] = _score(artifacts.cell(cell.id), row, cell, data, keys, hard, names, split="test")
             ledger.write(Event("finished", cell.id, end))
     return folder
 
@@ -120,6 +123,7 @@ def _score(
     data: Mapping[str, Examples],
     keys: Mapping[str, str],
     hard: Mapping[str, Any],
+    names: Mapping[str, tuple[str, ...]],
     split: str = "dev",
 ) -> dict[str, float]:
     draw = np.random.default_rng([cell.seed + (100 if split == "test" else 0), *row.label.encode()])
@@ -136,7 +140,8 @@ def _score(
             logits = predicted = skill * examples.labels + error
         scores[task] = METRICS[task](predicted, examples.labels)
         influence = METRICS[task].influence(predicted, examples.labels)
-        facts[task] = TaskFacts(keys[task], METRICS[task].name, METRICS[task].correlation, classes)
+        metric = METRICS[task]
+        facts[task] = TaskFacts(keys[task], metric.name, metric.correlation, classes, names=names.get(task, ()))
         columns[task] = {"score": logits.astype(np.float32), "predicted": predicted, "influence": influence}
     save_scores(folder, split, facts, columns)
     overall = Overall.of(cell.spec).score(scores, [task for task in scores if METRICS[task].correlation])

@@ -292,8 +292,9 @@ def test_texts_are_those_of_the_run_or_none(tmp_path: Path) -> None:
     gone = texts_of("sst", spec, examples)
     assert gone.rows is None
     assert "sst.csv" in gone.note
-    assert gone.names == tuple(NAMES), "which no file is needed for"
-    assert errors_of(row(folder, "a"), folder)[0].worst[0].texts is None
+    task = errors_of(row(folder, "a"), folder)[0]
+    assert task.worst[0].texts is None
+    assert task.confusion.names == tuple(NAMES), "which no file is needed for"
 
 
 def test_data_that_were_moved_are_found_in_the_folder_given(course_data: Path, tmp_path: Path) -> None:

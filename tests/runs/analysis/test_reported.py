@@ -15,7 +15,7 @@ from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import Table, TableRow, derive_overall
 from taskloom.runs.analysis.tables import table_of as table_of_results
-from taskloom.runs.cli.table import unrun_grid
+from taskloom.runs.api.grid import Grid, unrun
 from taskloom.runs.show.render import FORMATS, as_json, render
 
 PAPERS = ("margin-for-error", "cosine-surgery", "finetuning-techniques", "losing-to-win", "robust-embeddings")
@@ -87,7 +87,7 @@ def test_what_cannot_be_said_is_not_said() -> None:
 
 
 def papers() -> dict[str, GridRecord]:
-    return {name: unrun_grid(name) for name in PAPERS}
+    return {name: unrun(Grid(name)) for name in PAPERS}
 
 
 def marked(records: dict[str, GridRecord]) -> list[tuple[str, str]]:
@@ -127,7 +127,7 @@ def test_the_mark_comes_from_the_figures_and_from_no_list() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_grid_that_was_never_run_shows_the_published_figures_alone(form: str) -> None:
-    text = render(table_of(unrun_grid("cosine-surgery")), form, reported=True)
+    text = render(table_of(unrun(Grid("cosine-surgery"))), form, reported=True)
     assert text.count("0.864") >= 3
     if form == "json":
         assert [row["label"] for row in json.loads(text) if row["follows"] is False] == [SLIP[1]]

@@ -1,5 +1,6 @@
 """Data sets that break a law."""
 
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,34 +21,55 @@ class Sentences(DataSet):
     Options:
         size: how many
         file: where more of them are
+        limit: the most training examples
     """
 
     name = "sentences"
     labels = Labels.of_classes(2)
-    location_options = frozenset({"file"})
+    path_options = frozenset({"file"})
 
-    def __init__(self, *, size: Annotated[int, Field(ge=1)] = 20, file: str | None = None) -> None:
-        self.size, self.file = size, file
+    def __init__(
+        self,
+        *,
+        size: Annotated[int, Field(ge=1)] = 20,
+        file: str | None = None,
+        limit: Annotated[int, Field(ge=1)] | None = None,
+    ) -> None:
+        self.size, self.file, self.limit = size, file, limit
 
     def load(self, split: Split) -> Examples:
         texts = [f"text {row} of {split}" for row in range(self.size)]
         texts += self.more() if split == "train" else []
+        rows = self.sample(range(len(texts))) if split == "train" else range(len(texts))
         return Examples(
-            (tuple(texts),), np.arange(len(texts)) % 2.0, tuple(f"{split}-{row}" for row in range(len(texts)))
+            (tuple(texts[row] for row in rows),),
+            np.array([row % 2.0 for row in rows]),
+            tuple(f"{split}-{row}" for row in rows),
         )
+
+    def sample(self, rows: Sequence[int]) -> Sequence[int]:
+        return rows[: self.limit]
 
     def more(self) -> list[str]:
         lines = Path(self.file).read_text().splitlines() if self.file else []
         return [line for line in lines if line.strip()]
 
     def fingerprint(self) -> str:
-        return f"{self.size} texts and {self.more()}"
+        return f"{self.size} texts and {self.more()}, {self.limit}"
 
 
 class Deduplicates(Sentences):
-    """Drops what appears twice with a set, and keeps the set's order."""
+    """Drops what appears twice with a set, and keeps the set's order.
+
+    Options:
+        size: how many
+    """
 
     name = "deduplicates"
+    path_options = frozenset[str]()
+
+    def __init__(self, *, size: Annotated[int, Field(ge=1)] = 20) -> None:
+        super().__init__(size=size)
 
     def load(self, split: Split) -> Examples:
         found = super().load(split)
@@ -94,10 +116,22 @@ MUTANTS: dict[str, list[Any]] = {
     "dev is not train again": [
         mutant(Sentences, "has one split under three names", load=lambda self, split: Sentences.load(self, "train")),
     ],
+    "a limit leaves out and changes nothing else": [
+        mutant(
+            Sentences, "shuffles its sample", sample=lambda self, rows: rows[: self.limit][:: -1 if self.limit else 1]
+        ),
+        mutant(Sentences, "has one more", sample=lambda self, rows: rows[: self.limit and self.limit + 1]),
+    ],
     "the fingerprint follows the examples": [
         mutant(
-            Sentences, "has one fingerprint for all sizes", fingerprint=lambda self: f"some texts and {self.more()}"
+            Sentences,
+            "has one fingerprint for all sizes",
+            fingerprint=lambda self: f"some texts and {self.more()}, {self.limit}",
         ),
-        (mutant(Sentences, "does not look at its file", fingerprint=lambda self: f"{self.size}"), {"file": LINES}),
+        mutant(Sentences, "has one fingerprint for all limits", fingerprint=lambda self: f"{self.size}, {self.more()}"),
+        (
+            mutant(Sentences, "does not look at its file", fingerprint=lambda self: f"{self.size}, {self.limit}"),
+            {"file": LINES},
+        ),
     ],
 }

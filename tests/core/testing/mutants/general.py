@@ -65,6 +65,7 @@ MUTANTS = {
         mutant(Cosine, "does not say what its option does", __init__=undocumented),
         mutant(Cosine, SHARE, __init__=no_json),
         mutant(Cosine, "has a location that is not an option", location_options=frozenset({"folder"})),
+        mutant(Cosine, "has a path that is not an option", path_options=frozenset({"folder"})),
     ],
     "making one leaves its defaults as they are": [mutant(Cosine, SHARE, __init__=growing)],
     "it takes what its options allow or says why not": [mutant(Cosine, SHARE, __init__=choosy)],

@@ -1,5 +1,6 @@
 """Heads that break a law."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,6 +44,24 @@ class Centred(OneLayer):
         return vectors.detach()
 
 
+class Told(OneLayer):
+    """Says in a few lines what it does."""
+
+    name = "told"
+
+    def snippet(self, layer: Sequence[str] = ()) -> list[str]:
+        score = 'score = F.linear(vectors[0], w["layer.weight"], w["layer.bias"])'
+        if self.layer.out_features > 1:
+            return [*layer, score, "predicted = score.argmax(1)"]
+        decided = "predicted = (score > 0.5).long()" if self.labels.classes else "predicted = score"
+        return [*layer, score + "[:, 0]", decided]
+
+
+def told(change: Any) -> Any:
+    """A snippet whose lines are changed."""
+    return then(Told.snippet, lambda self, lines, *_: change(lines))
+
+
 def first_is_one(self: Any, vectors: Tensor) -> Tensor:
     vectors = vectors.clone() if vectors.requires_grad else vectors
     vectors[..., 0] = 1.0
@@ -59,7 +78,7 @@ def numpy_has_no_bfloat16(self: Any, vectors: Tensor) -> Tensor:
     return vectors
 
 
-SOUND: list[tuple[type, dict[str, Any]]] = [(OneLayer, {}), (Centred, {})]
+SOUND: list[tuple[type, dict[str, Any]]] = [(OneLayer, {}), (Centred, {}), (Told, {})]
 MUTANTS = {
     "it gives one finite score and its vectors per example": [
         mutant(OneLayer, "gives what nobody knows", gives="logits"),
@@ -79,6 +98,15 @@ MUTANTS = {
         mutant(OneLayer, "decides for a value", decide=lambda self, score: score.view(len(score), -1)[:, 0]),
         mutant(OneLayer, "decides in a column", decide=lambda self, score: OneLayer.decide(self, score)[:, None]),
         mutant(OneLayer, "decides once for all", decide=lambda self, score: OneLayer.decide(self, score)[:1]),
+    ],
+    "its snippet does what it does": [
+        mutant(
+            Told,
+            "forgets its bias",
+            snippet=told(lambda lines: [lines[0].replace('w["layer.bias"]', "None"), *lines[1:]]),
+        ),
+        mutant(Told, "leaves no prediction", snippet=told(lambda lines: lines[:-1])),
+        mutant(Told, "predicts no class", snippet=told(lambda lines: [*lines, "predicted = predicted - 1"])),
     ],
     "its gradients are those of finite differences": [
         mutant(OneLayer, "detaches its input", forward=shown(lambda self, vectors: vectors.detach())),

@@ -1,0 +1,194 @@
+"""Any text encoder of transformers, run by its own code on padded batches."""
+
+import hashlib
+import inspect
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from taskloom.core import Encoder, Ids, Tokens, WeightsError
+from taskloom.plugins.encoders.folders import fingerprint_of, weight_files
+from taskloom.plugins.encoders.poolings import POOLINGS, pool_states
+from taskloom.plugins.encoders.pretrained import load_model, load_tokenizer, special_tokens_of
+
+_ONE_AT_A_TIME = threading.Lock()
+_CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
+
+
+class Padded(Encoder):
+    """What ``huggingface`` is for weights that ``minbert`` cannot run; no component of its own.
+
+    ``embed`` looks words up; all that follows, positions and dropout among it, is in ``encode``.
+    """
+
+    poolings = POOLINGS
+    model: Any
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_length: int | None,
+        own_max_length: int | None,
+        dropout: dict[str, float],
+        pooling: str | None,
+        trainable: bool,
+    ) -> None:
+        super().__init__()
+        self.folder = folder
+        self.given_length, self.own_length = max_length, own_max_length
+        self.dropout = dropout
+        self.given_pooling = pooling
+        self.trainable = trainable
+        self.generator: torch.Generator | None = None  # that of the run
+
+    def check(self) -> None:
+        trial = Padded(
+            self.folder,
+            max_length=self.given_length,
+            own_max_length=self.own_length,
+            dropout=self.dropout,
+            pooling=self.given_pooling,
+            trainable=self.trainable,
+        )
+        trial.asked = self.asked
+        trial.build(generator=torch.Generator())
+
+    def build(self, *, generator: torch.Generator) -> None:
+        with _drawing_from(generator):  # the library draws what it does not find
+            model, missing = load_model(self.folder, self.dropout)
+        pooler = {name for name in missing if name.startswith("pooler.")}
+        self._require_all(missing - pooler)
+        has_pooler = getattr(model, "pooler", None) is not None and not pooler
+        self.pooling = self.given_pooling or ("pooler" if has_pooler else "cls")
+        needs_pooler = "pooler" in (self.pooling, *self.asked)
+        if needs_pooler and not has_pooler:
+            raise WeightsError(
+                f"{self.folder} has no pooler; pooling should be 'cls', 'mean' or 'max'. Found 'pooler'."
+            )
+        if not needs_pooler and hasattr(model, "pooler"):
+            model.pooler = None
+        self.special_tokens = special_tokens_of(self.folder, self._tokenizer)
+        takes = inspect.signature(model.forward).parameters
+        if missing := {"inputs_embeds", "attention_mask"} - set(takes):
+            raise WeightsError(f"{self.folder}: {type(model).__name__} does not take {' and '.join(sorted(missing))}")
+        self._typed = "token_type_ids" in takes
+        self.model = model
+        self.width = self._probe()
+        self.max_length = self._longest()
+        self.requires_grad_(self.trainable)
+
+    def vocabulary_key(self) -> str:
+        return f"tokenizer {hashlib.sha256(self._tokenizer.backend_tokenizer.to_str().encode()).hexdigest()}"
+
+    def tokenize(self, texts: Sequence[str]) -> list[Ids]:
+        backend, found = self._tokenizer.backend_tokenizer, list[Ids]()
+        for start in range(0, len(texts), _CHUNK):
+            encodings = backend.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
+            found += (np.array(encoding.ids, np.int32) for encoding in encodings)
+        return found
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        words: Tensor = self.model.get_input_embeddings()(tokens.ids)
+        return words  # [N, e]
+
+    def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
+        inputs = {"inputs_embeds": tokens.pad(embedded), "attention_mask": tokens.mask.long()}
+        if self._typed:
+            inputs["token_type_ids"] = tokens.pad(tokens.types)
+        with _drawing_from(self.generator if self.training and embedded.device.type == "cpu" else None):
+            states = self.model(**inputs)[0]  # [S, L, d]
+        return tokens.unpad(states)
+
+    def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
+        return pool_states(states, tokens, self.pooling, self._pooler)
+
+    def fingerprint(self) -> str:
+        files = fingerprint_of([*weight_files(self.folder), self.folder / "config.json"])
+        return hashlib.sha256(f"{files}\n{self.vocabulary_key()}".encode()).hexdigest()
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return load_tokenizer(self.folder)
+
+    def _pooler(self, first: Tensor) -> Tensor:
+        """States of first tokens → vectors, [S, d]."""
+        if isinstance(self.model.pooler, nn.Linear):  # ALBERT's
+            return self.model.pooler_activation(self.model.pooler(first))  # type: ignore[no-any-return]
+        return self.model.pooler(first[:, None])  # type: ignore[no-any-return]
+
+    def _require_all(self, missing: set[str]) -> None:
+        if missing:
+            names, more = sorted(missing), f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+            path = weight_files(self.folder)[0]
+            raise WeightsError(f"{path}: weights do not fit the architecture: {', '.join(names[:4])}{more} missing")
+
+    def _probe(self) -> int:
+        """The width of the states, from a pass over two texts without a word."""
+        frame = self.special_tokens
+        first, second = [*frame.start, *frame.middle], [*frame.second_start, *frame.end]
+        tokens = Tokens.pack([[*first, *second]], [[0] * len(first) + [frame.second_type] * len(second)])
+        words, rows = len(self._tokenizer), self.model.get_input_embeddings().weight.shape[0]
+        if words > rows:
+            raise WeightsError(
+                f"{self.folder}: weights do not fit the architecture: the vocabulary has {words} tokens, "
+                f"the word table {rows} rows"
+            )
+        self.eval()
+        try:
+            with torch.no_grad():
+                states = self.encode(self.embed(tokens), tokens)
+        except Exception as error:
+            raise WeightsError(f"{self.folder} cannot be run as an encoder of texts: {error}") from None
+        finally:
+            self.train()
+        return states.shape[1]
+
+    def _longest(self) -> int:
+        """The most tokens of a sequence: what was given, else what the folder says."""
+        tables = [part for name, part in self.model.named_modules() if name.endswith("position_embeddings")]
+        # A table with a row for padding begins to count behind it.
+        places = [
+            table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+            for table in tables
+            if isinstance(table, nn.Embedding)
+        ]
+        given = self.given_length
+        if given is not None and given > min(places, default=given):
+            raise WeightsError(
+                f"{self.folder}: weights do not fit the architecture that was given: max_length {given} (the weights "
+                f"have {min(places)}); leave it out to take that of the weights"
+            )
+        stated = (
+            self.own_length,
+            self._tokenizer.model_max_length,
+            getattr(self.model.config, "max_position_embeddings", 0),
+        )
+        known = [*places, *(int(one) for one in stated if one and 0 < one < 1e6)]  # larger: nobody said
+        return given or min(known, default=512)
+
+
+@contextmanager
+def _drawing_from(generator: torch.Generator | None) -> Iterator[None]:
+    """A block that draws from this generator where it means torch's global one, which stays as it was.
+
+    There is one global generator for all threads, so one block waits for the other.
+    """
+    if generator is None:
+        yield
+        return
+    with _ONE_AT_A_TIME:
+        before = torch.get_rng_state()
+        torch.set_rng_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
+            torch.set_rng_state(before)

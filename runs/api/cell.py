@@ -1,0 +1,164 @@
+"""One cell from Python: its scores, predictions, learning curves, errors, and its trained model."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskloom.core.errors import RegistryError, unknown
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import CellRecord, EpochRecord, GridCell
+from taskloom.runs.api import questions
+from taskloom.runs.api.answer import Answer
+from taskloom.runs.api.find import check_finished
+from taskloom.runs.driver.wording import format_scores, format_state
+from taskloom.runs.show.parts import Aligned, Listing, Part
+
+if TYPE_CHECKING:  # which import numpy or torch
+    from taskloom.runs.analysis.compare import Comparison
+    from taskloom.runs.analysis.errors import TaskErrors
+    from taskloom.runs.analysis.explain import Explanation
+    from taskloom.runs.analysis.predictions import Predictions
+    from taskloom.runs.training.trained import TrainedModel
+
+#: Examples, or epochs, of a long list that are shown; a data frame has all.
+SHOWN = 10
+
+
+@dataclass(frozen=True, repr=False)
+class Cell:
+    """One row of a grid with one seed, as it was when it was asked for; ``record`` is all that the ledger has of it."""
+
+    label: str
+    seed: int
+    record: CellRecord
+    registry: Path
+
+    @property
+    def id(self) -> str:
+        """Its identity: the hash of what it is."""
+        return self.record.id
+
+    @property
+    def status(self) -> str:
+        """planned, running, finished, failed, oom or interrupted."""
+        return self.record.status
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The final dev scores by task, and ``overall``."""
+        return dict(self.record.scores)
+
+    def __repr__(self) -> str:
+        state = format_state(self.record.status, self.record.reason, self.record.epochs)
+        shown = format_scores(self.record.scores) if self.status == "finished" else state
+        return f"Cell {self.id[:12]}: row {self.label!r}, seed {self.seed}: {shown}"
+
+    def predictions(self, task: str, *, data: questions.Folder = None) -> "Answer[Predictions]":
+        """What its model predicted for the dev examples of a task: ids, texts if they can be read, labels, predictions.
+
+        ``found.predicted`` [1, n] and, of classes, ``found.probabilities`` [1, n, C] are arrays.
+        """
+        from taskloom.runs.analysis.predictions import Predictions, texts_of
+
+        check_finished(self.record, "has predictions")
+        if task not in (tasks := self.record.spec["tasks"]):
+            raise RegistryError(unknown("task", task, tasks, where="tasks"))
+        found = Predictions.load(self.registry, task, [self.record])
+        texts = texts_of(task, tasks[task]["data"], found.examples, questions.folder_of(data))
+
+        def records() -> list[dict[str, Any]]:
+            rows = texts.rows or [()] * len(found.expected)
+            sure = [None] * len(rows) if found.confidence is None else found.confidence[0].tolist()
+            return [
+                {
+                    "id": id,
+                    **{f"text {number}": text for number, text in enumerate(row, start=1)},
+                    "label": label,
+                    "predicted": predicted,
+                    "confidence": confidence,
+                }
+                for id, row, label, predicted, confidence in zip(
+                    found.examples.ids, rows, found.expected.tolist(), found.predicted[0].tolist(), sure, strict=True
+                )
+            ]
+
+        return _listed(found, records, [texts.note] if texts.note else [])
+
+    def curves(self) -> "Answer[tuple[EpochRecord, ...]]":
+        """Loss, dev score and, where it was asked for, train score of every task after every epoch."""
+        with Ledger.open(self.registry, create=False) as ledger:
+            epochs = ledger.epochs(self.id)
+
+        def records() -> list[dict[str, Any]]:
+            return [
+                {
+                    "stage": epoch.stage,
+                    "epoch": epoch.epoch,
+                    "step": epoch.step,
+                    "seconds": epoch.seconds,
+                    "task": task,
+                    "loss": epoch.losses.get(task),
+                    "score": epoch.scores.get(task),
+                    "train": epoch.train.get(task),
+                }
+                for epoch in epochs
+                for task in dict.fromkeys((*epoch.losses, *epoch.scores))
+            ]
+
+        return _listed(epochs, records)
+
+    def errors(self, *, limit: int = 10, data: questions.Folder = None) -> "Answer[list[TaskErrors]]":
+        """Its worst errors on the dev examples, and which classes it confuses."""
+        with Ledger.open(self.registry, create=False) as ledger:
+            return questions.errors(ledger, self.id, [], limit, data)
+
+    def compare(self, other: "Cell", *, limit: int = 10, data: questions.Folder = None) -> "Answer[Comparison]":
+        """What differs between this cell and another one, example by example."""
+        with Ledger.open(self.registry, create=False) as ledger:
+            return questions.compare(ledger, self.id, other.id, [], limit, data)
+
+    def explain(self) -> "Answer[Explanation]":
+        """Which rows it is or was, with what it ran, and whether it would be the same cell today."""
+        from taskloom.registry.installed.catalogue import load_catalogue
+        from taskloom.runs.analysis.explain import explain_cell
+        from taskloom.runs.show.explain import explained_cell_json, show_explained_cell
+
+        with Ledger.open(self.registry, create=False) as ledger:
+            found = explain_cell(self.record, load_catalogue(), ledger)
+        return Answer(
+            found,
+            lambda: [Aligned(show_explained_cell(self.record, found))],
+            lambda: explained_cell_json(self.record, found),
+            lambda: [{key: found.as_dict()[key] for key in ("cell", "state", "why", "against")}],
+        )
+
+    def model(self) -> "TrainedModel":
+        """The trained model, a torch module: ``encode(texts)`` gives vectors, ``predict(task, texts)`` predictions."""
+        from taskloom.registry.installed.catalogue import load_catalogue
+        from taskloom.runs.training.trained import load_trained
+
+        return load_trained(self.record, load_catalogue(), self.registry)
+
+
+def cell_of(place: GridCell, registry: Path) -> Cell:
+    """A cell in its place in a grid."""
+    return Cell(place.label, place.seed, place.cell, registry)
+
+
+def _listed(found: Any, records: Any, notes: Iterable[str] = ()) -> Answer[Any]:
+    """An answer of records, of which a person sees the first."""
+
+    def parts() -> Iterable[Part]:
+        rows = records()
+        yield Listing(
+            [[_short(value) for value in row.values()] for row in rows[:SHOWN]], list(rows[0]) if rows else []
+        )
+        if len(rows) > SHOWN:
+            yield f"and {len(rows) - SHOWN} more; to_pandas() has all"
+
+    return Answer(found, parts, records, records, tuple(notes))
+
+
+def _short(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value

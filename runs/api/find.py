@@ -1,0 +1,161 @@
+"""Grids, rows and cells by what the user gave: a name, a path, a label, an identity. No torch."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from taskloom.core.errors import RegistryError, RequestError, TaskloomError, unknown
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import SOURCE, CellRecord, GridCell, GridRecord
+from taskloom.runs.driver.wording import format_state
+
+if TYPE_CHECKING:  # which import numpy
+    from taskloom.runs.analysis.cell_states import CellState
+    from taskloom.runs.analysis.predictions import Subject
+    from taskloom.runs.analysis.results import Results
+    from taskloom.runs.analysis.tables import Table
+
+NO_CELL = "and no cell's identity begins with it (`taskloom cells` lists them)"
+#: Takes what a reader should know beside the answer.
+Note = Callable[[str], None]
+
+
+class NotRunError(RegistryError):
+    """The grid exists, but was not run in this registry."""
+
+
+def recorded_grid(ledger: Ledger, source: str, note: Note) -> GridRecord:
+    """The last run of a grid that is given by packaged name, by path, or by its name in the registry.
+
+    Notes if the file has changed since.
+    """
+    from taskloom.runs.grid.file import extended, locate
+
+    path, known_by = locate(source)
+    names = ledger.grid_names()
+    if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
+        if source not in names:
+            raise no_grid(source, ledger)
+        if others := [name for name in names if name.endswith(f"/{source}")]:
+            listed = ", ".join(others)
+            note(f"{source!r} is the grid of {ledger.grid(source).spec.get(SOURCE)}; others of that name: {listed}")
+        return ledger.grid(source)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8-sig"))
+        known_by = "" if raw.get("name") else known_by
+        name = str(raw.get("name") or path.stem)
+        raw = extended(raw, path)
+    except (OSError, ValueError, AttributeError):
+        raw, name = None, path.stem
+    except RequestError:  # it extends what is not there
+        raw = None
+    name = ledger.name_for(name, known_by, raw)
+    if name not in names:
+        raise not_run(ledger, name, f"`taskloom run {source}`")
+    record = ledger.grid(name)
+    if raw != record.written:
+        note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")
+    return record
+
+
+def no_grid(source: str, ledger: Ledger | None) -> RegistryError:
+    """The error for a name that is that of no grid."""
+    from taskloom.registry.installed.manager import packaged_grids
+
+    run = f"or run in registry {ledger.folder}" if ledger else "and nothing was run in this registry yet"
+    names = {*packaged_grids(), *(ledger.grid_names() if ledger else ())}
+    return RegistryError(f"{unknown('grid', source, names, where=f'packaged, {run}')}, and no file of that name")
+
+
+def not_run(ledger: Ledger, name: str, how: str) -> NotRunError:
+    """The error for a grid that has no results here; ``how`` is what gives it some."""
+    names = ", ".join(ledger.grid_names()) or "none"
+    text = f"grid {name!r} was not run in registry {ledger.folder} yet; {how} does that (run there so far: {names})"
+    return NotRunError(text)
+
+
+def grid_or_cell(ledger: Ledger, source: str, note: Note) -> GridRecord | CellRecord:
+    """A grid by its name or path; failing that, a cell by its identity or a unique prefix of it."""
+    try:
+        return recorded_grid(ledger, source, note)
+    except NotRunError:
+        raise
+    except RegistryError as error:
+        if ledger.has_cell(source):
+            return ledger.cell(source)
+        raise RegistryError(f"{error}, {NO_CELL}") from None
+
+
+def find_subject(ledger: Ledger, source: str, grids: Sequence[GridRecord]) -> "Subject":
+    """The finished seeds of a row by its label; failing that, a cell by its identity or a unique prefix of it."""
+    from taskloom.runs.analysis.predictions import Subject
+
+    homes = [each for each in grids if any(place.label == source for place in each.cells)]
+    if len(homes) > 1:
+        names = ", ".join(each.name for each in homes)
+        raise RegistryError(f"row {source!r} is in several grids ({names}); choose one with --grid")
+    if homes:
+        (home,) = homes
+        cells = tuple(place for place in home.cells if place.label == source and place.cell.status == "finished")
+        if not cells:
+            raise RegistryError(
+                f"row {source!r} of grid {home.name!r} has no finished seed; `taskloom cells {home.name}` shows why"
+            )
+        return Subject(f"row {source!r} of grid {home.name!r}", cells, home)
+    if not ledger.has_cell(source):
+        labels = {place.label for each in grids for place in each.cells}
+        raise RegistryError(f"{unknown('row', source, labels, where='rows')}, {NO_CELL}")
+    place = place_of(ledger, ledger.cell(source))
+    check_finished(place.cell, "has predictions")
+    return Subject(f"cell {place.cell.id[:12]} (row {place.label!r}, seed {place.seed})", (place,))
+
+
+def place_of(ledger: Ledger, cell: CellRecord) -> GridCell:
+    """A cell with the label of the first row that it is or was."""
+    label = next((row.label for row in ledger.rows_of(cell.id)), "")
+    return GridCell(label, int(cell.spec["seed"]), {}, cell)
+
+
+def check_finished(cell: CellRecord, what: str) -> None:
+    """Raise an error if a cell is not finished; ``what`` only a finished one has or can do."""
+    if cell.status != "finished":
+        state = format_state(cell.status, cell.reason, cell.epochs)
+        raise RegistryError(f"only a finished cell {what}. Cell {cell.id[:12]}: {state}")
+
+
+def finished_results(ledger: Ledger, grid: GridRecord, column: str = "") -> "Results":
+    """The results of a grid, of which at least one cell is finished and has a score in the column."""
+    from taskloom.runs.analysis.results import Results
+
+    results = Results(grid, ledger.folder)
+    if not results.finished:
+        raise TaskloomError(f"no cell of {grid.name!r} is finished yet; `taskloom cells {grid.name}` shows why")
+    if column and column not in results.columns:
+        raise TaskloomError(unknown("column", column, results.columns, where=f"scores of {grid.name}"))
+    return results
+
+
+def states_in(ledger: Ledger, grid: str | None) -> "list[CellState]":
+    """The state of every cell of a grid, or of the whole registry."""
+    from taskloom.runs.analysis.cell_states import states_of
+
+    if grid is not None:
+        return states_of(ledger, [ledger.grid(grid)])
+    grids = ledger.grids()
+    known = {place.cell.id for each in grids for place in each.cells}
+    # A grid that was changed leaves its former cells behind; their results still count.
+    return states_of(ledger, grids, [cell for cell in ledger.cells() if cell.id not in known])
+
+
+def counted_look(ledger: Ledger, made: "Table") -> "Table":
+    """The table. If it has test scores, the look at them is written down, and said from the second time on."""
+    if not any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows):
+        return made
+    try:
+        looks = ledger.add_look(made.name)
+    except RegistryError:  # a registry that may only be read
+        return replace(made, checks=(*made.checks, "That the test scores were looked at could not be written down."))
+    said = f"The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
+    return replace(made, checks=(*made.checks, *([said] if looks > 1 else [])))

@@ -1,0 +1,110 @@
+"""A grid is run: plan → engine → ledger → table, with progress on stderr."""
+
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskloom.core.errors import RequestError, count
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.api.answer import TableAnswer, table_answer
+from taskloom.runs.api.find import counted_look
+from taskloom.runs.driver.signals import Stop
+from taskloom.runs.show.parts import Aligned, as_html
+from taskloom.runs.show.render import failures_summary
+
+if TYPE_CHECKING:  # which import torch
+    from taskloom.runs.driver.loop import Outcome
+    from taskloom.runs.grid.grid import GridFile
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class Ran(TableAnswer):
+    """A run that has ended: its table, how many cells were trained, and what went wrong.
+
+    ``outcome`` counts the cells that were ``finished`` now, ``cached`` before, or ``failed``; ``failures`` says which
+    and why, "" if none did. A cell's failure is no exception: its hole in the table says why.
+    """
+
+    outcome: "Outcome"
+    failures: str
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, [super().__str__(), self.failures]))
+
+    def _repr_html_(self) -> str:
+        return "\n".join([super()._repr_html_(), as_html([Aligned(self.failures)])])
+
+
+class InterruptedRun(KeyboardInterrupt):
+    """Somebody asked a run to stop, and it has: its cells wrote checkpoints, and running it again continues."""
+
+    def __init__(self, outcome: "Outcome") -> None:
+        self.outcome = outcome
+        done = outcome.finished + outcome.cached + outcome.elsewhere
+        failed = f", {outcome.failed} failed" if outcome.failed else ""
+        super().__init__(f"Interrupted. {count(done, 'cell')} finished{failed}, {outcome.interrupted} unfinished.")
+
+
+def interrupt() -> None:
+    """What the third Ctrl-C does in somebody else's program: an exception, not the end of it."""
+    raise KeyboardInterrupt
+
+
+def run_grid(
+    grid: "GridFile",
+    registry: Path,
+    *,
+    engine: str | Mapping[str, Any] | None,
+    workers: int | None,
+    progress: bool,
+    stop: Stop | None,
+    planning: Mapping[str, Any],
+    **driving: Any,
+) -> Ran:
+    """Run what is not finished of a grid; ``planning`` and ``driving`` are arguments of make_plan and run_plan."""
+    from taskloom.registry.installed.catalogue import load_catalogue
+    from taskloom.runs.analysis.results import Results
+    from taskloom.runs.analysis.tables import table_of
+    from taskloom.runs.driver.drive import make_engine, run_plan
+    from taskloom.runs.grid.plan import make_plan
+    from taskloom.runs.show.progress import show_progress
+
+    catalogue = load_catalogue()
+    runner = make_engine(catalogue, _engine(catalogue, engine, workers))
+    runner.check()  # whether it can work here
+    with Ledger.find(registry) or nullcontext() as known:
+        plan = make_plan(grid, catalogue, known, **planning)
+    stop = stop or Stop(end=interrupt)
+    with Ledger.open(registry, create=True) as ledger:  # only now: a refused request leaves nothing behind
+        with show_progress(plan) if progress else nullcontext() as shown:
+            if shown is not None:
+                stop.say = shown.say
+                driving["listen"] = shown
+                for line in plan.notes:
+                    shown.say(line)
+            outcome = run_plan(plan, catalogue, ledger, engine=runner, stop=stop, **driving)
+        if outcome.interrupted and not outcome.halted:
+            raise InterruptedRun(outcome)
+        record = ledger.grid(plan.grid.name)
+        table = counted_look(ledger, table_of(Results(record, ledger.folder), ledger.epochs))
+    made = table_answer(table, () if progress else plan.notes)
+    failures = [failures_summary(record, registry, {cell.id for cell in plan.chosen})]
+    if outcome.halted:
+        failures.append(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
+    return Ran(**vars(made), outcome=outcome, failures="\n".join(filter(None, failures)))
+
+
+def _engine(catalogue: Any, given: str | Mapping[str, Any] | None, workers: int | None) -> dict[str, Any]:
+    """An engine with its options, checked."""
+    given = given or os.environ.get("TASKLOOM_ENGINE") or "local"
+    options: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+    if workers is not None:
+        options["workers"] = workers
+    resolved: dict[str, Any]
+    resolved, problems = catalogue.resolve("engine", options)
+    if problems:
+        raise RequestError(f"engine {options.get('name')!r}", problems)
+    return resolved

@@ -1,0 +1,33 @@
+"""What a plan will take: steps, time and disk space."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskloom.runs.driver.schedule import Durations
+from taskloom.runs.grid.plan import Plan
+from taskloom.runs.training.size import Sizes
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+    from taskloom.registry.results.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a cell takes: its steps; its seconds, ``None`` while no cell like it has run; the bytes that it keeps."""
+
+    steps: int
+    seconds: float | None
+    bytes: int
+
+
+def costs(plan: Plan, catalogue: "Catalogue", ledger: "Ledger | None") -> dict[str, Cost]:
+    """The cost of every chosen cell by its identity."""
+    sizes, durations = Sizes(catalogue), Durations()
+    for record in ledger.cells() if ledger is not None else ():
+        if record.status == "finished":
+            durations.learn(record.spec, record.seconds)
+    return {
+        cell.id: Cost(sizes.steps(cell.spec), durations.expected(cell.id, cell.spec), sizes.weights(cell.spec))
+        for cell in plan.chosen
+    }

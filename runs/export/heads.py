@@ -1,0 +1,129 @@
+"""The heads beside an exported encoder, and the lines of Python that use both."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from taskloom.registry.installed.task import Task
+from taskloom.runs.export.graph import VECTOR, output_name
+from taskloom.runs.export.vectors import Way, own_way, way_of, ways
+from taskloom.runs.training.trained import TrainedModel
+
+HEADS, TENSORS = "heads.json", "heads.safetensors"
+#: How the vectors of an example are made by ``encode``, for each way of reading its texts.
+_VECTORS = {
+    "single": "encode(texts{0})[None]",
+    "pair": "torch.stack([encode(first{0}), encode(second{0})])",
+    "joint": "encode(first, second{0})[None]",
+    "both_orders": "torch.stack([encode(first, second{0}), encode(second, first{0})])",
+}
+#: A pooling of ``states`` [B, L, d] with ``mask`` [B, L, 1].
+_POOLED = {
+    "mean": "(states * mask).sum(1) / mask.sum(1)",
+    "max": "states.masked_fill(mask == 0, -torch.inf).amax(1)",
+    "cls": "states[:, 0]",
+    "pooler": "out.pooler_output",
+}
+
+
+def write_heads(folder: Path, model: TrainedModel, specs: Mapping[str, Any]) -> None:
+    """Write every head's tensors as ``<task>.<name>``, and what it is and its labels mean."""
+    tensors: dict[str, Tensor] = {}
+    told: dict[str, Any] = {}
+    for name, task in model.tasks.items():
+        head, labels = model.head(name), task.data.labels
+        tensors |= {f"{name}.{key}": value.detach().clone() for key, value in head.state_dict().items()}
+        told[name] = {
+            "head": specs[name]["head"],
+            "reads": head.reads,
+            "pooling": way_of(model, name).pooling,
+            "normalized": way_of(model, name).normalized,
+            "outputs": task.outputs,
+            "labels": labels and _labels(task),
+            "metric": specs[name]["metric"],
+        }
+    save_file(tensors, folder / TENSORS, {"format": "pt"})
+    (folder / HEADS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def _labels(task: Task) -> dict[str, Any]:
+    labels = task.labels
+    if not labels.classes:
+        return {"low": labels.low, "high": labels.high}
+    return {"classes": labels.classes, "names": list(labels.names)} if labels.names else {"classes": labels.classes}
+
+
+def encode_lines(model: TrainedModel, form: str) -> list[str]:
+    """How the other side makes vectors, [B, d]: of one column of texts, or of two that are read as one sequence."""
+    rows = "list(columns[0]) if len(columns) == 1 else list(zip(*columns))"
+    if form == "sentence-transformers":
+        return [
+            "import torch",
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            'model = SentenceTransformer(".")  # the folder of this card',
+            "",
+            "def encode(*columns):  # one column of texts, or two that are read as one sequence",
+            f"    return model.encode({rows}, convert_to_tensor=True)",
+        ]
+    if form == "transformers":
+        own, *others = ways(model)
+        pooled, asked = _pooled(own), ""
+        if others:
+            pooled = "{" + ", ".join(f'"{way}": {_pooled(way)}' for way in (own, *others)) + "}[pooling]"
+            asked = f', pooling="{own}"'
+        return [
+            "import torch",
+            "from transformers import AutoModel, AutoTokenizer",
+            "",
+            'model, tokenizer = AutoModel.from_pretrained("."), AutoTokenizer.from_pretrained(".")',
+            "",
+            "@torch.no_grad()",
+            f"def encode(*columns{asked}):  # one column of texts, or two that are read as one sequence",
+            '    batch = tokenizer(*map(list, columns), padding=True, truncation=True, return_tensors="pt")',
+            "    out = model(**batch)",
+            '    states, mask = out.last_hidden_state, batch["attention_mask"][..., None]',
+            f"    return {pooled}",
+        ]
+    return [
+        "import numpy, onnxruntime, torch",
+        "from tokenizers import Tokenizer",
+        "",
+        'tokenizer, session = Tokenizer.from_file("tokenizer.json"), onnxruntime.InferenceSession("model.onnx")',
+        'fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}',
+        "",
+        f'def encode(*columns, output="{VECTOR}"):  # one column of texts, or two that are read as one sequence',
+        f"    rows = tokenizer.encode_batch({rows})",
+        "    read = {i.name: [getattr(row, fields[i.name]) for row in rows] for i in session.get_inputs()}",
+        "    given = {name: numpy.array(ids) for name, ids in read.items()}",
+        "    return torch.from_numpy(session.run([output], given)[0])",
+    ]
+
+
+def _pooled(way: Way) -> str:
+    return f"torch.nn.functional.normalize({_POOLED[way.pooling]})" if way.normalized else _POOLED[way.pooling]
+
+
+def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
+    """How a task predicts with ``encode`` and its head's tensors; in words why there are no lines for it."""
+    task, head, way = model.tasks[name], model.head(name), way_of(model, name)
+    special_tokens = model.encoder.special_tokens
+    if not task.predicts:
+        return "This task trained the encoder and predicts nothing."
+    if head.reads in ("joint", "both_orders") and head.frame(special_tokens) != special_tokens:
+        return "Its head lays out two texts in a way that the tokenizer here does not know; `taskloom predict` does."
+    if not (lines := head.snippet()):
+        return f"The head {head.name!r} has no short form; `taskloom predict` uses it."
+    asked = ""
+    if way != own_way(model):
+        if form == "sentence-transformers":
+            return f"Its head reads vectors pooled by {way}; `taskloom export --format transformers` has them."
+        asked = f', pooling="{way}"' if form == "transformers" else f', output="{output_name(way)}"'
+    load = f'w = {{k.removeprefix("{name}."): v for k, v in load_file("{TENSORS}").items() if k.startswith("{name}.")}}'
+    vectors = f"vectors = {_VECTORS[head.reads].format(asked)}  # [sequences, examples, width]"
+    imports = ["import torch.nn.functional as F", "from safetensors.torch import load_file", ""]
+    return [*imports, load, vectors, *lines]

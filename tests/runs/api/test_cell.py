@@ -1,0 +1,109 @@
+"""One cell from Python: what it predicted, how it learned, and its model, which predicts the same again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from taskloom.core.errors import RegistryError, TaskloomError
+from taskloom.registry.results.ledger import Ledger
+from taskloom.runs import Grid
+from taskloom.runs.api.cell import Cell
+
+PAIR: dict[str, Any] = {
+    "name": "pair",
+    "base": {
+        "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256},
+        "tasks": {
+            "sst": {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}},
+            "sts": {
+                "data": {"name": "generated", "task": "similarity", "size": 64, "dev_size": 32},
+                "head": "cosine",
+                "loss": "mse",
+                "metric": "pearson",
+            },
+        },
+        "stages": [{"epochs": 2}],
+    },
+    "cells": [{"label": "sum"}, {"label": "wild", "set": {"stages.0.optimizer.lr": 1e38}}],
+    "seeds": [0, 1],
+}
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    """A grid of which one row is finished and one has failed."""
+    made = Grid(PAIR, registry=tmp_path_factory.mktemp("cells"))
+    ran = made.run(progress=False, engine="inline")
+    assert (ran.outcome.finished, ran.outcome.failed) == (2, 2)
+    assert ran.failures.startswith("2 of 4 cells did not succeed:")
+    assert ran.failures in repr(ran)
+    return made
+
+
+@pytest.fixture
+def cell(grid: Grid) -> Cell:
+    return grid.cell("sum", seed=1)
+
+
+def test_a_cell_is_found_by_its_row_and_seed_or_by_its_identity(grid: Grid, cell: Cell) -> None:
+    assert cell == grid.cell(cell.id) == grid.cell(cell.id[:9])
+    with Ledger.open(grid.registry, create=False) as ledger:
+        assert cell.scores == ledger.cell(cell.id).scores
+    assert repr(cell).startswith(f"Cell {cell.id[:12]}: row 'sum', seed 1: overall ")
+    for wrong, message in (
+        (("sum",), r"row 'sum' has the seeds 0, 1; say which one\. Found none\."),
+        (("sum", 7), r"Found 7\."),
+        (("smu", 0), "no row 'smu'; did you mean 'sum'"),
+    ):
+        with pytest.raises(TaskloomError, match=message):
+            grid.cell(*wrong)  # type: ignore[arg-type]
+
+
+def test_the_scores_follow_from_the_predictions(cell: Cell) -> None:
+    frame = cell.predictions("sst").to_pandas()
+    assert (frame["label"] == frame["predicted"]).mean() == pytest.approx(cell.scores["sst"])
+    assert frame["text 1"].map(len).min() > 0
+    values = cell.predictions("sts").found
+    assert np.corrcoef(values.score[0], values.expected)[0, 1] == pytest.approx(cell.scores["sts"], abs=1e-6)
+    with pytest.raises(RegistryError, match="no task 'stst'; did you mean 'sts'"):
+        cell.predictions("stst")
+
+
+def test_the_curves_end_at_the_scores_of_the_best_epoch(cell: Cell) -> None:
+    frame = cell.curves().to_pandas()
+    assert len(frame) == 2 * 3  # epochs × (two tasks and overall)
+    best = frame[(frame["epoch"] == cell.record.best_epoch) & (frame["task"] == "sst")]
+    assert best["score"].item() == cell.scores["sst"]
+
+
+def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell) -> None:
+    recorded = cell.predictions("sst").to_pandas()
+    model = cell.model()
+    assert isinstance(model, torch.nn.Module)
+    assert model.predict("sst", recorded["text 1"].tolist()).values.tolist() == recorded["predicted"].tolist()
+    assert model.encode(recorded["text 1"].tolist()).shape == (32, 16)
+
+
+def test_a_cell_that_failed_says_why_it_has_nothing(grid: Grid) -> None:
+    failed = grid.cell("wild", seed=0)
+    assert failed.status == "failed"
+    for ask in (lambda: failed.predictions("sst"), failed.errors, failed.model):
+        with pytest.raises(RegistryError, match="only a finished cell"):
+            ask()
+    assert failed.curves().found == ()
+
+
+def test_a_cell_answers_for_itself(grid: Grid, cell: Cell) -> None:
+    assert str(cell.errors(limit=1)) == str(grid.errors(cell.id, limit=1))
+    assert str(cell.compare(grid.cell("sum", 0), limit=1)) == str(
+        grid.compare(cell.id, grid.cell("sum", 0).id, limit=1)
+    )
+    assert cell.explain().found.state == "cached"
+
+
+def test_a_registry_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RegistryError, match="taskloom run"):
+        Grid("quickstart", registry=tmp_path / "none").table()

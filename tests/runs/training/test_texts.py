@@ -1,0 +1,95 @@
+"""New texts are read row by row, and one bad quote costs one row."""
+
+import io
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from taskloom.runs.training.texts import LONGEST, NewTexts
+
+
+def read(content: str, **options: Any) -> tuple[list[tuple[int, str]], list[str]]:
+    """Line and first text of each row, and why others were skipped."""
+    problems: list[str] = []
+    source = NewTexts(io.BytesIO(content.encode()), "x", options.pop("needed", 1), skip=problems.append, **options)
+    return [(row.line, row.texts[0]) for row in source], problems
+
+
+class Endless(io.RawIOBase):
+    """Rows without end."""
+
+    def __init__(self, first: bytes, row: bytes) -> None:
+        self._bytes: Iterator[int] = itertools.chain(first, itertools.cycle(row))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        some = bytes(itertools.islice(self._bytes, min(len(buffer), 100)))
+        buffer[: len(some)] = some
+        return len(some)
+
+
+@pytest.mark.parametrize(
+    ("first", "row"), [(b"text\n", b"fine\n"), (b"a\ttext\n", b"1\tfine\n"), (b"", b'{"text": "fine"}\n')]
+)
+def test_a_stream_without_end_gives_its_rows_as_they_come(first: bytes, row: bytes) -> None:
+    source = NewTexts(Endless(first, row), "stdin", 1)  # type: ignore[arg-type]
+    assert [found.texts for found in itertools.islice(source, 5)] == [("fine",)] * 5
+
+
+def test_the_format_is_known_by_name_and_first_line() -> None:
+    rows = [(2, "a, b")]
+    assert read('text\n"a, b"\n')[0] == rows
+    assert read("id\ttext\n1\ta, b\n")[0] == rows
+    assert read("text\na, b\n", format="tsv")[0] == rows
+    assert read('\n{"text": "a, b"}\n')[0] == rows
+    assert read('\ufefftext\r\n"a, b"\r\n')[0] == rows
+    assert read('text\n"a"\n', quotes=False)[0] == [(2, '"a"')]
+
+
+def test_a_text_of_several_lines_is_one_row_and_lines_are_counted() -> None:
+    assert read('text,n\n"one\ntwo\n",1\n\nthree,2\n')[0] == [(2, "one\ntwo"), (6, "three")]
+
+
+@pytest.mark.parametrize("rest", ["", 'and "so" on,2\n', '"so",2\n'])
+def test_a_quote_that_does_not_close_costs_its_own_row(rest: str) -> None:
+    rows, problems = read(f'text,n\nfirst,1\n"oh,1\nsecond,1\nthird,1\n{rest}')
+    assert rows[:3] == [(2, "first"), (4, "second"), (5, "third")]
+    assert len(problems) == 1
+    assert problems[0].startswith("x, line 3: a quote opens")
+
+
+def test_rows_that_a_quote_swallowed_in_a_file_with_tabs_are_rows() -> None:
+    rows, problems = read('n\ttext\n1\t"oh\n2\tsecond\n3\tthird"\n4\tfourth\n')
+    assert rows == [(3, "second"), (4, 'third"'), (5, "fourth")]
+    assert [problem[:9] for problem in problems] == ["x, line 2"]
+
+
+def test_a_quote_is_not_followed_through_a_whole_file() -> None:
+    stream = Endless(b'n,text\n1,"oh\n', b"2,fine\n")
+    problems: list[str] = []
+    source = NewTexts(stream, "x", 1, skip=problems.append)  # type: ignore[arg-type]
+    rows = list(itertools.islice(source, 2 * LONGEST))
+    assert [row.line for row in rows] == list(range(3, 3 + 2 * LONGEST))
+    assert len(problems) == 1
+
+
+def test_columns_are_the_data_sets_own_or_the_usual_ones_or_those_that_are_named() -> None:
+    def chosen(header: str, needed: int = 1, **options: Any) -> tuple[tuple[str, ...], str]:
+        row = ",".join("x" * (header.count(",") + 1))
+        source = NewTexts(io.BytesIO(f"{header}\n{row}\n".encode()), "x", needed, **options)
+        assert len(list(source)) == 1
+        return source.texts, source.id
+
+    assert chosen("id,text,sentence") == (("text",), "id")
+    assert chosen("sentence") == (("sentence",), "")
+    assert chosen("text,review", own=("review",)) == (("review",), "")
+    assert chosen("text,other", own=("review",)) == (("text",), "")
+    assert chosen("review,title", own=("review", "title")) == (("review",), "")
+    assert chosen("text,review", own=("review",), texts=("text",)) == (("text",), "")
+    assert chosen("sentence2,sentence1,id", 2) == (("sentence1", "sentence2"), "id")
+    assert chosen("key,id,text", id="key") == (("text",), "key")
+    assert chosen("text_1,text_2,text_3", 3) == (("text_1", "text_2", "text_3"), "")
