@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PlainSerializer,
     Strict,
     WithJsonSchema,
     model_validator,
@@ -90,8 +91,31 @@ class ComponentSpec(_NamedSpec):
     name: str
 
 
+def _listed(value: Any) -> Any:
+    """One metric as a list of one; whatever cannot be a metric is left to be refused as it is."""
+    named = isinstance(value.get("name"), str) if isinstance(value, dict) else isinstance(value, str | ComponentSpec)
+    return [value] if named else value
+
+
+def _called_differently(metrics: tuple[ComponentSpec, ...]) -> tuple[ComponentSpec, ...]:
+    _each_once(tuple(metric.name for metric in metrics))
+    return metrics
+
+
+_METRIC = kind_schema("metric")
+#: One component, or several of different names; one is written without the list.
+MetricSpecs = Annotated[
+    tuple[ComponentSpec, ...],
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    AfterValidator(_called_differently),
+    PlainSerializer(lambda metrics: metrics[0] if len(metrics) == 1 else list(metrics)),
+    WithJsonSchema({"anyOf": [_METRIC, {"type": "array", "items": _METRIC, "minItems": 1}]}),
+]
+
+
 class TaskSpec(_Spec):
-    """One task: its data, its head, its loss, and the metric that judges it."""
+    """One task: its data, its head, its loss, and what judges it."""
 
     data: Annotated[ComponentSpec, WithJsonSchema(kind_schema("data"))]
     """Where its examples come from."""
@@ -99,8 +123,8 @@ class TaskSpec(_Spec):
     """What turns sentence vectors into its prediction."""
     loss: Annotated[ComponentSpec, WithJsonSchema(kind_schema("loss"))] = ComponentSpec(name="cross_entropy")
     """What its training makes small."""
-    metric: Annotated[ComponentSpec, WithJsonSchema(kind_schema("metric"))] = ComponentSpec(name="accuracy")
-    """What its dev set is scored with."""
+    metric: MetricSpecs = (ComponentSpec(name="accuracy"),)
+    """What its dev set is scored with; of a list the first is the task's score, the others are further columns."""
 
 
 class OptimizerSpec(_Spec):
@@ -166,6 +190,15 @@ class ScoreSpec(_Spec):
     """The labelled test split, once, with the weights of the best epoch."""
 
 
+class OverallSpec(_NamedSpec):
+    """How the tasks' dev scores become one."""
+
+    name: Literal["mean", "normalised"] = "mean"
+    """Their mean, or the mean with correlations mapped to (r + 1)/2."""
+    weights: dict[str, Annotated[Number, Field(ge=0)]] = Field(default_factory=dict)
+    """Task → weight in the mean; a task that is not named weighs 1, one that weighs 0 does not count."""
+
+
 class RunSpec(_Spec):
     """One run: an encoder, tasks, stages of training, a seed."""
 
@@ -175,8 +208,8 @@ class RunSpec(_Spec):
     """The tasks by name."""
     stages: tuple[StageSpec, ...] = Field((StageSpec(),), min_length=1)
     """The stages of training, one after another; each hands its weights to the next."""
-    overall: Literal["mean", "normalised"] = "mean"
-    """How the tasks' dev scores become one: their mean, or the mean with correlations mapped to (r + 1)/2."""
+    overall: OverallSpec = OverallSpec()
+    """How the tasks' dev scores become one: "mean", "normalised", or an object with ``weights``."""
     selection: str = "overall"
     """What chooses the best epoch: "overall", the name of a task, or "last"."""
     score: ScoreSpec = ScoreSpec()
@@ -218,7 +251,7 @@ class ClaimSpec(_Spec):
     than: str = Field(validation_alias=AliasChoices("than", "to"))
     """… as this row."""
     on: str = "overall"
-    """The column: a task, or overall."""
+    """The column: a task, overall, or ``task:metric`` for a further metric of a task."""
     within: Number | None = Field(None, gt=0)
     """The difference up to which rows are equal; needed by a claim that they are."""
 
@@ -235,7 +268,8 @@ class TableSpec(_Spec):
     """How the grid's table looks."""
 
     columns: Annotated[tuple[str, ...], AfterValidator(_each_once)] | None = None
-    """Columns in order: names of tasks, "overall", "seconds", "memory"; by default all tasks and "overall"."""
+    """Columns in order: tasks, "task:metric" for a further metric, "overall", "seconds", "memory"; by default all
+    scores and "seconds"."""
     digits: Integer = Field(3, ge=0, le=10)
     """Digits behind the point."""
 

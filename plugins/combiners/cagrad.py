@@ -1,7 +1,7 @@
 """Conflict-averse gradient descent."""
 
 from math import sqrt
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -15,20 +15,23 @@ _ZERO = 1e-6
 
 
 class CAGrad(GradientCombiner):
-    """Stays near the mean gradient, and there does the most for the task that gains least.
+    """Stays near the summed gradient, and there does the most for the task that gains least.
 
     d = argmax minᵢ gᵢ·d over ‖d − g₀‖ ≤ c‖g₀‖, with g₀ the mean gradient. That is d = g₀ + c‖g₀‖ g_w/‖g_w‖, where
     g_w = Σᵢ wᵢ gᵢ and w = argmin g_w·g₀ + c‖g₀‖‖g_w‖ over w ≥ 0, Σ w = 1. Writing ‖g_w‖ = c‖g₀‖ s, that w is the one of
     ``mgda`` among the gradients gᵢ + s g₀; s is found by a search in one dimension. Where g_w is zero (no direction
-    helps every task), d = g₀. For one task d is (1 + c) times its gradient.
+    helps every task), d = g₀. For one task d is (1 + c) times its gradient. The update of T tasks is T d, so that it
+    stays near the sum, or d itself.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
     Options:
-        c: how far from the mean gradient the update may be, as a share of its length; 0 is ``mean``, below 1 it
-            converges to where ``mean`` would
+        c: how far from the summed gradient the update may be, as a share of its length; 0 is ``sum``, below 1 it
+            converges to where ``sum`` would
+        reduction: "sum" stays near the sum of the gradients, "mean" (as in the paper) near their mean
 
-    Siblings: ``mean`` is c = 0, and with growing c the direction becomes that of ``mgda``.
+    Siblings: c = 0 is ``sum``, or ``mean`` of the shared parameters; with growing c the direction becomes that of
+    ``mgda``.
 
     Reference: Liu et al., "Conflict-Averse Gradient Descent for Multi-task Learning", NeurIPS 2021, Algorithm 1.
     The authors' code also divides by 1 + c², which AdamW cancels.
@@ -40,11 +43,16 @@ class CAGrad(GradientCombiner):
     name = "cagrad"
     scales = True
 
-    def __init__(self, *, c: Annotated[float, Field(ge=0)] = 0.4) -> None:
+    def __init__(self, *, c: Annotated[float, Field(ge=0)] = 0.4, reduction: Literal["sum", "mean"] = "sum") -> None:
         super().__init__()
         self.c = c
+        self.reduction = reduction
 
     def weights(self, gramian: Tensor) -> Tensor:
+        return self._near_mean(gramian) * (len(gramian) if self.reduction == "sum" else 1)
+
+    def _near_mean(self, gramian: Tensor) -> Tensor:
+        """The weights of d."""
         from scipy.optimize import brentq
 
         count = len(gramian)

@@ -23,7 +23,7 @@ class DWA(FixedWeights):
     Options:
         temperature: τ; a large one makes the weights alike, 2 as in the paper
 
-    Siblings: ``uncertainty`` and ``famo`` change their weights in every step.
+    Siblings: equal weights are those of ``sum``. ``uncertainty`` and ``famo`` change their weights in every step.
 
     Reference: Liu, Johns and Davison, "End-to-End Multi-Task Learning with Attention", CVPR 2019, section 3.3.
 

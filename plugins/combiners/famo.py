@@ -40,7 +40,9 @@ class FAMO(GradientCombiner):
         rule: "adam" moves ξ by Adam, as the authors' code does, "descent" by plain gradient descent, as their
             Algorithm 1 is printed
 
-    Siblings: ``dwa`` compares epochs instead of steps; ``nash_mtl`` gets the same balance from gradients.
+    Siblings: the weights of T tasks sum to 1, as those of ``mean`` do, where those of ``sum`` add up to T: AdamW
+    all but cancels that factor, clipping does not. ``dwa`` compares epochs instead of steps; ``nash_mtl`` gets the
+    same balance from gradients.
 
     Reference: Liu et al., "FAMO: Fast Adaptive Multitask Optimization", NeurIPS 2023, Algorithm 1.
 

@@ -25,7 +25,7 @@ class GradVac(GradientCombiner):
         beta: how fast the averages follow, 0.01 as in the paper; with 0 they stay 0, which is ``pcgrad``
         reduction: "sum" (as in the paper) or "mean" of the moved gradients
 
-    Siblings: ``pcgrad`` acts only on cosines below 0.
+    Siblings: ``pcgrad`` acts only on cosines below 0. Where no gradient is moved it is ``sum``.
 
     Reference: Wang et al., "Gradient Vaccine: Investigating and Improving Multi-task Optimization in Massively
     Multilingual Models", ICLR 2021, Algorithm 1, with the whole model as one group.

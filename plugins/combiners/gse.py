@@ -13,19 +13,21 @@ from taskloom.plugins.combiners.pcgrad import PCGrad
 class GSE(GradientCombiner):
     """Two optimizer steps at a time: one by gradient surgery, then one by the plain summed loss.
 
-    θ′ = step(θ, mean of the projected gradients of ``pcgrad``), θ″ = step(θ′, Σᵢ gᵢ): each step is a whole one, with
-    its own clipping and optimizer update (AdamW counts two). Which gradients the second step takes, the paper
-    leaves open: "fresh" ones at the moved parameters cost another forward and backward pass of every task; "kept"
-    ones are those of the first pass, so the two steps differ in the projection only.
+    θ′ = step(θ, sum or mean of the projected gradients of ``pcgrad``), θ″ = step(θ′, Σᵢ gᵢ): each step is a whole
+    one, with its own clipping and optimizer update (AdamW counts two). Which gradients the second step takes, the
+    paper leaves open: "fresh" ones at the moved parameters cost another forward and backward pass of every task;
+    "kept" ones are those of the first pass, so the two steps differ in the projection only.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task in
     both steps. The reported loss is that of the first pass. No more memory than ``pcgrad`` with "fresh", one
     gradient more with "kept".
 
     Options:
+        reduction: "sum" or "mean" of the projected gradients in the first step, "mean" as in the paper
         second: gradients of the second step: "fresh" at the moved parameters, or "kept" from the first pass
 
-    Siblings: its first step is ``pcgrad``, its second ``sum``.
+    Siblings: its first step is ``pcgrad``, its second ``sum``; without conflicts, with "sum" and "fresh" gradients, it
+    is two steps of ``sum`` on the same batch.
 
     Reference: Cortes, Hsieh and Fu, "An Exploration of Fine-Tuning Techniques on minBERT Optimizations", CS224N,
     experiment 1c.
@@ -37,10 +39,12 @@ class GSE(GradientCombiner):
     name = "gse"
     scales = True
 
-    def __init__(self, *, second: Literal["fresh", "kept"] = "fresh") -> None:
+    def __init__(
+        self, *, reduction: Literal["sum", "mean"] = "sum", second: Literal["fresh", "kept"] = "fresh"
+    ) -> None:
         super().__init__()
         self.second = second
-        self.surgery = PCGrad(reduction="mean")
+        self.surgery = PCGrad(reduction=reduction)
 
     def update(self, step: Step) -> dict[str, Tensor]:
         if self.second == "fresh":

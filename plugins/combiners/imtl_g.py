@@ -19,7 +19,9 @@ class IMTLG(GradientCombiner):
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
-    Siblings: ``nash_mtl`` also treats all scales of gradients alike and never weighs a task below zero.
+    Siblings: the weights of T tasks sum to 1, as those of ``mean`` do, where those of ``sum`` add up to T: AdamW
+    all but cancels that factor, clipping does not. ``nash_mtl`` also treats all scales of gradients alike and never
+    weighs a task below zero.
 
     Reference: Liu et al., "Towards Impartial Multi-task Learning", ICLR 2021 (the gradient part; its loss part is
     ``uncertainty`` in other words).

@@ -15,7 +15,9 @@ class MGDA(GradientCombiner):
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
-    Siblings: ``cagrad`` stays near the mean gradient; ``imtl_g`` and ``nash_mtl`` do not favour small gradients.
+    Siblings: the weights of T tasks sum to 1, as those of ``mean`` do, where those of ``sum`` add up to T: AdamW
+    all but cancels that factor, clipping does not. ``cagrad`` stays near the summed gradient; ``imtl_g`` and
+    ``nash_mtl`` do not favour small gradients.
 
     Reference: Désidéri, "Multiple-gradient descent algorithm for multiobjective optimization", Comptes Rendus
     Mathématique 350, 2012; Sener & Koltun, "Multi-Task Learning as Multi-Objective Optimization", NeurIPS 2018.

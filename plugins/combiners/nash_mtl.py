@@ -28,7 +28,9 @@ class NashMTL(GradientCombiner):
         max_norm: the longest update; 1 as in the authors' code, which makes every update of two tasks or more that
             long; null leaves √T
 
-    Siblings: ``imtl_g`` asks for equal gains instead of the largest product of gains.
+    Siblings: the update has a length of its own, whatever that of the gradients, so ``sum`` and ``mean`` are no
+    measure for it: AdamW all but cancels a constant factor, clipping does not. ``imtl_g`` asks for equal gains
+    instead of the largest product of gains.
 
     Reference: Navon et al., "Multi-Task Learning as a Bargaining Game", ICML 2022. The authors solve a sequence of
     convex approximations and reuse weights for some steps; this is the exact solution in every step.

@@ -12,7 +12,7 @@ class PCGrad(GradientCombiner):
     """Takes out of each task's gradient what works against another task.
 
     For each task i, over the other tasks j in random order: if gᵢ·gⱼ < 0 then gᵢ ← gᵢ − (gᵢ·gⱼ / ‖gⱼ‖²) gⱼ, with
-    gⱼ always the original gradient. The update is the mean or the sum of the projected gradients. A projected
+    gⱼ always the original gradient. The update is the sum or the mean of the projected gradients. A projected
     gradient is a combination of the original ones, so its coefficients follow from the Gramian alone.
 
     Reads: the gradients of the shared parameters. A head's own parameters take no part: they get the whole
@@ -22,20 +22,21 @@ class PCGrad(GradientCombiner):
     nothing to take a mean of.
 
     Options:
-        reduction: "mean" or "sum" of the projected gradients
+        reduction: "sum" or "mean" of the projected gradients
         scope: "shared" (as in the paper) projects the gradients of shared parameters only; "all" projects those of
             the whole model, as the authors' TensorFlow code and Pytorch-PCGrad do
         include_self: let a projected gᵢ meet its own original gᵢ too, as LibMTL, Pytorch-PCGrad and the authors'
             code do; that changes something only with three tasks or more, where projections may have turned gᵢ
             against itself
 
-    Siblings: without conflicts the shared parameters get what ``mean`` or ``sum`` gives them; ``gradvac`` moves
-    gradients towards the angle that tasks usually have; ``gse`` follows it with a plain step.
+    Siblings: without conflicts it is ``sum``, so the two compare like with like; with ``reduction: mean`` the shared
+    parameters get what ``mean`` gives them. ``gradvac`` moves gradients towards the angle that tasks usually have;
+    ``gse`` follows it with a plain step.
 
     Reference: Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, Algorithm 1.
 
     Example:
-        {"stages": [{"combiner": {"name": "pcgrad", "reduction": "sum"}}]}
+        {"stages": [{"combiner": {"name": "pcgrad", "reduction": "mean"}}]}
     """
 
     name = "pcgrad"
@@ -44,7 +45,7 @@ class PCGrad(GradientCombiner):
     def __init__(
         self,
         *,
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Literal["sum", "mean"] = "sum",
         scope: Literal["shared", "all"] = "shared",
         include_self: bool = False,
     ) -> None:

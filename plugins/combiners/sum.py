@@ -12,7 +12,8 @@ class Sum(FixedWeights):
 
     Reads: the gradient of every task in the step; keeps none of them.
 
-    Siblings: ``mean`` divides by the number of tasks, ``pcgrad`` takes conflicts out first.
+    Siblings: ``mean`` divides by the number of tasks; ``pcgrad``, ``gradvac``, ``gse``, ``cagrad``, ``aligned_mtl`` and
+    ``dwa`` have the same scale by default, so that each compares with it like with like.
 
     Reference: Caruana, "Multitask Learning", Machine Learning 28, 1997.
 

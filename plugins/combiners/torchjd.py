@@ -45,8 +45,9 @@ class TorchJD(GradientCombiner):
         options: its arguments as TorchJD names them; a list of numbers, in the order of the stage's tasks, becomes
             a vector; the number of tasks is filled in where it is asked for
 
-    Siblings: ``pcgrad``, ``gradvac``, ``cagrad``, ``mgda``, ``imtl_g``, ``nash_mtl`` and ``aligned_mtl`` need no
-    other library.
+    Siblings: every aggregator has TorchJD's own scale: PCGrad, GradVac and Sum that of ``sum``, UPGrad, DualProj,
+    CAGrad, MGDA, IMTLG and AlignedMTL that of ``mean``. ``pcgrad``, ``gradvac``, ``cagrad``, ``mgda``, ``imtl_g``,
+    ``nash_mtl`` and ``aligned_mtl`` need no other library.
 
     Reference: Quinton and Rey, "Jacobian Descent for Multi-Objective Optimization", 2024, and TorchJD's pages.
 

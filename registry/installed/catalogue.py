@@ -92,14 +92,14 @@ class Catalogue:
         valid, problems = read_spec(RunSpec, spec)
         run: dict[str, Any] = {} if valid is None else plain(valid)
         if problems:
-            for path, home, kind in homes_of(run):
-                problems += self.resolve(kind, home[kind], path)[1]
+            for path, home, key, kind in homes_of(run):
+                problems += self.resolve(kind, home[key], path)[1]
             return {}, problems
         made: dict[str, Component] = {}
-        for path, home, kind in homes_of(run):
-            home[kind], found = self.resolve(kind, home[kind], path)
+        for path, home, key, kind in homes_of(run):
+            home[key], found = self.resolve(kind, home[key], path)
             if not found:
-                component, found = self.try_out(INTERFACES[kind], home[kind], path)
+                component, found = self.try_out(INTERFACES[kind], home[key], path)
                 made |= {} if component is None else {path: component}
             problems += found
         problems += name_problems(run)
@@ -119,13 +119,14 @@ class Catalogue:
         return made
 
     def make_task(self, name: str, spec: Mapping[str, Any]) -> Task:
-        """A task with its four components."""
+        """A task with its four components; of several metrics it has the first."""
+        metrics = spec["metric"] if isinstance(spec["metric"], list) else [spec["metric"]]
         return Task(
             name,
             data=self.make(DataSet, spec["data"]),
             head=self.make(Head, spec["head"]),
             loss=self.make(Loss, spec["loss"]),
-            metric=self.make(Metric, spec["metric"]),
+            metric=self.make(Metric, metrics[0]),
         )
 
     def try_out(self, interface: type[C], spec: Mapping[str, Any], path: str = "") -> tuple[C | None, list[Problem]]:
@@ -146,10 +147,10 @@ class Catalogue:
     def used(self, resolved_run: Mapping[str, Any]) -> list[Entry]:
         """Every component that a resolved run uses, those inside others too, once each."""
         used: dict[tuple[str, str], Entry] = {}
-        for _, home, kind in homes_of(resolved_run):
-            key = kind, _write(home[kind])
+        for _, home, place, kind in homes_of(resolved_run):
+            key = kind, _write(home[place])
             if key not in self._used:
-                self._used[key] = self._used_by(kind, home[kind])
+                self._used[key] = self._used_by(kind, home[place])
             used |= {(entry.kind, entry.name): entry for entry in self._used[key]}
         return list(used.values())
 

@@ -169,6 +169,8 @@ def _follow(loc: Location, schema: Schema) -> tuple[list[str | int], Schema]:
     parts, node = schema.get("$defs", {}), schema
     for step in loc:
         inner = _without_null(node, parts)
+        if isinstance(step, int):  # of what may be one or a list, the list
+            inner = next((one for one in inner.get("anyOf", ()) if one.get("type") == "array"), inner)
         fixed = {**inner.get("properties", {}), **dict(enumerate(inner.get("prefixItems", ())))}
         is_item = isinstance(step, int) == (inner.get("type") == "array")
         found = fixed.get(step, values_of(inner) if is_item else None)

@@ -34,8 +34,8 @@ def grid_schema(catalogue: Catalogue) -> Schema:
         }
         # A component is its name, or an object, which its name tells apart.
         parts[kind] = {"anyOf": [names, *({"$ref": f"#/$defs/{kind}.{entry.name}"} for entry in entries)]}
-    schedule = parts["ScheduleSpec"]
-    parts["ScheduleSpec"] = {"anyOf": [schedule["properties"]["name"], schedule]}
+    for spec in ("ScheduleSpec", "OverallSpec"):  # what may be written as its name alone
+        parts[spec] = {"anyOf": [parts[spec]["properties"]["name"], parts[spec]]}
     packaged = {"enum": sorted(catalogue.plugins.grids), "description": "A packaged grid, whose base is taken."}
     grid["properties"]["base"] |= {"anyOf": [{"$ref": "#/$defs/RunSpec"}, packaged]}
     grid["properties"]["extends"] |= {"anyOf": [{"enum": packaged["enum"]}, {"type": "null"}]}

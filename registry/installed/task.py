@@ -37,15 +37,13 @@ class Task:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What does not fit together, found before anything is trained: the part to change, and why."""
-        head, loss, data, metric = self.head, self.loss, self.data, self.metric
+        head, loss, data = self.head, self.loss, self.data
         texts, vectors = COLUMNS[head.reads], SEQUENCES[head.reads]
         if texts > data.columns:
             needs = f"reads {head.reads!r}, which needs {texts} texts per example"
             yield "head", f"head {head.name!r} {needs}; data set {data.name!r} gives {data.columns}"
-        has_values = data.labels is not None and not data.labels.classes
-        described = f"the labels of data set {data.name!r} are values from {self.labels.low:g} to {self.labels.high:g}"
-        if loss.expects == "classes" and has_values:
-            yield "loss", f"loss {loss.name!r} needs classes; {described}"
+        if loss.expects == "classes" and self._has_values:
+            yield "loss", f"loss {loss.name!r} needs classes; {self._described}"
         if loss.expects != "vectors" and head.gives not in ("either", loss.expects):
             scores = {"classes": "one logit per class", "score": "one number per example", "vectors": "only vectors"}
             needs, gives = scores[loss.expects], scores[head.gives]
@@ -54,11 +52,6 @@ class Task:
             needs = f"{' or '.join(map(str, loss.vectors))} vectors per example"
             gives = f"reads {head.reads!r}, which gives {vectors}"
             yield "loss", f"loss {loss.name!r} needs {needs}; head {head.name!r} {gives}"
-        if has_values and metric.reads == "classes":
-            yield "metric", f"metric {metric.name!r} counts classes; {described}: use 'pearson' or 'spearman'"
-        if metric.correlation and self.labels.names:
-            named = f"the labels of data set {data.name!r} are named classes ({', '.join(self.labels.names[:3])} …)"
-            yield "metric", f"metric {metric.name!r} is a correlation; {named}: use 'accuracy' or 'macro_f1'"
         if data.labels is not None:
             try:
                 loss.prepare(labels=data.labels, rows=1)
@@ -66,3 +59,22 @@ class Task:
                 yield "loss", str(error)
         elif loss.expects != "vectors":
             yield "loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none"
+
+    def unfit(self, metric: Metric) -> Iterator[str]:
+        """Why a metric, its own or a further one, cannot judge its labels."""
+        if self._has_values and metric.reads == "classes":
+            yield f"metric {metric.name!r} counts classes; {self._described}: use 'pearson' or 'spearman'"
+        if metric.correlation and self.labels.names:
+            named = (
+                f"the labels of data set {self.data.name!r} are named classes ({', '.join(self.labels.names[:3])} …)"
+            )
+            yield f"metric {metric.name!r} is a correlation; {named}: use 'accuracy' or 'macro_f1'"
+
+    @property
+    def _has_values(self) -> bool:
+        return self.data.labels is not None and not self.data.labels.classes
+
+    @property
+    def _described(self) -> str:
+        low, high = self.labels.low, self.labels.high
+        return f"the labels of data set {self.data.name!r} are values from {low:g} to {high:g}"

@@ -55,7 +55,10 @@ def schema_words(schema: Schema, parts: Schema) -> str:
     """What a JSON schema allows; ``parts`` are the definitions that it refers to."""
     schema = referred(schema, parts)
     if "anyOf" in schema:
-        return _either([words for one in schema["anyOf"] for words in _choices(one) or [schema_words(one, parts)]])
+        several = [one for one in schema["anyOf"] if one.get("type") == "array" and one.get("items") in schema["anyOf"]]
+        named = [one for one in schema["anyOf"] if one not in several]
+        choices = [words for one in named for words in _choices(one) or [schema_words(one, parts)]]
+        return _either([*choices, *(["a list of such"] if several else [])])
     if _choices(schema):
         return _either(_choices(schema))
     if kind := kind_of(schema):

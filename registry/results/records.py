@@ -9,8 +9,10 @@ from typing import Any
 from taskloom.core.errors import count
 
 #: Where a recorded grid says what its file does not: in words what the command line laid over it, the seeds and the
-#: changed rows that it added, what is laid over every row of a table with a name of its own, and which file it is.
+#: changed rows that it added, what is laid over every row of a table with a name of its own, and which file it is;
+#: and, by task, the metrics of its rows after the first, which are no part of any cell.
 OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE = "overrides", "added_seeds", "changes", "laid", "source"
+METRICS = "metrics"
 #: The source of a grid that comes with a plugin; that of any other is its file.
 PACKAGED = "packaged"
 
@@ -116,6 +118,11 @@ class GridCell:
     cell: CellRecord
 
 
+def metric_column(task: str, metric: str) -> str:
+    """What the column of a task's further metric is called; no task's name has a colon."""
+    return f"{task}:{metric}"
+
+
 @dataclass(frozen=True)
 class GridRecord:
     """A grid as it was last planned, joined with what is known of its cells, in grid order.
@@ -133,9 +140,14 @@ class GridRecord:
     @property
     def written(self) -> dict[str, Any]:
         """The grid as its file has it."""
-        return {
-            key: value for key, value in self.spec.items() if key not in (OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE)
-        }
+        ours = (OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE, METRICS)
+        return {key: value for key, value in self.spec.items() if key not in ours}
+
+    @cached_property
+    def further(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """The columns of further metrics: ``task:metric`` → the task, and the metric with its options."""
+        metrics = self.spec.get(METRICS, {})
+        return {metric_column(task, each["name"]): (task, each) for task in metrics for each in metrics[task]}
 
     @property
     def added_seeds(self) -> list[int]:

@@ -5,9 +5,8 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from math import isclose
+from math import isclose, nan
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from taskloom.core.data import Metric
 from taskloom.core.errors import RegistryError
+from taskloom.core.overall import Overall
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.registry.installed.light import make_light, own_components
 from taskloom.registry.results.archive import CONTENTS, DIGEST, MOST, SPLITS, Archive, ArchivedCell
@@ -169,7 +169,7 @@ def _check_scores(cell: ArchivedCell, folder: Path, split: str, examples: dict[s
     stored = find_scores(folder, record.id, split)
     if stored is None:
         return
-    scores, parts = record.scores if split == "dev" else record.test, []
+    scores, correlations = record.scores if split == "dev" else record.test, []
     for task, facts in stored.tasks.items():
         where = f"cell {record.id}, {task}"
         if facts.examples not in examples or task not in record.spec["tasks"]:
@@ -180,13 +180,13 @@ def _check_scores(cell: ArchivedCell, folder: Path, split: str, examples: dict[s
             raise _Refused(f"{where}: it should have predictions for {len(expected)} examples")
         if any(each.ndim > 1 for each in columns[:2]) or not all(np.isfinite(each).all() for each in columns):
             raise _Refused(f"{where}: its predictions should be a finite number for each example")
-        found, metric = scores.get(task, float("nan")), record.spec["tasks"][task].get("metric")
+        found, metric = scores.get(task, nan), record.spec["tasks"][task].get("metric")
         if facts.metric in own_components(Metric.kind) and isinstance(metric, dict) and metric["name"] == facts.metric:
             _compare(where, found, float(make_light(Metric, metric)(columns[0], expected)))
-        normalised = record.spec.get("overall") == "normalised" and facts.correlation
-        parts.append((found + 1) / 2 if normalised else found)
-    if parts:
-        _compare(f"cell {record.id}, overall", scores.get("overall", float("nan")), fmean(parts))
+        correlations += [task] if facts.correlation else []
+    overall = Overall.of(record.spec).score({task: scores.get(task, nan) for task in stored.tasks}, correlations)
+    if overall is not None:
+        _compare(f"cell {record.id}, overall", scores.get("overall", nan), overall)
 
 
 def _compare(where: str, found: float, computed: float) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv
 
 from taskloom.core.errors import RegistryError
-from taskloom.registry.results.records import GridCell, GridRecord
+from taskloom.registry.results.records import METRICS, GridCell, GridRecord
 from taskloom.registry.results.scores import TaskFacts
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, Verdict, holm, judge
 from taskloom.runs.analysis.errors import Example, bin_edges, example_at
@@ -170,17 +170,29 @@ def _measure(predicted: Values, expected: Values, facts: TaskFacts) -> Values:
     return np.asarray(predicted == expected, np.float64) if facts.classes else np.abs(predicted - expected)
 
 
+@dataclass(frozen=True)
+class FurtherMetric:
+    """A and B by a further metric of a task; ``scores`` are means over seeds."""
+
+    column: str
+    scores: tuple[float, float]
+    contrast: Contrast
+    mcnemar: None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """A and B on all their common tasks, and the differences judged as one family.
 
-    ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared.
+    ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared. ``judged``
+    are the differences of ``tasks``, then those of ``further`` metrics.
     """
 
     a: Subject
     b: Subject
     seeds: tuple[tuple[int, int], ...]
     tasks: tuple[TaskComparison, ...]
+    further: tuple[FurtherMetric, ...]
     judged: tuple[Judged, ...]
     left: tuple[str, ...]
 
@@ -201,8 +213,13 @@ def compare(a: Subject, b: Subject, registry: Path, *, folder: Path | None = Non
         score_a, score_b = (fmean(pair[side].cell.scores.get(task, nan) for pair in cells) for side in (0, 1))
         texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder)
         tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, weights))
+    further = []
+    for column in (column for column, (task, _) in results.further.items() if task in names):
+        found = [[results.final_scores("", place.cell).get(column, nan) for place in pair] for pair in cells]
+        score_a, score_b = map(fmean, zip(*found, strict=True))
+        further.append(FurtherMetric(column, (score_a, score_b), results.scores(column).contrast(weights)))
     seeds = tuple((one.seed, other.seed) for one, other in cells)
-    return Comparison(a, b, seeds, tuple(tasks), tuple(_judge(tasks)), tuple(left))
+    return Comparison(a, b, seeds, tuple(tasks), tuple(further), tuple(_judge([*tasks, *further])), tuple(left))
 
 
 def _paired(a: Subject, b: Subject) -> list[tuple[GridCell, GridCell]]:
@@ -221,17 +238,19 @@ def _results(
 ) -> tuple[Results, str, str]:
     """What contrasts are computed from, and what A and B are called there.
 
-    Rows of one grid are compared with the seed variance of that grid; other cells are a grid of their own. Without its
-    specification a grid has dev scores only.
+    Rows of one grid are compared with the seed variance of that grid, and by its further metrics; other cells are a
+    grid of their own. Without the rest of its specification a grid has dev scores only.
     """
-    if a.grid is not None and b.grid is not None and a.grid.name == b.grid.name and len(cells) > 1:
-        return Results(replace(a.grid, spec={}), registry), a.cells[0].label, b.cells[0].label
+    of_one_grid = a.grid is not None and b.grid is not None and a.grid.name == b.grid.name
+    spec = {METRICS: a.grid.spec.get(METRICS, {})} if a.grid is not None and of_one_grid else {}
+    if a.grid is not None and of_one_grid and len(cells) > 1:
+        return Results(replace(a.grid, spec=spec), registry), a.cells[0].label, b.cells[0].label
     places = [
         GridCell(label, number, {}, place.cell)
         for number, pair in enumerate(cells)
         for label, place in zip("AB", pair, strict=True)
     ]
-    return Results(GridRecord("", {}, "", "", tuple(places)), registry), "A", "B"
+    return Results(GridRecord("", spec, "", "", tuple(places)), registry), "A", "B"
 
 
 def _common_tasks(a: Subject, b: Subject, registry: Path) -> tuple[list[str], list[str]]:
@@ -242,8 +261,8 @@ def _common_tasks(a: Subject, b: Subject, registry: Path) -> tuple[list[str], li
     return common, [task for task in {**of_a, **of_b} if task not in common]
 
 
-def _judge(tasks: Sequence[TaskComparison]) -> list[Judged]:
-    """The tasks as one family, corrected by Holm's procedure, each by its own test."""
+def _judge(tasks: Sequence[TaskComparison | FurtherMetric]) -> list[Judged]:
+    """The tasks and further metrics as one family, corrected by Holm's procedure, each by its own test."""
     corrected, levels = holm([(task.mcnemar or task.contrast).p for task in tasks])
     judged = []
     for task, p, level in zip(tasks, corrected, levels, strict=True):

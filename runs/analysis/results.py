@@ -1,20 +1,23 @@
 """A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core.data import Metric
-from taskloom.core.errors import RegistryError, TaskloomError, unknown
+from taskloom.core.errors import PluginError, RegistryError, TaskloomError, unknown
+from taskloom.core.overall import Overall
 from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
 from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
 
+T = TypeVar("T")
 OVERALL = "overall"
 #: What the name of a metric begins with that is the F1 score of one class.
 PER_CLASS = "f1:"
@@ -24,8 +27,8 @@ PER_CLASS = "f1:"
 class Results:
     """A grid's finished cells, by row and seed, and their stored scores.
 
-    With a ``metric`` all scores are computed anew from the stored predictions, of the tasks whose labels it can judge;
-    their overall score is the mean.
+    The scores of further metrics are computed from the stored predictions. With a ``metric`` all scores are, of the
+    tasks whose labels it can judge; further metrics then play no part.
     """
 
     grid: GridRecord
@@ -75,26 +78,73 @@ class Results:
         """The split that a row shows: dev, unless the grid states that the row is about test."""
         return str(self.stated(label).get("split", "dev"))
 
+    @cached_property
+    def further(self) -> dict[str, tuple[str, Metric | None]]:
+        """The columns of further metrics: ``task:metric`` → the task and the metric; None if it cannot be used here."""
+        found: dict[str, tuple[str, Metric | None]] = {}
+        for column, (task, spec) in self.grid.further.items() if self.metric is None else ():
+            try:
+                found[column] = task, _light_metric(spec)
+            except TaskloomError as error:
+                found[column], self.broken[column] = (task, None), str(error)
+        return found
+
+    def with_further(self, columns: Iterable[str]) -> Iterator[str]:
+        """Columns, tasks among them, each followed by the task's further metrics."""
+        for column in columns:
+            yield column
+            yield from (name for name, (task, _) in self.further.items() if task == column)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """All that some finished cell has a score in."""
+        found = {name for (row, _), cell in self.finished.items() for name in self.final_scores(row, cell)}
+        tasks = dict.fromkeys(task for cell in self.finished.values() for task in cell.spec.get("tasks", {}))
+        return tuple(column for column in (*self.with_further(tasks), OVERALL) if column in found)
+
+    @cached_property
+    def broken(self) -> dict[str, str]:
+        """The columns of further metrics that cannot be computed here, each with why."""
+        return {}
+
+    @cached_property
+    def overall(self) -> dict[str, Overall]:
+        """How the tasks of each row count in its overall score; another metric's scores are not normalised."""
+        found = {place.label: Overall.of(place.cell.spec) for place in self.grid.cells}
+        return found if self.metric is None else {row: replace(how, normalised=False) for row, how in found.items()}
+
     def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
         """A finished cell's scores on the split that its row shows."""
         split = self.split_of(label)
-        if self.metric is None:
-            return cell.scores if split == "dev" else cell.test
-        if (cell.id, split) not in self._rescored:
-            self._rescored[cell.id, split] = self._rescore(self.metric, cell, split)
-        return self._rescored[cell.id, split]
+        given = cell.scores if split == "dev" else cell.test
+        if self.metric is None and not self.further:
+            return given
+        if (cell.id, split) not in self._final:
+            stored = self.stored(cell.id, split)
+            made = {column: self._score(stored, column) for column in self._computed(stored)} if stored else {}
+            overall = None if self.metric is None else self.overall[label].score(made, ())
+            found = {**(given if self.metric is None else {}), **made}
+            self._final[cell.id, split] = found if overall is None else {**found, OVERALL: overall}
+        return self._final[cell.id, split]
 
-    def _rescore(self, metric: Metric, cell: CellRecord, split: str) -> dict[str, float]:
-        """The scores of a cell by another metric, of the tasks that it fits; nothing if no predictions are stored."""
-        stored = self.stored(cell.id, split)
-        if stored is None:
-            return {}
-        scores = {
-            task: float(metric(stored.read(task, "predicted"), self.examples(facts.examples).expected))
-            for task, facts in stored.tasks.items()
-            if fits(metric, facts.classes)
+    def _computed(self, stored: StoredScores) -> dict[str, tuple[str, Metric]]:
+        """The columns that are computed from stored predictions, each with its task and metric."""
+        wanted = self.further if self.metric is None else {task: (task, self.metric) for task in stored.tasks}
+        return {
+            column: (task, metric)
+            for column, (task, metric) in wanted.items()
+            if metric is not None and task in stored.tasks and fits(metric, stored.tasks[task].classes)
         }
-        return {**scores, OVERALL: float(np.mean(list(scores.values())))} if scores else {}
+
+    def _score(self, stored: StoredScores, column: str) -> float:
+        """A score by a metric that is not the run's own; NaN if the metric gives none."""
+        task, metric = self._computed(stored)[column]
+        expected = self.examples(stored.tasks[task].examples).expected
+        try:
+            return _asked(metric, lambda: float(metric(stored.read(task, "predicted"), expected)))
+        except PluginError as error:
+            self.broken[column] = str(error)
+            return nan
 
     @cached_property
     def classes(self) -> dict[str, int]:
@@ -166,36 +216,47 @@ class Results:
     def _moves(self, label: str, cell: CellRecord, column: str) -> "Moves":
         """How far each cluster of examples moves a cell's score, and which examples those are."""
         stored = self.stored(cell.id, self.split_of(label))
-        scored = self.final_scores(label, cell) if column == OVERALL else [column]
-        names = sorted(name for name in scored if name != OVERALL)  # in one order for all cells
-        if stored is None or not names or not set(names) <= set(stored.tasks):
+        if stored is None:
             return Moves((), np.zeros(0))
-        parts = []
-        for name in names:
-            normalised = (
-                self.metric is None and cell.spec.get("overall") == "normalised" and stored.tasks[name].correlation
+        slopes = {column: 1.0}
+        if column == OVERALL:
+            scored = sorted({*self.final_scores(label, cell)} - {OVERALL, *self.further})  # in one order for all cells
+            slopes = self.overall[label].slopes(
+                scored, [name for name, each in stored.tasks.items() if each.correlation]
             )
-            weight = (0.5 if normalised and column == OVERALL else 1.0) / len(names)
-            parts.append(weight * self._task_moves(stored, name))
-        return Moves(tuple((name, stored.tasks[name].examples) for name in names), np.concatenate(parts))
+        tasks = {name: self.further[name][0] if name in self.further else name for name in slopes}
+        if not tasks or not {*tasks.values()} <= stored.tasks.keys():
+            return Moves((), np.zeros(0))
+        try:
+            parts = [slope * self._column_moves(stored, name) for name, slope in slopes.items()]
+        except PluginError as error:
+            self.broken[column] = str(error)
+            return Moves((), np.zeros(0))
+        return Moves(tuple((task, stored.tasks[task].examples) for task in tasks.values()), np.concatenate(parts))
 
-    def _task_moves(self, stored: StoredScores, task: str) -> Values:
-        """How far each cluster of examples moves the score of one task."""
-        if (stored.path, task) not in self._moved:
+    def _column_moves(self, stored: StoredScores, column: str) -> Values:
+        """How far each cluster of examples moves the score of one task by one metric."""
+        if (stored.path, column) not in self._moved:
+            task, metric = self._computed(stored).get(column, (column, None))
             examples = self.examples(stored.tasks[task].examples)
-            if self.metric is None:
-                influence = stored.read(task, "influence")
-            else:
-                influence = self.metric.influence(stored.read(task, "predicted"), examples.expected)
-            self._moved[stored.path, task] = np.bincount(examples.cluster, influence) / len(examples.expected)
-        return self._moved[stored.path, task]
+
+            def moved() -> Values:
+                if metric is None:
+                    influence = stored.read(task, "influence")
+                else:
+                    influence = metric.influence(stored.read(task, "predicted"), examples.expected)
+                found: Values = np.bincount(examples.cluster, influence) / len(examples.expected)
+                return found
+
+            self._moved[stored.path, column] = moved() if metric is None else _asked(metric, moved)
+        return self._moved[stored.path, column]
 
     @cached_property
     def _moved(self) -> dict[tuple[Path, str], Values]:
         return {}
 
     @cached_property
-    def _rescored(self) -> dict[tuple[str, str], dict[str, float]]:
+    def _final(self) -> dict[tuple[str, str], dict[str, float]]:
         return {}
 
     @cached_property
@@ -238,16 +299,28 @@ def metric_named(name: str) -> Metric:
         if not (number.isascii() and number.isdigit()):
             raise TaskloomError(f"--metric {name}: {PER_CLASS} takes the number of a class, such as {PER_CLASS}2")
         return ClassScore(int(number))
-    from taskloom.registry.installed.light import make_light, own_components
+    from taskloom.registry.installed.light import own_components
 
-    if name in own_components(Metric.kind):
-        return make_light(Metric, {"name": name})
-    from taskloom.registry.installed.catalogue import load_catalogue
+    if name not in own_components(Metric.kind):
+        from taskloom.registry.installed.catalogue import load_catalogue
 
-    catalogue = load_catalogue()
-    if name not in (known := catalogue.names(Metric.kind)):
-        raise TaskloomError(unknown("metric", name, [*known, f"{PER_CLASS}CLASS"], where="there are"))
-    return catalogue.make(Metric, {"name": name})
+        if name not in (known := load_catalogue().names(Metric.kind)):
+            raise TaskloomError(unknown("metric", name, [*known, f"{PER_CLASS}CLASS"], where="there are"))
+    return _light_metric({"name": name})
+
+
+def _light_metric(spec: Mapping[str, Any]) -> Metric:
+    from taskloom.registry.installed.light import make_light
+
+    return make_light(Metric, spec)
+
+
+def _asked(metric: Metric, ask: Callable[[], T]) -> T:
+    """What a metric says, which may be a third party's; whatever it raises is a ``PluginError``."""
+    from taskloom.registry.installed.manager import guard
+
+    with guard(f"metric {name_of(metric)!r}"):
+        return ask()
 
 
 def name_of(metric: Metric) -> str:

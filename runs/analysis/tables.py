@@ -16,11 +16,12 @@ import numpy as np
 
 from taskloom.core.data import Metric
 from taskloom.core.errors import TaskloomError, count, unknown
+from taskloom.core.overall import Overall
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of, floors_of
 from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
 from taskloom.runs.analysis.results import OVERALL, Results, fits, name_of
-from taskloom.runs.driver.wording import format_state
+from taskloom.runs.driver.wording import format_state, named
 
 if TYPE_CHECKING:
     from taskloom.runs.analysis.effects import Factor
@@ -110,7 +111,8 @@ class Table:
     column whose differences are shown. ``best`` has the row that is better than every other
     by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
     where a row is near it, ``floors`` the same for every task, to hold published figures to. ``checks`` is what was
-    found by computing, ``notes`` what the grid's author says, ``laid`` what the command line laid over rows.
+    found by computing, ``notes`` what the grid's author says, ``laid`` what was laid down for rows: weights in
+    the overall score, and what the command line set.
     """
 
     name: str
@@ -188,7 +190,7 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
         baseline=baseline,
         notes=tuple(grid.spec.get("notes", ())),
-        laid=tuple(_run_with(grid)),
+        laid=(*(_weighted(results) if OVERALL in columns else ()), *_run_with(grid)),
         primary=primary,
         margin=margin,
         checks=tuple(notes),
@@ -206,6 +208,19 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     )
 
 
+def _weighted(results: Results) -> list[str]:
+    """How tasks count in the overall score, where they do not count alike."""
+    rows: dict[str, list[str]] = {}
+    for place in results.grid.cells:
+        tasks, how = place.cell.spec.get("tasks", {}), results.overall[place.label]
+        if any(task in tasks for task in how.weights):
+            weights = ", ".join(f"{task} {how.weights.get(task, 1.0):g}" for task in tasks)
+            rows.setdefault(weights, []).append(place.label)
+    every = len({label for labels in rows.values() for label in labels}) == len(results.rows) and len(rows) == 1
+    where = {weights: "" if every else f" in {named([*dict.fromkeys(labels)])}" for weights, labels in rows.items()}
+    return [f"overall is a weighted mean{where[weights]}: {weights}." for weights in rows]
+
+
 def _run_with(grid: GridRecord) -> list[str]:
     """What the command line laid over all rows, and what the labels of changed ones stand for."""
     lines = [f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())]
@@ -221,8 +236,7 @@ def _differences(results: Results, table: Table, weights: Mapping[str, Values]) 
     if baseline is None or baseline not in weights:
         return {}
     found: dict[tuple[str, str], Judged] = {}
-    tasks = dict.fromkeys(name for key, cell in results.finished.items() for name in results.final_scores(key[0], cell))
-    columns = dict.fromkeys((*table.scores, *tasks))
+    columns = dict.fromkeys((*table.scores, *results.columns))
     for family in ([OVERALL] if OVERALL in columns else [], [column for column in columns if column != OVERALL]):
         keys = [(row, column) for column in family for row in weights if row != baseline]
         contrasts = [results.scores(column).contrast(weights[row] - weights[baseline]) for row, column in keys]
@@ -319,12 +333,13 @@ def _columns(results: Results, wanted: Wanted, stated: Sequence[str]) -> tuple[s
         tasks = {task: None for task in tasks if task in results.classes and fits(metric, results.classes[task])}
         if not tasks:
             raise TaskloomError(_unfit(results, metric))
-    known = (*tasks, OVERALL, *COSTS)
+    known = (*results.with_further(tasks), OVERALL, *COSTS)
     for column in wanted.columns:
         if column not in known:
             raise TaskloomError(unknown("column", column, known, where=f"columns of {grid.name}"))
     chosen = wanted.columns or [column for column in stated if metric is None or column in known]
-    columns = tuple(chosen or (_default_columns(grid) if metric is None else (*tasks, OVERALL, "seconds")))
+    default = (*results.with_further(_scored_tasks(grid) if metric is None else tasks), OVERALL, "seconds")
+    columns = tuple(chosen or default)
     if wanted.sort and wanted.sort not in columns:
         raise TaskloomError(unknown("column", wanted.sort, columns, where="this table can be sorted by"))
     return tuple(dict.fromkeys(columns))
@@ -337,15 +352,14 @@ def _unfit(results: Results, metric: Metric) -> str:
     return f"{name_of(metric)} fits no task of {results.grid.name}: {listed}"
 
 
-def _default_columns(grid: GridRecord) -> Iterable[str]:
-    """Every task that has a score or may still get one, and the overall score."""
+def _scored_tasks(grid: GridRecord) -> Iterable[str]:
+    """Every task that has a score or may still get one."""
     cells = [place.cell for place in grid.cells]
     for task in dict.fromkeys(task for cell in cells for task in cell.spec.get("tasks", {})):
         concerned = [cell for cell in cells if task in cell.spec["tasks"]]
         scored = any(task in cell.scores for cell in concerned)
         if scored or not any(cell.status == "finished" for cell in concerned):
             yield task  # a pretraining task without dev labels never gets a score and needs no column
-    yield from (OVERALL, "seconds")
 
 
 def _rows(results: Results, columns: Sequence[str]) -> list[TableRow]:
@@ -406,16 +420,17 @@ def _missing(results: Results, place: GridCell, columns: Sequence[str]) -> Itera
     scores, split = results.final_scores(place.label, cell), results.split_of(place.label)
     for column in columns:
         if column in scores and not math.isfinite(scores[column]):
-            yield Missing(place.seed, cell.status, f"{column} is {scores[column]:g}")
+            why = results.broken.get(column, f"{column} is {scores[column]:g}")
+            yield Missing(place.seed, cell.status, why)
         elif column in scores or (column in COSTS and math.isfinite(cost_of(cell, column))):
             continue
-        elif column in (*COSTS, OVERALL) or column in cell.spec.get("tasks", {}):
+        elif column in (*COSTS, OVERALL) or (task := column.partition(":")[0]) in cell.spec.get("tasks", {}):
             why = results.why_unscored(cell, column) if split == "test" else f"{column} was not measured"
-            if results.metric is not None and column not in COSTS:
-                why = "its predictions are not in the registry"
+            if column in results.further or (results.metric is not None and column not in COSTS):
+                why = results.broken.get(column, "its predictions are not in the registry")
             yield Missing(place.seed, cell.status, why)
         else:
-            yield Missing(place.seed, cell.status, f"has no task {column!r}")
+            yield Missing(place.seed, cell.status, f"has no task {task!r}")
 
 
 def derive_overall(
@@ -425,29 +440,32 @@ def derive_overall(
 
     None where parts are missing or a metric is of unknown kind.
 
-    overall = Σᵢ wᵢ sᵢ + c: with T tasks wᵢ is 1/T, and 1/(2T) for a correlation that is normalised. A figure printed
-    with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up to wᵢ h, and the printed overall is off
-    by h itself; so a printed overall follows from its parts if it is within h (1 + Σᵢ wᵢ) of their combination.
+    overall = Σᵢ wᵢ sᵢ + c: wᵢ is the task's share, 1/T of T tasks without weights, and half of it for a correlation
+    that is normalised. A figure printed with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up
+    to wᵢ h, and the printed overall is off by h itself; so a printed overall follows from its parts if it is within
+    h (1 + Σᵢ wᵢ) of their combination.
 
     >>> spec = {"overall": "mean", "tasks": {"a": {"metric": "accuracy"}, "b": {"metric": "pearson"}}}
     >>> derive_overall({"a": 0.5, "b": 0.25}, ["a", "b"], spec, digits=3)
     (0.375, 0.001)
     """
-    parts = spec.get("tasks", {})
-    names = [name for name in tasks if name in parts]
-    if not names or any(name not in reported for name in names):
+    parts, how = spec.get("tasks", {}), Overall.of(spec)
+    names = list(how.shares(name for name in tasks if name in parts))
+    if any(name not in reported for name in names):
         return None, 0.0
-    metrics = {name: parts[name].get("metric", "accuracy") for name in names}
-    metrics = {name: metric["name"] if isinstance(metric, Mapping) else metric for name, metric in metrics.items()}
-    normalised = spec.get("overall") == "normalised"
-    if normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
+    metrics = {name: _first_metric(parts[name]) for name in names}
+    if how.normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
         return None, 0.0
-    value, weights = 0.0, 0.0
-    for name in names:
-        mapped = normalised and metrics[name] in CORRELATIONS
-        weights += (0.5 if mapped else 1.0) / len(names)
-        value += ((reported[name] + 1) / 2 if mapped else reported[name]) / len(names)
-    return value, 0.5 * 10.0**-digits * (1 + weights)
+    correlations = [name for name, metric in metrics.items() if metric in CORRELATIONS]
+    value = how.score({name: reported[name] for name in names}, correlations)
+    return value, 0.5 * 10.0**-digits * (1 + sum(how.slopes(names, correlations).values()))
+
+
+def _first_metric(task: Mapping[str, Any]) -> str:
+    """The name of the metric that is a task's score, whichever way the task is written."""
+    given = task.get("metric", "accuracy")
+    given = given[0] if isinstance(given, list) else given
+    return str(given["name"] if isinstance(given, Mapping) else given)
 
 
 def printed_digits(figures: Iterable[float]) -> int:

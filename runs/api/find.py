@@ -132,9 +132,8 @@ def finished_results(ledger: Ledger, grid: GridRecord, column: str = "") -> "Res
     results = Results(grid, ledger.folder)
     if not results.finished:
         raise TaskloomError(f"no cell of {grid.name!r} is finished yet; `taskloom cells {grid.name}` shows why")
-    known = list(dict.fromkeys(name for cell in results.finished.values() for name in cell.scores))
-    if column and column not in known:
-        raise TaskloomError(unknown("column", column, known, where=f"scores of {grid.name}"))
+    if column and column not in results.columns:
+        raise TaskloomError(unknown("column", column, results.columns, where=f"scores of {grid.name}"))
     return results
 
 

@@ -271,6 +271,7 @@ def unrun(grid: WrittenGrid) -> GridRecord:
     from taskloom.core.errors import RequestError
     from taskloom.registry.results.records import CellRecord, GridCell
     from taskloom.runs.grid.expansion import expand
+    from taskloom.runs.grid.plan import with_metrics
 
     file = grid.file
     expansion = expand(file, allow_large=True)
@@ -281,4 +282,5 @@ def unrun(grid: WrittenGrid) -> GridRecord:
         for variant in expansion.variants
         for seed in file.spec.seeds
     ]
-    return GridRecord(file.name, file.raw, "", "", tuple(cells))
+    raw = with_metrics(file, (variant.spec for variant in expansion.variants)).raw
+    return GridRecord(file.name, raw, "", "", tuple(cells))

@@ -23,7 +23,7 @@ try:
     from taskloom.runs.cli.archive import archive, import_
     from taskloom.runs.cli.cells import cells
     from taskloom.runs.cli.check import plan, schema, validate
-    from taskloom.runs.cli.common import how_to_continue, take_stdout
+    from taskloom.runs.cli.common import as_started, how_to_continue, take_stdout
     from taskloom.runs.cli.errors import compare, errors
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.export import export
@@ -66,7 +66,7 @@ class Commands(click.Group):
         except (EngineError, HeldUpError) as error:  # not the request's fault: the same one may succeed later
             raise click.ClickException(visible(f"{error}\n{how_to_continue()}")) from error
         except TaskloomError as error:
-            click.echo(f"Error: {visible(str(error))}", err=True)
+            click.echo(f"Error: {visible(as_started(str(error)))}", err=True)
             ctx.exit(2)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)

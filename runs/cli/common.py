@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import shlex
+import shutil
 import sys
 from contextlib import suppress
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -78,7 +81,7 @@ def say_answer(answer: "Answer[Any]", *, as_json: bool = False) -> None:
 def note(text: object) -> None:
     """Print to stderr what is not part of the answer. If nobody reads it, the rest is dropped."""
     try:
-        click.echo(visible(str(text)), err=True)
+        click.echo(visible(as_started(str(text))), err=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
@@ -91,7 +94,25 @@ def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
 
 def how_to_continue() -> str:
     """What to do after a run that was cut short."""
-    return f"Run the same command again to continue:\n  {shlex.join(['taskloom', *sys.argv[1:]])}"
+    return f"Run the same command again to continue:\n  {program()} {shlex.join(sys.argv[1:])}"
+
+
+def program(name: str = "taskloom") -> str:
+    """What to type to start this program, or ``pip`` or ``python`` beside it.
+
+    That is the name, if a shell finds this program by it; else the path by which it was started, such as
+    ``.venv/bin/taskloom``.
+    """
+    started = Path(sys.argv[0])
+    found = shutil.which("taskloom")
+    if started.stem != "taskloom" or not started.exists() or (found and started.samefile(found)):
+        return name
+    return shlex.quote(str(started.with_name(f"{name}{started.suffix}")))
+
+
+def as_started(hint: str) -> str:
+    """A hint, whose commands are to be typed as this program was started."""
+    return re.sub(r"`taskloom\b", lambda _: f"`{program()}", hint)
 
 
 def checked_catalogue(*, quiet: bool = False) -> "Catalogue":

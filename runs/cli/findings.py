@@ -6,11 +6,11 @@ import click
 
 from taskloom.core.errors import count
 from taskloom.runs.api.grid import Grid
-from taskloom.runs.cli.common import say, say_answer
+from taskloom.runs.cli.common import program, say, say_answer
 from taskloom.runs.cli.options import json_option, registry_option
 
 column_option = click.option(
-    "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, or overall."
+    "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, overall, or task:metric."
 )
 
 
@@ -86,6 +86,6 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
 
     judged = [comparison.judged for comparison in made.found]
     if (number := advised_seeds(judged)) and not as_json:
-        run = f"taskloom run {grid}"
+        run = f"{program()} run {grid}"
         added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
         say(f"\n{added} {seeds_settle(judged, number)}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskloom.core.errors import Problem, RequestError, unknown
-from taskloom.runs.cli.common import checked_catalogue, say, say_json
+from taskloom.runs.cli.common import checked_catalogue, program, say, say_json
 from taskloom.runs.cli.options import is_strict, json_option, path_option, strict_option
 from taskloom.runs.scaffold import next_steps, write_plugin
 from taskloom.runs.scaffold.kinds import KINDS as PLUGIN_KINDS
@@ -129,5 +129,6 @@ def new_plugin(name: str, kind: str, into: Path | None) -> None:
     plugin, folder = write_plugin(name, kind, into or Path())
     say(f"{folder} holds the {PLUGIN_KINDS[kind].word} {plugin!r}, complete and tested. Next:\n")
     for step in next_steps(plugin, kind, folder):
-        say(f"  {step}")
+        first, _, rest = step.partition(" ")
+        say(f"  {program(first)} {rest}")
     say(f"\nThen make {folder / f'taskloom_{plugin}' / '__init__.py'} yours.")

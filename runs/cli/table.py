@@ -18,7 +18,7 @@ from taskloom.runs.cli.options import format_option, registry_option
     callback=lambda context, option, given: tuple(filter(None, map(str.strip, given.split(",")))),
     default="",
     metavar="LIST",
-    help="Only these: tasks, overall, seconds, memory, examples, backwards; separated by commas.",
+    help="Only these: tasks, task:metric, overall, seconds, memory, examples, backwards; separated by commas.",
 )
 @click.option("--sort", default="", metavar="COLUMN", help="The best row of a column first.")
 @click.option("--group-by", default="", metavar="AXIS", help="A row per value of an axis: the mean over its rows.")

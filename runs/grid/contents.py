@@ -189,4 +189,4 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
 
 def _sources(spec: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """The components that read files, each with its path and kind."""
-    return [(path, kind, home[kind]) for path, home, kind in homes_of(spec) if kind in ("encoder", "data")]
+    return [(path, kind, home[key]) for path, home, key, kind in homes_of(spec) if kind in ("encoder", "data")]

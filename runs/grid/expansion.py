@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 
 from taskloom.core.errors import Problem, unknown
 from taskloom.core.specs import AxisSpec, GridSpec, RunSpec, plain
-from taskloom.registry.results.records import Change
+from taskloom.registry.results.records import Change, metric_column
 from taskloom.runs.grid.grid import GridFile, base_of
 from taskloom.runs.grid.paths import PathError, assign
 
@@ -176,10 +176,29 @@ def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem
     return [*problems, *_claim_problems(variants, spec)]
 
 
+def score_columns(variants: Iterable[Variant]) -> list[str]:
+    """The columns of tasks, each followed by those of its further metrics; specifications may be wrong yet."""
+    found: dict[str, None] = {}
+    for task, further in further_metrics(variant.spec for variant in variants).items():
+        found |= dict.fromkeys((task, *(metric_column(task, name) for name in further)))
+    return list(found)
+
+
+def further_metrics(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Task → the metrics after the first that runs state for it, by name; the first run that has one says how."""
+    found: dict[str, dict[str, Any]] = {}
+    for tasks in (run.get("tasks") for run in runs):
+        for name, task in tasks.items() if isinstance(tasks, dict) else ():
+            metrics = task.get("metric") if isinstance(task, dict) else None
+            listed = found.setdefault(name, {})
+            for metric in metrics[1:] if isinstance(metrics, list) else ():
+                listed.setdefault(str(metric.get("name") if isinstance(metric, dict) else metric), metric)
+    return found
+
+
 def _claim_problems(variants: Sequence[Variant], spec: GridSpec) -> Iterator[Problem]:
     labels = [variant.label for variant in variants]
-    runs = [variant.spec.get("tasks") for variant in variants]
-    columns = ["overall", *dict.fromkeys(task for tasks in runs if isinstance(tasks, dict) for task in tasks)]
+    columns = ["overall", *score_columns(variants)]
     for place, claim in enumerate(spec.claims):
         for key in ("better", "equal", "than"):
             row = getattr(claim, key)

@@ -56,13 +56,14 @@ def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") ->
 def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
     """The identity of what each stage but the last hands on: equal for runs that agree in all up to there.
 
-    Selection, the overall score and what else is scored play no part: a stage hands on its last epoch.
+    Selection and what else is scored play no part: a stage hands on its last epoch. The overall score does: a loss may
+    react to it.
     """
     keys = []
     for count in range(1, len(spec["stages"])):
         stages = spec["stages"][:count]
         names = {name for stage in stages for name in stage["tasks"]}
         tasks = {name: task for name, task in spec["tasks"].items() if name in names}
-        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "overall": "mean", "score": {}}
+        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "score": {}}
         keys.append(digest(facts(prefix, catalogue, contents)))
     return tuple(keys)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import count
-from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, SOURCE, Change
+from taskloom.registry.installed.resolution import split_metrics
+from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, Change, GridRecord
 from taskloom.runs.grid.contents import Contents, Size
-from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand
+from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
@@ -19,7 +20,6 @@ from taskloom.runs.grid.places import Places
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.results.ledger import Ledger
-    from taskloom.registry.results.records import GridRecord
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,9 @@ def make_plan(
         raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
     cells = cells_of(grid)
     grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
+    grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
+    if further := list(GridRecord("", grid.raw, "", "", ()).further):
+        note += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
     added = grid.raw.get(ADDED_SEEDS)
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     looked = places.notes(variant.spec for variant in variants if variant.chosen)
@@ -119,7 +122,7 @@ def make_plan(
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes)
 
 
-def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> "tuple[GridFile, GridRecord | None]":
+def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> tuple[GridFile, GridRecord | None]:
     """The grid under its name in the registry, and how it was last run there."""
     name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source, grid.raw)
     if overrides.name is not None and name != grid.name:
@@ -137,7 +140,13 @@ def _with_changes(grid: GridFile, changes: Iterable[Change], labels: Collection[
     return replace(grid, raw={**grid.raw, CHANGES: made}) if made else grid
 
 
-def _last_run(row: Variant, before: "GridRecord | None") -> Iterator[PlannedCell]:
+def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
+    """The grid, whose record states the metrics of its tasks after the first."""
+    found = {task: [*each.values()] for task, each in further_metrics(runs).items() if each}
+    return replace(grid, raw={**grid.raw, METRICS: found}) if found else grid
+
+
+def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:
     """The cells that a row had when the grid was last run."""
     for place in before.cells if before is not None else ():
         if place.label == row.label:
@@ -158,10 +167,11 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
 def _cells(
     row: Variant, grid: GridFile, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
 ) -> Iterator[PlannedCell]:
-    """The cells of a row, one for each seed."""
-    made_of = facts(row.spec, catalogue, contents)
+    """The cells of a row, one for each seed; further metrics are no part of them."""
+    run, _ = split_metrics(row.spec)
+    made_of = facts(run, catalogue, contents)
     for seed in grid.spec.seeds:
-        spec = {**row.spec, "seed": seed}
+        spec = {**run, "seed": seed}
         facts_of_cell = {**made_of, "spec": {**made_of["spec"], "seed": seed}}
         identity = digest(facts_of_cell)
         yield PlannedCell(
@@ -179,7 +189,7 @@ def _cells(
 
 
 def _with_seeds(
-    grid: GridFile, overrides: Overrides, before: "GridRecord | None", cells_of: Callable[[GridFile], list[PlannedCell]]
+    grid: GridFile, overrides: Overrides, before: GridRecord | None, cells_of: Callable[[GridFile], list[PlannedCell]]
 ) -> tuple[GridFile, list[str]]:
     """The grid with the seeds that were added to it before and those that this run adds, and a note on them.
 
@@ -209,7 +219,7 @@ def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
         yield f"task {task!r}: rows without its label are left out, {' and '.join(numbers)}"
 
 
-def _left_out(grid: GridFile, cells: list[PlannedCell], before: "GridRecord | None") -> Iterator[str]:
+def _left_out(grid: GridFile, cells: list[PlannedCell], before: GridRecord | None) -> Iterator[str]:
     """A line on the results of the last run that the table no longer has, where there are any."""
     planned = {cell.id for cell in cells}
     places = before.cells if before is not None else ()
@@ -257,9 +267,7 @@ def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
 def _column_problems(rows: Expansion) -> Iterator[Problem]:
     """Columns and published figures that no row can have."""
     grid = rows.grid.spec
-    runs = [variant.spec.get("tasks") for variant in rows.variants]
-    tasks = {name for run in runs if isinstance(run, dict) for name in run}
-    columns = [*sorted(tasks), "overall", "seconds", "memory"]
+    columns = [*score_columns(rows.variants), "overall", "seconds", "memory"]
     wanted = [("table.columns", column) for column in grid.table.columns or ()]
     wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.cells) for key in cell.reported]
     for path, column in wanted:

@@ -103,9 +103,9 @@ def package_files(name: str, kind: str) -> dict[str, str]:
 
 
 def next_steps(name: str, kind: str, folder: Path) -> list[str]:
-    """The three commands that install a new plugin, test it and run its grid."""
+    """The three commands that install a new plugin, with what its tests need, test it and run its grid."""
     place, grid = quote(str(folder)), quote(str(folder / f"{name}.json"))
-    return [f"pip install -e {place}", f"python -m pytest {place}", _run(name, kind, grid)]
+    return [f"pip install -e {quote(f'{folder}[test]')}", f"python -m pytest {place}", _run(name, kind, grid)]
 
 
 def _run(name: str, kind: str, grid: str) -> str:

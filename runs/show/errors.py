@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.compare import Comparison, Part, TaskComparison
+from taskloom.runs.analysis.compare import Comparison, FurtherMetric, Part, TaskComparison
 from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
 from taskloom.runs.show.differences import format_difference, format_p, judged_json
@@ -24,14 +24,18 @@ def show_comparison(made: Comparison, limit: int) -> str:
     """A and B, the differences task by task, and for each task what flipped, the first ``limit``, and where."""
     used = [sorted({pair[side] for pair in made.seeds}) for side in (0, 1)]
     heads = [f"{name}: {_subject(each, seeds)}" for name, each, seeds in zip("AB", (made.a, made.b), used, strict=True)]
+    sizes = {task.of.task: len(task.of.expected) for task in made.tasks}
+    compared: list[tuple[str, str, TaskComparison | FurtherMetric]]
+    compared = [(task.of.task, task.of.facts.metric, task) for task in made.tasks]
+    compared += [(task, metric, each) for each in made.further for task, _, metric in [each.column.partition(":")]]
     rows = [
         (
-            *(task.of.task, task.of.facts.metric, len(task.of.expected)),
-            *map(_figure, task.scores),
+            *(task, metric, sizes[task]),
+            *map(_figure, each.scores),
             *(format_difference(judged), format_p(judged.p), judged.verdict),
-            "McNemar" if task.mcnemar else f"paired, noise: {judged.contrast.variance or 'unknown'}",
+            "McNemar" if each.mcnemar else f"paired, noise: {judged.contrast.variance or 'unknown'}",
         )
-        for task, judged in zip(made.tasks, made.judged, strict=True)
+        for (task, metric, each), judged in zip(compared, made.judged, strict=True)
     ]
     table = listing(rows, ["task", "metric", "examples", "A", "B", *_DIFFERENCE, "verdict", "test"])
     parts = ["\n".join(heads), table, "\n".join(map(one_line, _notes(made)))]
@@ -188,7 +192,11 @@ def comparison_json(made: Comparison, limit: int) -> dict[str, Any]:
                 "by_label": [_part_json(part) for part in task.by_label],
                 "by_length": [_part_json(part) for part in task.by_length],
             }
-            for task, judged in zip(made.tasks, made.judged, strict=True)
+            for task, judged in zip(made.tasks, made.judged, strict=False)
+        ],
+        "further": [
+            {"column": each.column, "a": _finite(each.scores[0]), "b": _finite(each.scores[1]), **judged_json(judged)}
+            for each, judged in zip(made.further, made.judged[len(made.tasks) :], strict=True)
         ],
         "not_compared": made.left,
     }

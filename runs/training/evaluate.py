@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from numbers import Real
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -124,14 +123,6 @@ def score_of(task: Task, predicted: Predicted, labels: NDArray[np.float64]) -> f
         name, found = f"the metric {task.metric.name!r} of task {task.name!r}", f"{type(score).__name__} {score!s:.40}"
         raise TrainingError(f"{name} should give a finite number. Found {found}.")
     return float(score)
-
-
-def overall(scores: Mapping[str, float], tasks: Mapping[str, Task], how: str) -> float:
-    """One score for a run: the mean over tasks; ``normalised`` first maps correlations to (r + 1)/2."""
-    return fmean(
-        (score + 1) / 2 if how == "normalised" and tasks[name].metric.correlation else score
-        for name, score in scores.items()
-    )
 
 
 def store_scores(

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, TrainingError
+from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, Overall, TrainingError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training import machine
 from taskloom.runs.training.cell import Pulse, Run, Stopped
-from taskloom.runs.training.evaluate import Predicted, overall, predictions, score_of
+from taskloom.runs.training.evaluate import Predicted, predictions, score_of
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import device_for_this_process
 from taskloom.runs.training.optimize import GroupStep
@@ -191,9 +191,11 @@ def score_epoch(run: Run, state: StageState, epoch: int) -> None:
 
 
 def score_tasks(run: Run, predicted: Mapping[str, Predicted], labels: Mapping[str, Any]) -> dict[str, float]:
-    """The score of each task, and the overall score; nothing where no task has one."""
+    """The score of each task, and the overall score, unless no task has one that counts."""
     scores = {name: score_of(run.tasks[name], each, labels[name]) for name, each in predicted.items()}
-    return {**scores, "overall": overall(scores, run.tasks, run.job.spec["overall"])} if scores else {}
+    correlations = {name for name in scores if run.tasks[name].metric.correlation}
+    overall = Overall.of(run.job.spec).score(scores, correlations)
+    return scores if overall is None else {**scores, "overall": overall}
 
 
 def score_train(run: Run, tasks: Sequence[str]) -> dict[str, float]:

@@ -36,11 +36,11 @@ GRID: dict[str, Any] = {
                 "data": {"name": "generated", "task": "similarity", **SIZES},
                 "head": "cosine",
                 "loss": "mse",
-                "metric": "pearson",
+                "metric": ["pearson", "spearman"],
             },
         },
         "stages": [{"epochs": 1}, {"epochs": 2}],
-        "overall": "normalised",
+        "overall": {"name": "normalised", "weights": {"sts": 2}},
         "score": {"test": True},
     },
     "axes": {"stages.1.combiner": ["sum", "pcgrad"], "stages.1.optimizer.lr": {"slow": 0.001, "wild": 1e38}},
@@ -157,7 +157,7 @@ def test_an_archive_names_no_folder_user_or_computer(tmp_path: Path) -> None:
     (home / "films.csv").write_text(f"text,y\n{rows}")
     path = str(home / "films.csv")
     data = {"name": "table", "train": path, "dev": path, "text": "text", "label": "y", "classes": 2}
-    base = {**GRID["base"], "tasks": {"sst": {"data": data}}}
+    base = {**GRID["base"], "tasks": {"sst": {"data": data}}, "overall": "mean"}
     cells = [{"label": "fine"}, {"label": "wild", "set": {"stages.0.optimizer.lr": 1e38}}]
     (tmp_path / "g.json").write_text(json.dumps({"base": base, "cells": cells}))
     taskloom("run", tmp_path / "g.json", "--registry", tmp_path / "r")

@@ -70,7 +70,7 @@ def test_a_package_is_complete(packages: Path, kind: str) -> None:
     assert (install, test) == ("pip install -e '.[test]'", "python -m pytest")
     output = (packages / f"{kind}.out").read_text(encoding="utf-8")
     steps = [shlex.split(line) for line in output.splitlines() if line.startswith("  ")]
-    assert steps[:2] == [["pip", "install", "-e", str(folder)], ["python", "-m", "pytest", str(folder)]]
+    assert steps[:2] == [["pip", "install", "-e", f"{folder}[test]"], ["python", "-m", "pytest", str(folder)]]
     assert steps[2] == [str(folder / word) if word == f"{name}.json" else word for word in run.split()]
 
 

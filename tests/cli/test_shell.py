@@ -1,6 +1,7 @@
 """What a shell does to a command: closed and full outputs, folders that are not there, plugins that talk."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,3 +48,29 @@ def test_what_a_plugin_prints_is_not_part_of_the_answer(tmp_path: Path, install:
     run = shell(f"{RUN} --set tasks.sst.loss=noisy", tmp_path)
     assert json.loads(run.stdout)[0]["n"] == 1
     assert {"constructing", "forward"} <= set(run.stderr.split())
+
+
+def test_hints_are_to_be_typed_as_the_program_was_started(tmp_path: Path) -> None:
+    script = tmp_path / "env" / "bin" / "taskloom"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!{sys.executable}\nfrom taskloom.runs.cli import main\nmain()\n")
+    script.chmod(0o755)
+
+    def started(command: str, path: str = os.defpath) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            env={**os.environ, "PATH": path},
+        )
+        return done.stdout + done.stderr
+
+    assert "`env/bin/taskloom run GRID` makes one" in started("env/bin/taskloom table quickstart")
+    assert "`taskloom run GRID` makes one" in started("taskloom table quickstart", f"{script.parent}:{os.defpath}")
+    steps = [line for line in started("env/bin/taskloom new-plugin first --kind metric").splitlines() if "  " in line]
+    assert steps == [
+        "  env/bin/pip install -e 'taskloom-first[test]'",
+        "  env/bin/python -m pytest taskloom-first",
+        "  env/bin/taskloom run taskloom-first/first.json",
+    ]

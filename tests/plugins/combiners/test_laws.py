@@ -20,6 +20,7 @@ from taskloom.plugins.combiners import (
     GradVac,
     NashMTL,
     PCGrad,
+    Sum,
     Uncertainty,
     Weighted,
 )
@@ -30,8 +31,8 @@ Made = tuple[type[GradientCombiner], dict[str, Any]]
 VARIANTS: list[Made] = [
     (Weighted, {"weights": {"task0": 2.0}}),
     (PCGrad, {"scope": "all"}),
-    (PCGrad, {"scope": "all", "reduction": "sum", "include_self": True}),
-    (GSE, {"second": "fresh"}),
+    (PCGrad, {"scope": "all", "reduction": "mean", "include_self": True}),
+    (GSE, {"reduction": "mean"}),
     (GSE, {"second": "kept"}),
     (GradVac, {"beta": 0.5, "reduction": "mean"}),
     (CAGrad, {"c": 0.9}),
@@ -52,9 +53,9 @@ def test_conformance(combiner: type[GradientCombiner], options: dict[str, Any], 
 #: Weights from the Gramian alone, without state.
 PURE: list[Made] = [
     (PCGrad, {}),
-    (PCGrad, {"reduction": "sum"}),
+    (PCGrad, {"reduction": "mean"}),
     (CAGrad, {}),
-    (CAGrad, {"c": 2.0}),
+    (CAGrad, {"c": 2.0, "reduction": "mean"}),
     (MGDA, {}),
     (IMTLG, {}),
     (NashMTL, {}),
@@ -92,6 +93,19 @@ def test_degenerate_gradients_give_a_small_update(
     found = weights(combiner(**options), jacobian)
     assert found.isfinite().all()
     assert (found @ jacobian).norm() <= 3 * jacobian.norm()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "made", [PCGrad(), PCGrad(include_self=True), GradVac(), CAGrad(c=0.0), AlignedMTL()], ids=lambda made: made.name
+)
+def test_without_conflicts_a_combiner_compares_like_with_like_with_the_default(
+    made: GradientCombiner, count: int
+) -> None:
+    """Orthogonal gradients, equally long: nothing to take out or to balance, so each weighs 1, as in ``sum``."""
+    made.prepare(tasks=[f"t{place}" for place in range(count)])
+    jacobian = 2 * torch.eye(count, 7, dtype=torch.float64)
+    torch.testing.assert_close(weights(made, jacobian), torch.tensor(Sum().factors(["t"] * count), dtype=torch.float64))
 
 
 class Observed(SmallStep):

@@ -246,8 +246,8 @@ def test_pcgrad_trains_a_whole_model_as_torchjds_does() -> None:
 def test_two_conflicting_gradients_by_hand() -> None:
     """g₁ = (1, 0), g₂ = (−1, 1): g₁ → (½, ½), g₂ → (0, 1), their sum is (½, 3/2)."""
     jacobian = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
-    assert combined(PCGrad(reduction="sum"), jacobian).tolist() == [0.5, 1.5]
-    assert combined(PCGrad(), jacobian).tolist() == [0.25, 0.75]
+    assert combined(PCGrad(), jacobian).tolist() == [0.5, 1.5]
+    assert combined(PCGrad(reduction="mean"), jacobian).tolist() == [0.25, 0.75]
     assert combined(Sum(), jacobian).tolist() == [0.0, 1.0]
     assert combined(Mean(), jacobian).tolist() == [0.0, 0.5]
 
@@ -265,14 +265,16 @@ def test_scope_all_projects_the_whole_model(count: int, seed: int, include_self:
     torch.testing.assert_close(torch.cat(step.applied[0]), torch.cat([shared, total[3:]]))
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("second", ["fresh", "kept"])
-def test_gse_is_two_plain_optimizer_steps(second: Any) -> None:
+def test_gse_is_two_plain_optimizer_steps(second: Any, reduction: Any) -> None:
     """By hand: autograd, the algorithm on flat vectors, two steps of torch's AdamW."""
     net, generator = Net(), seeded(3)
     for _ in range(4):
         vectors = net.jacobian()
         own = [head.grad for head in net.heads]
-        net.set_shared(naive_surgery(vectors, generator).mean(0))
+        projected = naive_surgery(vectors, generator)
+        net.set_shared(projected.mean(0) if reduction == "mean" else projected.sum(0))
         net.apply()
         if second == "fresh":
             torch.stack(net.losses()).sum().backward()
@@ -281,7 +283,7 @@ def test_gse_is_two_plain_optimizer_steps(second: Any) -> None:
             for head, gradient in zip(net.heads, own, strict=True):
                 head.grad = gradient
         net.apply()
-    assert_same(trained(prepared(GSE(second=second)), 4), net)
+    assert_same(trained(prepared(GSE(reduction=reduction, second=second)), 4), net)
 
 
 def test_gradvac_remembers_by_task_in_steps_with_fewer_tasks() -> None:
@@ -309,11 +311,17 @@ def test_gradvac_is_torchjds_over_many_steps(count: int, seed: int, beta: float)
 #: Ours, theirs for a number of tasks, and how near their solver comes.
 PEERS: list[tuple[GradientCombiner, Any, float]] = [
     (PCGrad(reduction="sum"), lambda count: peer.PCGrad(), 1e-9),
-    *((CAGrad(c=c), lambda count, c=c: peer.CAGrad(c=c, norm_eps=1e-8), 1e-3) for c in (0.1, 0.5, 1.5)),
+    *(
+        (CAGrad(c=c, reduction="mean"), lambda count, c=c: peer.CAGrad(c=c, norm_eps=1e-8), 1e-3)
+        for c in (0.1, 0.5, 1.5)
+    ),
     (MGDA(), lambda count: peer.MGDA(epsilon=1e-6, max_iters=2000), 0.02),
     (IMTLG(), lambda count: peer.IMTLG(), 1e-6),
     (NashMTL(), lambda count: peer.NashMTL(n_tasks=count, optim_niter=100), 0.02),
-    *((AlignedMTL(scale=s), lambda count, s=s: peer.AlignedMTL(scale_mode=s), 1e-7) for s in ("min", "median", "rmse")),
+    *(
+        (AlignedMTL(scale=s, reduction="mean"), lambda count, s=s: peer.AlignedMTL(scale_mode=s), 1e-7)
+        for s in ("min", "median", "rmse")
+    ),
 ]
 
 

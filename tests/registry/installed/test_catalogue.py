@@ -452,3 +452,42 @@ def test_selection_by_a_task_without_a_score_is_refused() -> None:
     run = {"tasks": {"a": {"data": DATA}, "b": {"data": DATA}}, "stages": [{"tasks": ["a"]}], "selection": "b"}
     _, (problem,) = load_catalogue().resolve_run(run)
     assert (problem.path, "not trained in any stage" in problem.message) == ("selection", True)
+
+
+SIMILARITY = {"data": {"name": "generated", "task": "similarity"}, "head": "cosine", "loss": "mse", "metric": "pearson"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "path", "words"),
+    [
+        (["pearson", "sperman"], "metric.1", "no metric 'sperman'; did you mean 'spearman'?"),
+        (["pearson", "accuracy"], "metric.1", "metric 'accuracy' counts classes"),
+        (["accuracy", "pearson"], "metric.0", "metric 'accuracy' counts classes"),
+        (["pearson", {"name": "spearman", "x": 1}], "metric.1.x", "no option 'x' of metric 'spearman'"),
+        (["pearson", 5], "metric.1", 'should be a metric: a name, or an object with "name" and options. Found 5.'),
+        (["pearson", "pearson"], "metric", "each should appear once, and pearson appears more often"),
+        ([], "metric", "or a list of such. Found []."),
+        ({"nme": "pearson"}, "metric", "or a list of such. Found "),
+    ],
+)
+def test_what_is_wrong_with_several_metrics_is_said_with_its_place(metric: Any, path: str, words: str) -> None:
+    _, (problem,) = load_catalogue().resolve_run({"tasks": {"sts": {**SIMILARITY, "metric": metric}}})
+    assert problem.path == f"tasks.sts.{path}"
+    assert words in problem.message
+
+
+@pytest.mark.parametrize(
+    ("overall", "path", "words"),
+    [
+        ("maen", "overall.name", "Did you mean 'mean'?"),
+        ({"weights": {"stss": 2}}, "overall.weights.stss", "no task 'stss'; did you mean 'sts'?"),
+        ({"weights": {"sts": -1}}, "overall.weights.sts", "a number of at least 0. Found -1."),
+        ({"weights": {"sts": 0, "sst": 0}}, "overall.weights", "one task with a dev score should weigh more than 0"),
+        ({"weight": {"sts": 2}}, "overall.weight", "did you mean 'weights'?"),
+    ],
+)
+def test_what_is_wrong_with_weights_is_said_with_its_place(overall: Any, path: str, words: str) -> None:
+    run = {"tasks": {"sts": SIMILARITY, "sst": {"data": DATA}}, "overall": overall}
+    _, (problem,) = load_catalogue().resolve_run(run)
+    assert problem.path == path
+    assert words in problem.message

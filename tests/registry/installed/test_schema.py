@@ -85,6 +85,10 @@ def grid(loss: Any, **more: Any) -> dict[str, Any]:
     return {"base": {"tasks": {"sst": {"data": {"name": "generated", "task": "sentiment"}, "loss": loss}}}, **more}
 
 
+def judged(metric: Any) -> dict[str, Any]:
+    return {"base": {"tasks": {"sst": {"data": "generated", "metric": metric}}}}
+
+
 # -- what is valid ----------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +125,8 @@ GOOD: list[dict[str, Any]] = [
     {"base": {**grid("mse")["base"], "stages": [{"schedule": "linear", "tasks": None}, {"schedule": {"warmup": 1}}]}},
     grid({"name": "wrapped", "loss": {"name": "wrapped", "loss": "mse"}, "scale": 2, "pair": [1.0, 2]}),
     grid({"name": "wrapped"}, axes={"tasks.sst.loss.loss": ["mse"]}),  # the axis brings what the base lacks
+    *({"base": {**grid("mse")["base"], "overall": how}} for how in ("normalised", {"weights": {"sst": 2}}, {})),
+    *(judged(metric) for metric in ("accuracy", ["accuracy"], ["accuracy", {"name": "macro_f1"}])),
 ]
 BAD: list[dict[str, Any]] = [
     {},
@@ -140,6 +146,8 @@ BAD: list[dict[str, Any]] = [
     grid({"name": "wrapped", "loss": {"name": "mse", "scael": 1}}),
     grid({"name": "wrapped", "more": ["mse", "msee"]}),
     grid({"name": "wrapped", "closed": {"kids": [{"depth": -1}]}}),
+    *({"base": {**grid("mse")["base"], "overall": how}} for how in ("maen", {"weights": {"sst": -1}}, {"weight": {}})),
+    *(judged(metric) for metric in ([], "acuracy", ["accuracy", "mse"], ["accuracy", 5])),
 ]
 
 
@@ -156,8 +164,10 @@ RUN: dict[str, Any] = {
         "sst": {
             "data": {"name": "generated", "task": "sentiment", "size": 8, "dev_size": 4, "test_size": 4},
             "loss": {"name": "wrapped", "loss": {"name": "cross_entropy"}, "size": 1},
+            "metric": ["accuracy", {"name": "macro_f1"}],
         },
     },
+    "overall": {"name": "mean", "weights": {"sst": 2}},
     "stages": [{"sampler": {"name": "round_robin", "batch_size": 2}, "optimizer": {"lr": 0.001}, "epochs": 1}, {}],
 }
 GRIDS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taskloom.core import DataSet, Event, Examples
+from taskloom.core import DataSet, Event, Examples, Overall
 from taskloom.plugins.metrics.accuracy import Accuracy
 from taskloom.plugins.metrics.pearson import Pearson
 from taskloom.registry.installed.light import make_light
@@ -103,7 +103,7 @@ def record(
                 ledger.write(Event("failed", cell.id, {"reason": reason}))
                 continue
             row = next(row for row in rows if row.label == cell.label)
-            scores = _score(artifacts.cell(cell.id), row, cell.seed, data, keys, hard, names)
+            scores = _score(artifacts.cell(cell.id), row, cell, data, keys, hard, names)
             for epoch in (1, 2, 3):
                 facts = {"stage": 0, "epoch": epoch, "step": 10 * epoch, "seconds": 2.0 * epoch}
                 shown = {task: score * (0.7 + 0.1 * epoch) for task, score in scores.items()}
@@ -111,9 +111,7 @@ def record(
                 ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown, **epochs}))
             end = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
             if test:
-                end["test"] = _score(
-                    artifacts.cell(cell.id), row, cell.seed + 100, data, keys, hard, names, split="test"
-                )
+                end["test"] = _score(artifacts.cell(cell.id), row, cell, data, keys, hard, names, split="test")
             ledger.write(Event("finished", cell.id, end))
     return folder
 
@@ -121,14 +119,14 @@ def record(
 def _score(
     folder: Path,
     row: Row,
-    seed: int,
+    cell: PlannedCell,
     data: Mapping[str, Examples],
     keys: Mapping[str, str],
     hard: Mapping[str, Any],
     names: Mapping[str, tuple[str, ...]],
     split: str = "dev",
 ) -> dict[str, float]:
-    draw = np.random.default_rng([seed, *row.label.encode()])
+    draw = np.random.default_rng([cell.seed + (100 if split == "test" else 0), *row.label.encode()])
     skill = row.skill + row.noise * draw.normal()
     scores, facts, columns = {}, {}, {}
     for task, examples in data.items():
@@ -146,4 +144,6 @@ def _score(
         facts[task] = TaskFacts(keys[task], metric.name, metric.correlation, classes, names=names.get(task, ()))
         columns[task] = {"score": logits.astype(np.float32), "predicted": predicted, "influence": influence}
     save_scores(folder, split, facts, columns)
-    return {**scores, "overall": float(np.mean(list(scores.values())))}
+    overall = Overall.of(cell.spec).score(scores, [task for task in scores if METRICS[task].correlation])
+    assert overall is not None
+    return {**scores, "overall": overall}

@@ -43,6 +43,17 @@ def test_the_rules_and_what_rounding_explains_worked_by_hand() -> None:
     assert slack == pytest.approx(0.0005 + 0.0005 / 3 + 0.0005 / 3 + 0.0005 / 6)
 
 
+def test_a_weighted_overall_follows_by_its_weights() -> None:
+    figures = {"sst": 0.5, "para": 0.8, "sts": 0.2}
+    how = {**spec_of("mean"), "overall": {"name": "mean", "weights": {"sst": 2.0, "para": 0.0}}}
+    value, slack = derive_overall(figures, METRICS, how, digits=3)
+    assert value == pytest.approx((2 * 0.5 + 0.2) / 3)
+    assert slack == pytest.approx(0.0005 + 0.0005)
+    assert derive_overall({"sst": 0.5, "sts": 0.2}, METRICS, how, digits=3)[0] == value, "what does not count may lack"
+    listed = {**how, "tasks": {task: {"metric": [metric, "macro_f1"]} for task, metric in METRICS.items()}}
+    assert derive_overall(figures, METRICS, listed, digits=3)[0] == value
+
+
 SCORE = st.floats(-1, 1)
 
 

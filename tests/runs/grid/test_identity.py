@@ -68,3 +68,39 @@ def test_a_cell_is_named_by_what_determines_its_result(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "registry", create=True) as ledger:
         ledger.record_grid("grid", {}, [cell])
         assert digest(ledger.cell(cell.id).facts) == cell.id
+
+
+def test_further_metrics_are_no_part_of_a_cell_and_the_first_is(tmp_path: Path) -> None:
+    def cell(metric: Any) -> PlannedCell:
+        (found,) = planned(tmp_path, {"tasks": {"sst": {**SST, "metric": metric}}})
+        return found
+
+    one = cell("accuracy")
+    assert one.spec["tasks"]["sst"]["metric"] == {"name": "accuracy"}
+    for metrics in (["accuracy"], ["accuracy", "macro_f1"], ["accuracy", "spearman", "macro_f1"]):
+        assert cell(metrics) == one
+    assert cell(["macro_f1", "accuracy"]).id != one.id
+
+
+def test_a_recorded_grid_says_which_further_metrics_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "grid.json"
+    metrics = {"tasks.sst.metric": [["accuracy", "macro_f1"], ["accuracy", "macro_f1", "spearman"], "accuracy"]}
+    grid = {"base": {"tasks": {"sst": SST, "sts": SST}}, "axes": metrics}
+    path.write_text(json.dumps({**grid, "table": {"columns": ["sst:spearman", "overall"]}}))
+    plan = make_plan(load_grid(str(path)), load_catalogue(), None)
+    with Ledger.open(tmp_path / "registry", create=True) as ledger:
+        ledger.record_grid("grid", plan.grid.raw, plan.cells)
+        record = ledger.grid("grid")
+    assert list(record.further) == ["sst:macro_f1", "sst:spearman"]
+    assert "metrics" not in record.written
+    assert len({cell.id for cell in plan.cells}) == 1
+
+
+def test_weights_count_where_they_make_a_difference(tmp_path: Path) -> None:
+    def name(overall: Any, stages: Any = ({},)) -> str:
+        return planned(tmp_path, {"tasks": {"a": SST, "b": SST}, "stages": [*stages], "overall": overall})[0].id
+
+    assert name("mean") == name({"weights": {}}) == name({"weights": {"a": 1}}) == name({"weights": {"a": 2, "b": 2}})
+    assert len({name("mean"), name({"weights": {"a": 2}}), name({"weights": {"a": 0}}), name("normalised")}) == 4
+    alone = [{"tasks": ["a"]}]
+    assert name({"weights": {"a": 2}}, alone) == name("mean", alone), "one task is its own mean"

@@ -24,9 +24,9 @@ def test_the_snippet_of_every_component_is_a_valid_piece_of_a_grid() -> None:
         run = {**grid.base, "tasks": {name: {"data": "generated", **task} for name, task in tasks.items()}}
         RunSpec.model_validate(run)
         homes = list(homes_of(grid.base))
-        assert f'"{entry.name}"' in json.dumps([home[kind] for _, home, kind in homes if kind == entry.kind])
-        for path, home, kind in homes:
-            assert installed.try_out(INTERFACES[kind], home[kind])[1] == [], (entry.name, path)
+        assert f'"{entry.name}"' in json.dumps([home[key] for _, home, key, kind in homes if kind == entry.kind])
+        for path, home, key, kind in homes:
+            assert installed.try_out(INTERFACES[kind], home[key])[1] == [], (entry.name, path)
 
 
 def test_what_a_component_says_of_itself_is_shown_in_full() -> None:

@@ -158,3 +158,22 @@ def test_selection_keeps_the_epoch_it_names_with_its_scores_and_predictions(tmp_
         expected = load_examples(tmp_path / "r", stored.tasks["sst"].examples).expected
         assert (stored.read("sst", "predicted") == expected).mean() == pytest.approx(scores["sst"])
         assert stored.read("sst", "score").argmax(1).tolist() == stored.read("sst", "predicted").tolist()
+
+
+def test_the_best_epoch_is_the_best_by_the_weights(tmp_path: Path) -> None:
+    """The epochs are the same; which of them is kept follows the overall score that the weights make."""
+    tasks = {"sst": {**SST, "metric": ["accuracy", "macro_f1"]}, "sts": STS}
+    stage = {**STAGE, "epochs": 4, "optimizer": {"lr": 0.01}}
+    axes = {"overall": {"mean": "mean", "sst": {"weights": {"sts": 0}}, "sts": {"weights": {"sst": 0.25, "sts": 3}}}}
+    plan, outcome, events = run(tmp_path / "r", {"tasks": tasks, "stages": [stage]}, axes=axes)
+    assert outcome.finished == 3
+    shares = {"mean": (0.5, 0.5), "sst": (1, 0), "sts": (1 / 13, 12 / 13)}
+    for cell in plan.cells:
+        epochs = [event.facts["scores"] for event in of(events, "epoch") if event.cell == cell.id]
+        for scores in epochs:
+            assert scores.keys() == {"sst", "sts", "overall"}
+            parts = zip(shares[cell.label], (scores["sst"], scores["sts"]), strict=True)
+            assert scores["overall"] == pytest.approx(sum(share * score for share, score in parts))
+        (ended,) = [event.facts for event in of(events, "finished") if event.cell == cell.id]
+        assert ended["scores"]["overall"] == max(scores["overall"] for scores in epochs)
+    assert len({tuple(event.facts["losses"].values()) for event in of(events, "epoch")}) == 4, "one training"
