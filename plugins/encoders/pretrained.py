@@ -92,7 +92,7 @@ def _reading(folder: Path) -> Iterator[Any]:
         raise WeightsError(
             f"{folder} is run by transformers, which is not installed; pip install 'taskloom[hf]'"
         ) from None
-    logging = transformers.utils.logging
+    logging: Any = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
