@@ -158,14 +158,21 @@ def plan_options(command: Command) -> Command:
     return _plan_options(with_overrides)
 
 
-def _read_engine(context: click.Context, option: click.Parameter, text: str) -> dict[str, Any]:
-    """A name, or a JSON object with the name and options."""
-    if not text.startswith("{"):
-        return {"name": text}
-    try:
-        return dict(json.loads(text))
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from None
+class _ComponentType(click.ParamType):
+    """A name, or a JSON object with the name and options; several in a variable are names with commas between."""
+
+    name = "component"
+    envvar_list_splitter = ","
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        if not value.lstrip().startswith("{"):
+            return {"name": value.strip()}
+        try:
+            return dict(json.loads(value))
+        except ValueError as error:
+            self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
 
 
 #: The options of engines that are flags as well.
@@ -187,7 +194,7 @@ engine_options = combined(
         show_default=True,
         envvar="TASKLOOM_ENGINE",
         show_envvar=True,
-        callback=_read_engine,
+        type=_ComponentType(),
         metavar="NAME",
         help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process "
         '(inline), or a plugin\'s engine; {"name": …, options} for what has no flag.',
@@ -210,4 +217,16 @@ engine_options = combined(
         metavar="N",
         help="How often a cell is tried if its worker is lost; it continues from its checkpoint.",
     ),
+)
+
+tracker_option = click.option(
+    "--tracker",
+    "trackers",
+    multiple=True,
+    envvar="TASKLOOM_TRACKERS",
+    show_envvar=True,
+    type=_ComponentType(),
+    metavar="NAME",
+    help="Who else is told of every run: tensorboard, mlflow, wandb, trackio, jsonl, or a plugin's tracker; "
+    '{"name": …, options} for more; may be repeated. `taskloom plugins --kind tracker` lists them.',
 )
