@@ -7,9 +7,9 @@
         check(taskloom_focal)
 
 ``check`` of a plugin's module holds every component that its hooks name and its grids to the laws of their kinds;
-``check(Focal, gamma=1.0)`` holds one class to them, at the options given and at the edges of what each option allows. What breaks is one ``AssertionError`` that names the component, the law and the input; laws that break
-for one reason are reported together. ``laws`` gives them one by one, for a test that is parametrized or leaves one
-out::
+``check(Focal, gamma=1.0)`` holds one class to them, at the options given and at the edges of what each option allows.
+What breaks is one ``AssertionError`` that names the component, the law and the input; laws that break for one reason
+are reported together. ``laws`` gives them one by one, for a test that is parametrized or leaves one out::
 
     @pytest.mark.parametrize("law", laws("loss"), ids=str)
     def test_focal(law: Law) -> None:

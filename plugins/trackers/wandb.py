@@ -76,8 +76,8 @@ class _Dashboard(Tracker):
 class Trackio(_Dashboard):
     """Writes runs into Trackio, a dashboard on this machine: a project for each grid, a run for each cell.
 
-    A run has curves, the specification as configuration, and final scores; the table is a run of its own. They are where
-    Trackio keeps its projects (``TRACKIO_DIR``), so that ``trackio show`` finds them. A run that is told again is
+    A run has curves, the specification as configuration, and final scores; the table is a run of its own. They are
+    where Trackio keeps its projects (``TRACKIO_DIR``), so that ``trackio show`` finds them. A run that is told again is
     written anew.
 
     Options:
@@ -112,8 +112,8 @@ class Trackio(_Dashboard):
 class WandB(_Dashboard):
     """Writes runs for Weights & Biases: a project for each grid, a run for each cell, offline unless asked otherwise.
 
-    A run has curves, the specification as configuration, tags, and final scores; the table is a run of its own. Offline,
-    each run is a folder ``wandb/offline-run-…`` that ``wandb sync`` uploads; it is whole, also if the run was
+    A run has curves, the specification as configuration, tags, and final scores; the table is a run of its own.
+    Offline, each run is a folder ``wandb/offline-run-…`` that ``wandb sync`` uploads; it is whole, also if the run was
     interrupted and resumed. Online, a resumed run goes on where it was.
 
     Options:

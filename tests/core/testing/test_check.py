@@ -143,9 +143,7 @@ def test_a_module_is_held_to_all_that_it_brings() -> None:
     message = message_of(bad, shifted=[{}, {"layers": 1}])
     assert "head 'shifted' (layers=1) breaks the law" in message
     assert re.search(r"tracker 'mutant' .*a run, epoch_ended\(run of [0-9a-f]+, \{stage, epoch, .*'loss'", message)
-    with pytest.raises(
-        TypeError, match=r"no component 'cosin'; did you mean 'cosine'\? \(in the plugin: cosine, mutant"
-    ):
+    with pytest.raises(TypeError, match=r"no component 'cosin'; did you mean 'cosine'\? \(in the plugin: cosine, m"):
         check(bad, cosin={})
 
 
