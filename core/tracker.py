@@ -103,18 +103,18 @@ class Tracker(Component):
 
 
 def figures(facts: dict[str, Any]) -> dict[str, float]:
-    """All numbers in the facts of an epoch or of a finished run, as one level.
+    """The numbers in the facts of an epoch or of a finished run, as one level, and the same whenever they are told.
 
-    Dev scores of an epoch are ``dev/…``, those of the finished run ``final/…``.
+    Dev scores of an epoch are ``dev/…``, those of the finished run ``final/…``. An epoch's ``memory``, which is not
+    known when it is told again, and the cosines of single steps are left out.
 
     >>> figures({"epoch": 1, "losses": {"sst": 0.5}, "scores": {"sst": 0.8}, "metrics": {"sst": {"margin": 0.1}}})
     {'epoch': 1.0, 'loss/sst': 0.5, 'dev/sst': 0.8, 'metrics/sst/margin': 0.1}
     """
     names = {"losses": "loss", "scores": "dev" if "epoch" in facts else "final", "step": "stage_step"}
-    diagnostics = {key: value for key, value in facts.get("diagnostics", {}).items() if key != "points"}
-    known = {**facts, **({"diagnostics": diagnostics} if diagnostics else {})}
-    named = {names.get(key, key): value for key, value in known.items()}
-    return {path: float(value) for path, value in _leaves(named, "/") if type(value) in (int, float)}
+    named = {names.get(key, key): value for key, value in facts.items() if key != "memory"}
+    found = {path: float(value) for path, value in _leaves(named, "/") if type(value) in (int, float)}
+    return {path: value for path, value in found.items() if not path.startswith("diagnostics/points/")}
 
 
 def _leaves(value: Any, between: str, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -78,7 +78,7 @@ def loss(name: str, options: str = "*, a: int = 1", more: str = "") -> str:
 
 
 def lists(found: str, before: str = "") -> str:
-    return f"from taskloom.core import Component, Loss\n{before}\n{HOOK}def taskloom_components(): return {found}"
+    return f"from taskloom.core import Component, Loss, Tracker\n{before}\n{HOOK}def taskloom_components(): return {found}"
 
 
 def install(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
@@ -133,11 +133,7 @@ def broken_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for name, (code, _) in BROKEN.items():
         install(site, name, code)
     install(site, "focal", NOISE + loss("focal", "*, gamma: float = 2.0"))
-    install(
-        site,
-        "tracking",
-        lists("[Ear]", "from taskloom.core import Tracker\nclass Ear(Tracker):\n  'Listens.'\n  name = 'ear'"),
-    )
+    install(site, "tracking", lists("[Ear]", "class Ear(Tracker):\n  'Listens.'\n  name = 'ear'"))
     install(site, "other", METRIC.format(cls="Mine", name="accuracy", options="*, a: int = 1"))
     for name, version in (("one", "3.0"), ("two", "4.0"), ("three", "5.0")):
         install(site, name, LOSS.format(cls="Same", name="twice", options="*, a: int = 1"), version=version)
@@ -169,17 +165,8 @@ def test_broken_plugins_stop_nobody_else(broken_world: Any) -> None:
     assert "loss 'mse': option 'broken'" in broken_world["reasons"]["mse"][0]
     assert broken_world["asked"]["mse"] == []  # the built-in with the name of a broken class
     builtin = {one["name"] for one in broken_world["plugins"] if one["distribution"] == "taskloom"}
-    assert {
-        "encoders",
-        "heads",
-        "losses",
-        "samplers",
-        "combiners",
-        "datasets",
-        "metrics",
-        "engines",
-        "trackers",
-    } <= builtin
+    ours = {"encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics", "engines", "trackers"}
+    assert ours <= builtin
     assert all(one["import_seconds"] >= 0 for one in broken_world["plugins"])
 
 
