@@ -35,8 +35,10 @@ class JSONL(Tracker):
 
     def open(self, folder: Path) -> None:
         self._file = Path(self.path).expanduser() if self.path else folder / "events.jsonl"
-        if self._file.exists():
-            self._known = {_key(json.loads(line)) for line in self._file.read_text(encoding="utf-8").splitlines()}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            self._known = {_key(json.loads(line)) for line in file}
 
     def run_started(self, run: TrackedRun) -> None:
         self._write("started", {**run.tags, "seed": run.seed, "spec": run.spec})

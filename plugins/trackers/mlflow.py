@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from taskloom.core import TrackedRun, Tracker, figures
+from taskloom.core import TaskloomError, TrackedRun, Tracker, figures
 from taskloom.plugins.trackers.packages import load_package, plain_name
 
 #: The metric by which is known what a run holds already: the last epoch of it.
@@ -46,10 +46,17 @@ class MLflow(Tracker):
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         self._mlflow = load_package("mlflow")
         for name in ("alembic", "mlflow.store.db.utils"):  # each step of making a database
-            logging.getLogger(name).setLevel(logging.WARNING)
+            logging.getLogger(name).setLevel(logging.ERROR)
         self._artifacts = None if self.uri else (folder / "mlflow-artifacts").as_uri()
-        self._client = self._mlflow.MlflowClient(self.uri or f"sqlite:///{folder / 'mlflow.db'}")
-        self._client.search_experiments(max_results=1)  # whether anybody answers
+        uri = self.uri or f"sqlite:///{folder / 'mlflow.db'}"
+        self._client = self._mlflow.MlflowClient(uri)
+        try:
+            self._client.search_experiments(max_results=1)
+        except Exception as error:
+            cause: BaseException = error
+            while inner := cause.__cause__ or cause.__context__:
+                cause = inner
+            raise TaskloomError(f"{uri} cannot be used: {type(cause).__name__}: {cause}") from error
 
     def run_started(self, run: TrackedRun) -> None:
         tags = {f"taskloom.{name}": value for name, value in run.tags.items()}

@@ -32,6 +32,7 @@ class TensorBoard(Tracker):
 
     def open(self, folder: Path) -> None:
         self._folder = Path(self.dir).expanduser() if self.dir else folder / "tensorboard"
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._new_writer = load_package("tensorboard", "torch.utils.tensorboard").SummaryWriter
 
     def run_started(self, run: TrackedRun) -> None:

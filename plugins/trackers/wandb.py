@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, ClassVar, Literal
 
-from taskloom.core import TrackedRun, Tracker, figures
+from taskloom.core import TaskloomError, TrackedRun, Tracker, figures
 from taskloom.plugins.trackers.packages import load_package, plain_name
 
 #: Beside the files of a run that was told to its end.
@@ -147,6 +147,8 @@ class WandB(_Dashboard):
         if self.mode == "offline":
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to its makers
         super().open(folder)
+        if self.mode == "online" and not self._api.login(prompt=False):
+            raise TaskloomError('nobody is logged in; `wandb login` does it, and "mode": "offline" needs nobody')
         self._folder = Path(self.dir).expanduser() if self.dir else folder
 
     def _begin(self, project: str, cell: str, title: str, grid: str, config: dict[str, Any]) -> Any:

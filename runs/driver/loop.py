@@ -101,7 +101,7 @@ class Loop:
             self._submit()
             for event in self.engine.poll(PULSE):
                 self._handle(event)
-            self.trackers.relay(self.stop.say)
+            self.trackers.relay()
             self._stop_silent()
             self._retry_waiting()
         self.outcome.interrupted += len(self.order.pending) + len(self.waiting)

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
-from taskloom.core import Event, Job, TaskloomError, TrackedRun, Tracker
+from taskloom.core import Event, Job, RequestError, TaskloomError, TrackedRun, Tracker
 from taskloom.core.errors import count
 from taskloom.core.work import reason_of
 
@@ -31,14 +31,18 @@ Say = Callable[[str], None]
 
 
 def make_trackers(catalogue: "Catalogue", specs: Iterable[str | dict[str, Any]]) -> list[Tracker]:
-    """The trackers that names, or names with options, stand for; ``RequestError`` if one of them is wrong."""
-    return [catalogue.make(Tracker, {"name": spec} if isinstance(spec, str) else spec) for spec in specs]
+    """The trackers that names, or names with options, stand for; ``RequestError`` with all that is wrong with them."""
+    given = [{"name": spec} if isinstance(spec, str) else spec for spec in specs]
+    problems = [each for spec in given for each in catalogue.resolve("tracker", spec, str(spec.get("name", "")))[1]]
+    if problems:
+        raise RequestError("--tracker", problems)
+    return [catalogue.make(Tracker, spec) for spec in given]
 
 
 class Trackers:
     """Passes on to trackers what happens to the cells of a grid. A context manager: at the end they are waited for.
 
-    ``say`` tells the user what went wrong, once for each method of each tracker; ``failures`` keeps it.
+    ``say`` tells the user what went wrong, once for each tracker; ``failures`` keeps it.
     """
 
     def __init__(
@@ -80,11 +84,11 @@ class Trackers:
         """Pass on the table of the grid, in Markdown."""
         self._pass_on("grid_finished", self.grid, table)
 
-    def relay(self, say: Say) -> None:
+    def relay(self) -> None:
         """Say what has gone wrong since the last time. Threads only put it down: a display has one writer."""
         while not self._news.empty():
             self.failures.append(self._news.get())
-            say(self.failures[-1])
+            self.say(self.failures[-1])
 
     def close(self) -> None:
         """Wait for the trackers, while they get on; what they have not taken then is dropped, and said."""
@@ -101,7 +105,7 @@ class Trackers:
                 why = f"has not returned for {PATIENCE:g} s" if patience else "was not waited for"
                 self._news.put(f"{one.name}: {one.doing}() {why}; {count(one.calls.qsize(), 'call')} dropped")
         self._listeners = []
-        self.relay(self.say)
+        self.relay()
 
     def __enter__(self) -> Self:
         return self
@@ -115,29 +119,37 @@ class Trackers:
 
 
 class _Listener(Thread):
-    """Calls one tracker, until it is closed; one that cannot be opened is told nothing else."""
+    """Calls one tracker until it is closed. One that cannot be opened is told nothing else."""
 
     def __init__(self, tracker: Tracker, folder: Path, news: "SimpleQueue[str]") -> None:
         super().__init__(name=f"tracker {tracker.name!r}", daemon=True)
         self.calls: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
         self.calls.put(("open", (folder,)))
-        self.doing, self.moved = "open", time.monotonic()
-        self._tracker, self._news = tracker, news
-        self._failed: set[str] = set()
+        self.doing, self.moved = "", time.monotonic()
+        self._tracker, self._news, self._failed = tracker, news, False
+        self._unknown: set[str] = set()  # cells whose start it did not take, and so nothing else
 
     def run(self) -> None:
         while self.doing != "close":
             self.doing, arguments = self.calls.get()
             self.moved = time.monotonic()
-            if "open" not in self._failed:
-                self._call(self.doing, arguments)
+            cell = arguments[0].cell if arguments and isinstance(arguments[0], TrackedRun) else ""
+            if self.doing == "run_started" or cell not in self._unknown:
+                taken = self._call(self.doing, arguments)
+                if self.doing == "open" and not taken:
+                    return
+                if self.doing == "run_started":
+                    (self._unknown.discard if taken else self._unknown.add)(cell)
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> None:
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call came back; if not, that is news once."""
         try:
             getattr(self._tracker, method)(*arguments)
         except BaseException as error:  # SystemExit too; Ctrl-C comes to the main thread alone
             where = "" if isinstance(error, TaskloomError) else f"{method}(): "
             goes_on = "the run goes on without it" if method == "open" else "said once; the run goes on"
-            if method not in self._failed:
+            if not self._failed:
                 self._news.put(f"{self.name}: {where}{reason_of(error)} ({goes_on})")
-            self._failed.add(method)
+            self._failed = True
+            return False
+        return True

@@ -44,20 +44,20 @@ GRID: dict[str, Any] = {
 EPOCH = 4
 
 
-def kill_and_resume(folder: Path, *trackers: str, **variables: str) -> Path:
+def kill_and_resume(folder: Path, *trackers: str, again: bool = True) -> Path:
     """The registry of a run that was killed in the third of its first cell's four epochs, and went on to its end.
 
-    Then the grid is run once more, which trains nothing.
+    Then the grid may be run ``again``, which trains nothing.
     """
     grid, registry = folder / f"{NAME}.json", folder / "registry"
     grid.write_text(json.dumps(GRID))
     options = [word for one in trackers for word in ("--tracker", one)]
     hold = Hold(folder / "hold", 2 * EPOCH + 2)
-    with Driver(grid, registry, *options, hold=hold, **variables) as driver:
+    with Driver(grid, registry, *options, hold=hold) as driver:
         driver.wait_until_held()
         driver.kill()
-    for words in ("resumed", ""):
-        with Driver(grid, registry, *options, **variables) as driver:
+    for words in ("resumed", "") if again else ("resumed",):
+        with Driver(grid, registry, *options) as driver:
             code, _, said = driver.finish()
         assert code == 0, said
         assert words in said

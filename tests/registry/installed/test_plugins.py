@@ -78,7 +78,9 @@ def loss(name: str, options: str = "*, a: int = 1", more: str = "") -> str:
 
 
 def lists(found: str, before: str = "") -> str:
-    return f"from taskloom.core import Component, Loss, Tracker\n{before}\n{HOOK}def taskloom_components(): return {found}"
+    return (
+        f"from taskloom.core import Component, Loss, Tracker\n{before}\n{HOOK}def taskloom_components(): return {found}"
+    )
 
 
 def install(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
