@@ -107,7 +107,9 @@ def run_grid(
     failures = [failures_summary(record, registry, {cell.id for cell in plan.chosen})]
     if outcome.halted:
         failures.append(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
-    return Ran(**vars(made), outcome=outcome, failures="\n".join(filter(None, failures)), untracked=tuple(tracking.failures))
+    return Ran(
+        **vars(made), outcome=outcome, failures="\n".join(filter(None, failures)), untracked=tuple(tracking.failures)
+    )
 
 
 def _say(text: str) -> None:

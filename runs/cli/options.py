@@ -158,21 +158,20 @@ def plan_options(command: Command) -> Command:
     return _plan_options(with_overrides)
 
 
-class _ComponentType(click.ParamType):
-    """A name, or a JSON object with the name and options; several in a variable are names with commas between."""
+def _read_component(text: str) -> dict[str, Any]:
+    """A name, or a JSON object with the name and options."""
+    if not text.lstrip().startswith("{"):
+        return {"name": text.strip()}
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from None
 
-    name = "component"
+
+class _Words(click.types.StringParamType):
+    """Several in an environment variable have commas between them."""
+
     envvar_list_splitter = ","
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        if not value.lstrip().startswith("{"):
-            return {"name": value.strip()}
-        try:
-            return dict(json.loads(value))
-        except ValueError as error:
-            self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
 
 
 #: The options of engines that are flags as well.
@@ -194,7 +193,7 @@ engine_options = combined(
         show_default=True,
         envvar="TASKLOOM_ENGINE",
         show_envvar=True,
-        type=_ComponentType(),
+        callback=lambda context, option, text: _read_component(text),
         metavar="NAME",
         help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process "
         '(inline), or a plugin\'s engine; {"name": …, options} for what has no flag.',
@@ -225,7 +224,8 @@ tracker_option = click.option(
     multiple=True,
     envvar="TASKLOOM_TRACKERS",
     show_envvar=True,
-    type=_ComponentType(),
+    type=_Words(),
+    callback=lambda context, option, given: tuple(map(_read_component, given)),
     metavar="NAME",
     help="Who else is told of every run: tensorboard, mlflow, wandb, trackio, jsonl, or a plugin's tracker; "
     '{"name": …, options} for more; may be repeated. `taskloom plugins --kind tracker` lists them.',

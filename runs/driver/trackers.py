@@ -1,7 +1,7 @@
 """Trackers are told what happens to cells, each in a thread of its own: none can hold up, or end, a run."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,7 +30,7 @@ METHODS = {
 Say = Callable[[str], None]
 
 
-def make_trackers(catalogue: "Catalogue", specs: Iterable[str | dict[str, Any]]) -> list[Tracker]:
+def make_trackers(catalogue: "Catalogue", specs: Iterable[str | Mapping[str, Any]]) -> list[Tracker]:
     """The trackers that names, or names with options, stand for; ``RequestError`` with all that is wrong with them."""
     given = [{"name": spec} if isinstance(spec, str) else spec for spec in specs]
     problems = [each for spec in given for each in catalogue.resolve("tracker", spec, str(spec.get("name", "")))[1]]
@@ -42,13 +42,14 @@ def make_trackers(catalogue: "Catalogue", specs: Iterable[str | dict[str, Any]])
 class Trackers:
     """Passes on to trackers what happens to the cells of a grid. A context manager: at the end they are waited for.
 
-    ``say`` tells the user what went wrong, once for each tracker; ``failures`` keeps it.
+    ``say`` tells the user what went wrong, once for each tracker; ``failures`` keeps it. ``patience`` is how many
+    seconds one call may take in the end.
     """
 
     def __init__(
         self, trackers: Iterable[Tracker] = (), folder: Path = Path(), grid: str = "", say: Say = lambda text: None
     ) -> None:
-        self.grid, self.say = grid, say
+        self.grid, self.say, self.patience = grid, say, PATIENCE
         self.failures: list[str] = []
         self._news: SimpleQueue[str] = SimpleQueue()
         self._listeners = [_Listener(one, folder.absolute(), self._news) for one in trackers]
@@ -92,17 +93,17 @@ class Trackers:
 
     def close(self) -> None:
         """Wait for the trackers, while they get on; what they have not taken then is dropped, and said."""
-        patience, began = PATIENCE, time.monotonic()
+        began = time.monotonic()
         for one in self._listeners:
             one.calls.put(("close", ()))
         for one in self._listeners:
             try:
-                while one.is_alive() and time.monotonic() - max(began, one.moved) < patience:
+                while one.is_alive() and time.monotonic() - max(began, one.moved) < self.patience:
                     one.join(0.05)
             except KeyboardInterrupt:
-                patience = 0.0
+                self.patience = 0.0
             if one.is_alive():
-                why = f"has not returned for {PATIENCE:g} s" if patience else "was not waited for"
+                why = f"has not returned for {self.patience:g} s" if self.patience else "was not waited for"
                 self._news.put(f"{one.name}: {one.doing}() {why}; {count(one.calls.qsize(), 'call')} dropped")
         self._listeners = []
         self.relay()

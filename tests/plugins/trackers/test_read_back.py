@@ -4,7 +4,6 @@ One run for each cell, each epoch once, and every figure as it is in the ledger.
 """
 
 import json
-import os
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -151,7 +150,7 @@ def test_trackio(home: Path, registry: Path, known: list[Known]) -> None:
             assert {name: row[name] for name in epoch} == epoch
         assert {name: rows[-1][name] for name in one.final} == one.final
     (row,) = SQLiteStorage.get_logs(NAME, f"table of {NAME}", run_id=runs[f"table of {NAME}"].id)
-    (page,) = (home / "media").rglob(os.path.basename(row["table"]["file_path"]))
+    (page,) = (home / "media").rglob(Path(row["table"]["file_path"]).name)
     assert "| famo" in unescape(page.read_text(encoding="utf-8"))
 
 
