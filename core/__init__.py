@@ -77,6 +77,9 @@ if TYPE_CHECKING:
     from taskloom.core.tokens import Tokens as Tokens
     from taskloom.core.tokens import arrange as arrange
     from taskloom.core.tokens import place_arrays as place_arrays
+    from taskloom.core.tracker import TrackedRun as TrackedRun
+    from taskloom.core.tracker import Tracker as Tracker
+    from taskloom.core.tracker import figures as figures
     from taskloom.core.work import find_work as find_work
     from taskloom.core.work import is_out_of_memory as is_out_of_memory
     from taskloom.core.work import perform as perform

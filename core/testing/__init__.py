@@ -6,11 +6,10 @@
     def test_it_keeps_every_law() -> None:
         check(taskloom_focal)
 
-``check`` of a plugin's module holds every component that its hooks name, its trackers and its grids to the laws of
-their kinds; ``check(Focal, gamma=1.0)`` holds one class to them, at the options given and at the edges of what each
-option allows. What breaks is one ``AssertionError`` that names the component, the law and the input; laws that break
-for one reason are reported together. ``laws`` gives them one by one, for a test that is parametrized or leaves one
-out::
+``check`` of a plugin's module holds every component that its hooks name and its grids to the laws of their kinds;
+``check(Focal, gamma=1.0)`` holds one class to them, at the options given and at the edges of what each option allows.
+What breaks is one ``AssertionError`` that names the component, the law and the input; laws that break for one reason
+are reported together. ``laws`` gives them one by one, for a test that is parametrized or leaves one out::
 
     @pytest.mark.parametrize("law", laws("loss"), ids=str)
     def test_focal(law: Law) -> None:
@@ -37,6 +36,7 @@ from taskloom.core.testing import (  # noqa: F401 - each brings the laws of its 
     metrics,
     plugins,
     samplers,
+    trackers,
 )
 from taskloom.core.testing.law import (
     LAWS,
@@ -55,11 +55,11 @@ __all__ = ["KINDS", "Law", "broken_laws", "check", "laws", "untouched_randomness
 #: The kinds that have laws of their own; any other component is held to the general ones.
 KINDS = tuple(sorted(LAWS.keys() - {"component"}))
 #: The kinds whose laws take a module.
-_OF_MODULES = ("grid", "plugin", "tracker")
+_OF_MODULES = ("grid", "plugin")
 
 
 def laws(kind: str) -> list[Law]:
-    """The laws of a kind, those of every component first. Those of ``tracker``, ``grid`` and ``plugin`` take a module.
+    """The laws of a kind, those of every component first. Those of ``grid`` and ``plugin`` take a module.
 
     >>> [law.name for law in laws("sampler")][-2:]
     ['it gives the same again and in a new process', 'its state survives saving']
@@ -109,7 +109,5 @@ def _of_module(module: Any, options: dict[str, Any]) -> Iterator[Breach]:
         given_options = options.get(one.name, {})
         for each in [given_options] if isinstance(given_options, Mapping) else given_options:
             yield from _breaches(one, dict(each))
-    if any(hasattr(module, hook) for hook in plugins.TRACKER_HOOKS):
-        yield from breaches_of(laws("tracker"), module)
     if hasattr(module, "taskloom_grids"):
         yield from breaches_of(laws("grid"), module)

@@ -18,6 +18,7 @@ from taskloom.core import (
     Metric,
     PluginError,
     Sampler,
+    Tracker,
     unknown,
 )
 from taskloom.core.options import Option
@@ -27,7 +28,7 @@ from taskloom.registry.installed.words import kind_word, show
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
-    one.kind: one for one in (Encoder, Head, Loss, Sampler, GradientCombiner, DataSet, Metric, Engine)
+    one.kind: one for one in (Encoder, Head, Loss, Sampler, GradientCombiner, DataSet, Metric, Engine, Tracker)
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 #: The words that begin a part of a component's docstring, in their order there.

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -27,7 +26,7 @@ from taskloom.core.work import is_ctrl_c, reason_of
 #: The variable that limits third-party plugins: names separated by commas, or empty to leave out all of them.
 LIMIT = "TASKLOOM_PLUGINS"
 BUILTIN = "taskloom"
-#: Entry-point groups: modules with components or trackers, and light modules that only name packaged grids.
+#: Entry-point groups: modules with components, and light modules that only name packaged grids.
 COMPONENTS, GRIDS = "taskloom", "taskloom.grids"
 _HOOKS = {name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")}
 _HOOKS_OF = {GRIDS: {"taskloom_grids"}, COMPONENTS: _HOOKS - {"taskloom_grids"}}
@@ -60,11 +59,10 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plugin, or a part of one, that cannot be used, and why; ``hook`` is the hook that raised, if one did."""
+    """A plugin, or a part of one, that cannot be used, and why."""
 
     plugin: Plugin
     reason: str
-    hook: str = ""
 
     def __str__(self) -> str:
         return f"{self.plugin}: {self.reason}"
@@ -148,31 +146,25 @@ class Plugins:
         doc = getattr(self.manager.get_plugin(plugin.key), "__doc__", None)
         return doc.strip().partition("\n")[0] if isinstance(doc, str) else ""
 
-    def results(self, hook: str, **arguments: Any) -> list[tuple[Plugin, Any]]:
-        """What each plugin returns from a hook, in order of loading; each gets copies of the arguments.
-
-        One that raises is noted in ``failed``, once for each hook.
-        """
+    def results(self, hook: str) -> list[tuple[Plugin, Any]]:
+        """What each plugin returns from a hook, in order of loading; one that raises is noted in ``failed``."""
         implementations = {one.plugin_name: one for one in getattr(self.manager.hook, hook).get_hookimpls()}
         found: list[tuple[Plugin, Any]] = []
         for plugin in self.loaded:
             implementation = implementations.get(plugin.key)
             if implementation is not None:
                 with self.isolated(plugin, hook):
-                    copies = [deepcopy(arguments[name]) for name in implementation.argnames]
-                    found.append((plugin, implementation.function(*copies)))
+                    found.append((plugin, implementation.function()))
         return found
 
     @contextmanager
     def isolated(self, plugin: Plugin, hook: str = "") -> Iterator[None]:
-        """Run a plugin's code: what it raises is noted in ``failed``, of a hook only the first error; others go on."""
+        """Run a plugin's code: what it raises is noted in ``failed``, and the others go on."""
         try:
             with guard(f"{hook}()" if hook else ""):
                 yield
         except TaskloomError as error:
-            failure = Failure(plugin, str(error), hook)
-            if not hook or all((one.plugin, one.hook) != (plugin, hook) for one in self.failed):
-                self.failed.append(failure)
+            self.failed.append(Failure(plugin, str(error)))
 
     @property
     def hidden_note(self) -> str:

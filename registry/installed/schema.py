@@ -17,7 +17,7 @@ from taskloom.registry.installed.entries import INTERFACES, Entry
 from taskloom.registry.installed.words import Schema, kind_word
 
 #: An engine is chosen on the command line.
-KINDS = tuple(kind for kind in INTERFACES if kind != "engine")
+KINDS = tuple(kind for kind in INTERFACES if kind not in ("engine", "tracker"))
 
 
 def grid_schema(catalogue: Catalogue) -> Schema:

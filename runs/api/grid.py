@@ -101,6 +101,7 @@ class Grid(WrittenGrid):
         attempts: int = 3,
         timeout: float | None = None,
         keep: "Keep" = "best",
+        trackers: "str | Sequence[str | Mapping[str, Any]] | None" = None,
         stop: Stop | None = None,
         **laid: Unpack[Laid],
     ) -> "Ran":
@@ -109,7 +110,8 @@ class Grid(WrittenGrid):
         ``engine`` is where cells run: ``local`` (``workers`` processes on this machine, the default), ``inline`` (this
         process), ``ray``, or a name with options. ``progress`` goes to stderr. ``retry`` tries failed cells again;
         ``attempts`` is how often a cell is tried whose worker is lost, ``timeout`` after how many silent seconds it is.
-        ``keep`` says what stays of a finished cell's weights: ``best``, ``heads`` or ``none``.
+        ``keep`` says what stays of a finished cell's weights: ``best``, ``heads`` or ``none``. ``trackers`` are told of
+        every run: names such as ``tensorboard``, or names with options; by default those of ``TASKLOOM_TRACKERS``.
 
         Ctrl-C, or Jupyter's stop button, lets the cells write checkpoints and raises ``KeyboardInterrupt``; twice ends
         them at once. Running the grid again continues. Outside the main thread no signal arrives: there call ``stop``,
@@ -134,6 +136,7 @@ class Grid(WrittenGrid):
             attempts=attempts,
             timeout=timeout,
             keep=keep,
+            trackers=(trackers,) if isinstance(trackers, str) else trackers,
         )
 
     def explain(self, row: str | None = None, **laid: Unpack[Laid]) -> "Answer[Sequence[Explanation]]":

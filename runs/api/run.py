@@ -1,7 +1,8 @@
 """A grid is run: plan → engine → ledger → table, with progress on stderr."""
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from taskloom.runs.api.answer import TableAnswer, table_answer
 from taskloom.runs.api.find import counted_look
 from taskloom.runs.driver.signals import Stop
 from taskloom.runs.show.parts import Aligned, as_html
-from taskloom.runs.show.render import failures_summary
+from taskloom.runs.show.render import failures_summary, render
+from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:  # which import torch
     from taskloom.runs.driver.loop import Outcome
@@ -25,11 +27,13 @@ class Ran(TableAnswer):
     """A run that has ended: its table, how many cells were trained, and what went wrong.
 
     ``outcome`` counts the cells that were ``finished`` now, ``cached`` before, or ``failed``; ``failures`` says which
-    and why, "" if none did. A cell's failure is no exception: its hole in the table says why.
+    and why, "" if none did. A cell's failure is no exception: its hole in the table says why. ``untracked`` are the
+    trackers that failed, a line for each.
     """
 
     outcome: "Outcome"
     failures: str
+    untracked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n\n".join(filter(None, [super().__str__(), self.failures]))
@@ -61,6 +65,7 @@ def run_grid(
     workers: int | None,
     progress: bool,
     stop: Stop | None,
+    trackers: Sequence[str | Mapping[str, Any]] | None,
     planning: Mapping[str, Any],
     **driving: Any,
 ) -> Ran:
@@ -69,32 +74,52 @@ def run_grid(
     from taskloom.runs.analysis.results import Results
     from taskloom.runs.analysis.tables import table_of
     from taskloom.runs.driver.drive import make_engine, run_plan
+    from taskloom.runs.driver.trackers import Trackers, make_trackers
     from taskloom.runs.grid.plan import make_plan
     from taskloom.runs.show.progress import show_progress
 
     catalogue = load_catalogue()
     runner = make_engine(catalogue, _engine(catalogue, engine, workers))
     runner.check()  # whether it can work here
+    told = make_trackers(catalogue, _named_trackers() if trackers is None else trackers)
     with Ledger.find(registry) or nullcontext() as known:
         plan = make_plan(grid, catalogue, known, **planning)
     stop = stop or Stop(end=interrupt)
-    with Ledger.open(registry, create=True) as ledger:  # only now: a refused request leaves nothing behind
+    with (  # only now: a refused request leaves nothing behind
+        Ledger.open(registry, create=True) as ledger,
+        Trackers(told, ledger.folder, plan.grid.name) as tracking,
+    ):
         with show_progress(plan) if progress else nullcontext() as shown:
             if shown is not None:
-                stop.say = shown.say
+                stop.say = tracking.say = shown.say
                 driving["listen"] = shown
                 for line in plan.notes:
                     shown.say(line)
-            outcome = run_plan(plan, catalogue, ledger, engine=runner, stop=stop, **driving)
+            outcome = run_plan(plan, catalogue, ledger, engine=runner, stop=stop, trackers=tracking, **driving)
+        tracking.say = _say if progress else tracking.say
         if outcome.interrupted and not outcome.halted:
+            tracking.patience *= stop.asked < 2
             raise InterruptedRun(outcome)
         record = ledger.grid(plan.grid.name)
         table = counted_look(ledger, table_of(Results(record, ledger.folder), ledger.epochs))
+        tracking.grid_finished(render(table, "github"))
     made = table_answer(table, () if progress else plan.notes)
     failures = [failures_summary(record, registry, {cell.id for cell in plan.chosen})]
     if outcome.halted:
         failures.append(f"No further cell was started: {outcome.halted}. Make room and run the same command again.")
-    return Ran(**vars(made), outcome=outcome, failures="\n".join(filter(None, failures)))
+    return Ran(
+        **vars(made), outcome=outcome, failures="\n".join(filter(None, failures)), untracked=tuple(tracking.failures)
+    )
+
+
+def _say(text: str) -> None:
+    """A line on stderr, when there is no progress any more."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def _named_trackers() -> list[str]:
+    names = os.environ.get("TASKLOOM_TRACKERS", "").split(",")
+    return [name.strip() for name in names if name.strip()]
 
 
 def _engine(catalogue: Any, given: str | Mapping[str, Any] | None, workers: int | None) -> dict[str, Any]:

@@ -158,14 +158,20 @@ def plan_options(command: Command) -> Command:
     return _plan_options(with_overrides)
 
 
-def _read_engine(context: click.Context, option: click.Parameter, text: str) -> dict[str, Any]:
+def _read_component(text: str) -> dict[str, Any]:
     """A name, or a JSON object with the name and options."""
-    if not text.startswith("{"):
-        return {"name": text}
+    if not text.lstrip().startswith("{"):
+        return {"name": text.strip()}
     try:
         return dict(json.loads(text))
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from None
+
+
+class _Words(click.types.StringParamType):
+    """Several in an environment variable have commas between them."""
+
+    envvar_list_splitter = ","
 
 
 #: The options of engines that are flags as well.
@@ -187,7 +193,7 @@ engine_options = combined(
         show_default=True,
         envvar="TASKLOOM_ENGINE",
         show_envvar=True,
-        callback=_read_engine,
+        callback=lambda context, option, text: _read_component(text),
         metavar="NAME",
         help="Where cells are run: worker processes on this machine (local), a Ray cluster (ray), this process "
         '(inline), or a plugin\'s engine; {"name": …, options} for what has no flag.',
@@ -210,4 +216,17 @@ engine_options = combined(
         metavar="N",
         help="How often a cell is tried if its worker is lost; it continues from its checkpoint.",
     ),
+)
+
+tracker_option = click.option(
+    "--tracker",
+    "trackers",
+    multiple=True,
+    envvar="TASKLOOM_TRACKERS",
+    show_envvar=True,
+    type=_Words(),
+    callback=lambda context, option, given: tuple(map(_read_component, given)),
+    metavar="NAME",
+    help="Who else is told of every run: tensorboard, mlflow, wandb, trackio, jsonl, or a plugin's tracker; "
+    '{"name": …, options} for more; may be repeated. `taskloom plugins --kind tracker` lists them.',
 )

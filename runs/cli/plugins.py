@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taskloom.registry.installed.entries import Entry
     from taskloom.registry.installed.manager import Failure, Plugin
 
-KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine")
+KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine", "tracker")
 
 
 @click.command(short_help="List components and their options.")

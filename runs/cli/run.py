@@ -17,6 +17,7 @@ from taskloom.runs.cli.options import (
     keep_option,
     plan_options,
     registry_option,
+    tracker_option,
 )
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @registry_option
 @engine_options
 @keep_option
+@tracker_option
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
 @plan_options
 @format_option
@@ -40,6 +42,7 @@ def run(
     grid: str,
     registry: Path,
     engine: dict[str, Any],
+    trackers: tuple[dict[str, Any], ...],
     timeout: float | None,
     attempts: int,
     retry: bool,
@@ -78,11 +81,12 @@ def run(
       taskloom run finetuning-techniques --data ~/data --weights minilm --epochs 1 --only 'SMART*'
       taskloom run grid.json --registry results --workers 2
       taskloom run grid.json --devices cuda:0,cuda:1 --cells-per-gpu 2
+      taskloom run grid.json --tracker tensorboard
       taskloom run grid.json --format github > table.md
     """
     asked = Grid(grid, registry=registry)
     _ = asked.file  # before torch is imported: a misspelt path should be reported at once
-    catalogue = checked_catalogue()
+    checked_catalogue()
     flags = {flag: value for flag, value in engine_flags.items() if value is not None}
     stop = Stop()
     try:
@@ -92,6 +96,7 @@ def run(
             attempts=attempts,
             timeout=timeout,
             keep=keep,
+            trackers=trackers,
             stop=stop,
             allow_large=allow_large,
             **vars(overrides),
@@ -106,10 +111,7 @@ def run(
     say_table(ran.found, form)
     if ran.failures:
         note(ran.failures)
-
-    from taskloom.runs.driver.loop import broken_trackers
-
-    broken = broken_trackers(catalogue.plugins) if is_strict() else []
+    broken = ran.untracked if is_strict() else ()
     for failure in broken:
         note(f"--strict-plugins: {failure}")
     context.exit(1 if ran.outcome.failed or broken else 0)

@@ -1,5 +1,6 @@
 """Plan → execution: the driver hands cells to an engine and writes down what they report."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Engine, Job
@@ -8,6 +9,7 @@ from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.loop import Listen, Loop
 from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
+from taskloom.runs.driver.trackers import Trackers
 from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
 from taskloom.runs.grid.plan import Plan
 from taskloom.runs.training.checkpoint import Keep, drop_checkpoints
@@ -32,22 +34,24 @@ def run_plan(
     listen: Listen = lambda event: None,
     stop: Stop | None = None,
     keep: Keep = "best",
+    trackers: Trackers | None = None,
 ) -> Outcome:
     """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
 
     ``engine`` is a name, a name with options as in a grid, or an engine. Cells that are in the grid under several
     labels are run once, and those that another driver has are waited for. Only this function writes to the ledger.
-    Ctrl-C once lets the cells write checkpoints, twice ends them.
+    Ctrl-C once lets the cells write checkpoints, twice ends them. ``trackers`` are told of every chosen cell, also of
+    those that were finished before.
     """
     runner = engine if isinstance(engine, Engine) else make_engine(catalogue, engine)
     runner.check()
     ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
-    outcome, stop = Outcome(), stop or Stop()
-    jobs = _jobs(plan, ledger, outcome, retry_failed=retry_failed)
+    outcome, stop, trackers = Outcome(), stop or Stop(), trackers or Trackers()
+    jobs = _jobs(plan, ledger, outcome, trackers, retry_failed=retry_failed)
     if not jobs:
         return outcome
     with Claims(ledger.folder) as claims:
-        loop = Loop(jobs, runner, ledger, catalogue.plugins, claims, outcome, listen, attempts, timeout, stop, keep)
+        loop = Loop(jobs, runner, ledger, claims, trackers, outcome, listen, attempts, timeout, stop, keep)
         if claims.alone:  # else somebody may be writing what looks left over
             sweep(ledger.folder)
         claims.share()
@@ -65,22 +69,27 @@ def make_engine(catalogue: "Catalogue", spec: str | dict[str, Any]) -> Engine:
     return catalogue.make(Engine, {"name": spec} if isinstance(spec, str) else spec)
 
 
-def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, *, retry_failed: bool) -> list[Job]:
-    """A job for every cell that is to be run; the others are counted."""
+def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, trackers: Trackers, *, retry_failed: bool) -> list[Job]:
+    """A job for every cell that is to be run; the others are counted, and trackers are told of them."""
     jobs: dict[str, Job] = {}
+    ended: dict[str, Job] = {}
     states = ledger.states()  # not the plan's: another driver may have finished cells since
+    folder = str(ledger.folder.absolute())  # a plugin may leave the current folder
     for cell in plan.chosen:
         state = states.get(cell.id)
+        job = Job(cell.id, cell.label, cell.seed, cell.spec, folder, cell.stage_keys, cell.versions)
         if state == "finished":
             outcome.cached += 1
             drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if its driver was killed right after it finished
+            ended.setdefault(cell.id, job)
         elif state in ("failed", "oom") and not retry_failed:
             outcome.reasons[cell.id] = str(ledger.cell(cell.id).reason)
+            ended.setdefault(cell.id, job)
         elif cell.id not in jobs:
             # One that ran out of memory before goes on with the micro-batch that fitted.
             past = ledger.attempts(cell.id) if state else ()
             micro_batch = next_micro_batch(past[-1].how, past[-1].micro_batch, cell.spec) if past else None
-            folder = str(ledger.folder.absolute())  # a plugin may leave the current folder
-            keys, versions = cell.stage_keys, cell.versions
-            jobs[cell.id] = Job(cell.id, cell.label, cell.seed, cell.spec, folder, keys, versions, micro_batch)
+            jobs[cell.id] = replace(job, micro_batch=micro_batch)
+    for job in ended.values():
+        trackers.retell(job, ledger)
     return list(jobs.values())

@@ -1,22 +1,22 @@
 """The drive loop: hand cells to the engine, write down what they report, decide what follows. The only writer."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.core.work import append_log
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
+from taskloom.runs.driver.trackers import Trackers
 from taskloom.runs.driver.verdict import ATTEMPTS, Verdict, judge
 from taskloom.runs.driver.wording import format_event
 from taskloom.runs.training.checkpoint import Keep, drop_checkpoints, keep_weights
 
 if TYPE_CHECKING:
-    from taskloom.registry.installed.manager import Failure, Plugins
     from taskloom.registry.results.ledger import Ledger
 
 #: Seconds that the loop waits for events before it looks around.
@@ -25,15 +25,6 @@ PULSE = 0.2
 LOOK = 1.0
 #: Seconds that a cell is given for its first event whatever --timeout says: its process may have to start.
 START = 120.0
-
-#: Which hook of trackers is called for which event.
-HOOKS = {
-    "started": "taskloom_run_started",
-    "resumed": "taskloom_run_started",
-    "epoch": "taskloom_epoch_ended",
-    "finished": "taskloom_run_finished",
-    "failed": "taskloom_run_failed",
-}
 
 Listen = Callable[[Event], None]
 
@@ -80,8 +71,8 @@ class Loop:
     jobs: InitVar[Iterable[Job]]
     engine: Engine
     ledger: "Ledger"
-    plugins: "Plugins"
     claims: Claims
+    trackers: Trackers = field(default_factory=Trackers)
     outcome: Outcome = field(default_factory=Outcome)
     listen: Listen = lambda event: None
     attempts: int = ATTEMPTS
@@ -110,6 +101,7 @@ class Loop:
             self._submit()
             for event in self.engine.poll(PULSE):
                 self._handle(event)
+            self.trackers.relay()
             self._stop_silent()
             self._retry_waiting()
         self.outcome.interrupted += len(self.order.pending) + len(self.waiting)
@@ -142,6 +134,7 @@ class Loop:
             self.durations.learn(job.spec, record.seconds)
         else:
             self.outcome.reasons[job.cell] = str(record.reason)
+        self.trackers.retell(job, self.ledger)
         self.listen(Event(status, job.cell, vars(record)))
         return True
 
@@ -165,13 +158,13 @@ class Loop:
         self.report(run.job, event)
 
     def report(self, job: Job, event: Event) -> None:
-        """Write an event down, then pass it on, unless a resumed cell repeats what is known."""
-        if not self.ledger.write(event):
+        """Write an event down, then pass it on; what a resumed cell repeats is news to trackers at most."""
+        is_news = self.ledger.write(event)
+        self.trackers.tell(job, event)
+        if not is_news:
             return
         if event.what != "progress" and (text := format_event(event, job.spec)):
             append_log(job.cell_folder(), f"{datetime.now():%Y-%m-%d %H:%M:%S}  {text}")
-        for message in notify_trackers(self.plugins, event, job):
-            self.listen(Event("log", event.cell, {"message": message}))
         self.listen(event)
 
     def _end(self, run: Submitted, event: Event) -> None:
@@ -250,27 +243,3 @@ class Loop:
                 if not self._ended_elsewhere(job):
                     self.order.add(job)
             self.waiting.clear()
-
-
-def notify_trackers(plugins: "Plugins", event: Event, job: Job) -> Iterator[str]:
-    """Call the trackers' hooks for an event, each with copies of its own.
-
-    Yields a message for each one that raises, once for each hook; the run goes on.
-    """
-    if event.what not in HOOKS:
-        return
-    offered: dict[str, Any] = {
-        "cell": event.cell,
-        "label": job.label,
-        "spec": job.spec,
-        "facts": {name: fact for name, fact in event.facts.items() if name != "retold"},  # late, and else the same
-        "reason": event.facts.get("reason", ""),
-    }
-    known = len(plugins.failed)
-    plugins.results(HOOKS[event.what], **offered)
-    yield from (f"{failure} (said once; the run goes on)" for failure in plugins.failed[known:])
-
-
-def broken_trackers(plugins: "Plugins") -> "list[Failure]":
-    """The first error of each plugin in each tracker hook so far: with ``--strict-plugins`` a run then ends with 1."""
-    return [failure for failure in plugins.failed if failure.hook in HOOKS.values()]

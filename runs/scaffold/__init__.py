@@ -40,7 +40,7 @@ def _distribution(name: str) -> str:
 
 
 def refuse_taken(kind: str, name: str) -> None:
-    """``TaskloomError`` if something installed already has the name; trackers have none."""
+    """``TaskloomError`` if something installed already has the name."""
     from taskloom.registry.installed.manager import COMPONENTS, GRIDS, installed, normalized, packaged_grids
 
     for plugin, _ in installed([COMPONENTS, GRIDS]):
@@ -109,8 +109,8 @@ def next_steps(name: str, kind: str, folder: Path) -> list[str]:
 
 
 def _run(name: str, kind: str, grid: str) -> str:
-    engine = f" --engine {name}" if kind == "engine" else ""
-    return f"taskloom run {name if kind == 'grid' else grid}{engine}"
+    option = f" --{kind} {name}" if kind in ("engine", "tracker") else ""
+    return f"taskloom run {name if kind == 'grid' else grid}{option}"
 
 
 def _words(name: str, kind: str, grid: str) -> dict[str, str]:
@@ -127,7 +127,6 @@ def _words(name: str, kind: str, grid: str) -> dict[str, str]:
         "cls": cls,
         "module": f"taskloom_{name}",
         "distribution": _distribution(name),
-        "variable": f"TASKLOOM_{name.upper()}_FILE",
         "taskloom": f">={major}.{minor},<{major}.{minor + 1}",  # that it works with
         "group": facts.group,
         "summary": facts.summary,

@@ -41,8 +41,8 @@ KINDS = {
     ),
     "tracker": Kind(
         "tracker",
-        "One line of JSON for everything that happens to a cell.",
-        "For any grid: `$variable=events.jsonl taskloom run GRID`.",
+        "A file for each run, with a line of JSON for everything that happens to it.",
+        "For any grid: `taskloom run GRID --tracker $name`; `taskloom plugins $name` explains its option.",
     ),
     "grid": Kind(
         "packaged grid",

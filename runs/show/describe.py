@@ -23,9 +23,9 @@ _BEFORE, _AFTER = ("Reads", "Decides"), ("Siblings", "Reference")
 def snippet(entry: "Entry") -> dict[str, Any] | None:
     """A piece of a grid that uses a component: its docstring's example, or its name with what it requires.
 
-    None for an engine, which no grid names.
+    None for an engine or a tracker, which no grid names.
     """
-    if entry.kind == "engine":
+    if entry.kind in ("engine", "tracker"):
         return None
     example = entry.docstring.example
     if isinstance(example, dict) and example.get("name") != entry.name:
@@ -89,13 +89,12 @@ def describe_component(entry: "Entry") -> str:
 def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
     """Every component, or those of one kind: ours, then other packages', then what TASKLOOM_PLUGINS leaves out.
 
-    A plugin that brings no component – a tracker, packaged grids – has a line of its own.
+    A plugin that brings no component but packaged grids has a line of its own.
     """
     found = [(one.kind, one.name, one.plugin, one.summary) for one in catalogue.entries if kind in (None, one.kind)]
     for plugin in catalogue.plugins.loaded if kind is None else ():
         if not _components(catalogue, plugin):
-            hooks = catalogue.plugins.hooks_of(plugin)
-            role = "grids" if "taskloom_grids" in hooks else "tracker" if hooks else "(none)"
+            role = "grids" if "taskloom_grids" in catalogue.plugins.hooks_of(plugin) else "(none)"
             found.append((role, plugin.name, plugin, catalogue.plugins.summary_of(plugin)))
     headers = ("kind", "name", "version", "distribution", "import ms", "summary")
     rows: dict[bool, list[tuple[object, ...]]] = {True: [], False: []}  # whether it is built in

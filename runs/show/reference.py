@@ -16,7 +16,7 @@ CORE = Path(core.__file__).parent
 SECTIONS = {
     "Hooks": ["hookspecs"],
     "The five interfaces": ["encoder", "head", "loss", "sampler", "combiner"],
-    "More interfaces": ["component", "data", "engine"],
+    "More interfaces": ["component", "data", "engine", "tracker"],
     "What flows between them": ["tokens", "prediction", "work"],
     "Randomness": ["random"],
     "Gradients": ["gradients"],

@@ -46,7 +46,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_of_component_can_be_begun() -> None:
-    assert set(KINDS) == {*INTERFACES, "tracker", "grid"}
+    assert set(KINDS) == {*INTERFACES, "grid"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,9 +57,9 @@ def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None
     requests = []
     for kind, name in NAMES.items():
         grid = name if kind == "grid" else str(packages / f"taskloom-new-{kind}" / f"{name}.json")
-        requests.append([grid, "--engine", name if kind == "engine" else "inline"])
+        requests.append([grid, "--engine", name if kind == "engine" else "inline", "--tracker", NAMES["tracker"]])
     command = ["python", "-c", RUN_ALL, json.dumps(requests)]
-    done = installed.run(command, cwd=tmp_path, TASKLOOM_NEW_TRACKER_FILE=str(tmp_path / "events.jsonl"))
+    done = installed.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *tables, rest = done.stdout.split("\nended with 0\n")
     assert (len(tables), rest) == (len(KINDS), ""), done.stdout + done.stderr
@@ -68,8 +68,9 @@ def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None
         assert len(rows) == 2
         assert kind in ("engine", "tracker", "grid") or name in rows
         assert [row["metrics"]["overall"]["n"] for row in rows.values()] == [2, 2]
-    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    # Every cell once; those that several grids have in common are not trained again.
-    cells = {event["cell"] for event in events}
-    for what in ("started", "epoch", "finished"):
-        assert sorted(event["cell"] for event in events if event["what"] == what) == sorted(cells)
+    files = sorted((tmp_path / "taskloom-runs" / NAMES["tracker"]).glob("*.jsonl"))
+    # Every cell once, also those that several grids have in common, and that are told again.
+    assert {file.stem for file in files} == {path.name for path in (tmp_path / "taskloom-runs" / "cells").iterdir()}
+    for file in files:
+        events = [json.loads(line)["what"] for line in file.read_text().splitlines()]
+        assert (events[0], {*events[1:-1]}, events[-1]) == ("started", {"epoch"}, "finished")

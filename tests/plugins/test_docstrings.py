@@ -7,8 +7,8 @@ import pytest
 
 from taskloom.registry.installed.catalogue import load_catalogue
 
-#: Without engines, which are chosen on the command line.
-BUILT_INS = [one for one in load_catalogue().entries if one.plugin.builtin and one.kind != "engine"]
+#: Without engines and trackers, which are chosen on the command line.
+BUILT_INS = [one for one in load_catalogue().entries if one.plugin.builtin and one.kind not in ("engine", "tracker")]
 
 
 def mentions(value: Any, name: str) -> Iterator[Any]:

@@ -11,9 +11,10 @@ import torch
 from mutants.base import Cosine, OneLayer, SquaredError
 from mutants.losses import FORGETFUL, AtAnEdge, Wrapped
 from mutants.plugins import components
+from mutants.trackers import reads
 from torch import Tensor, nn
 
-from taskloom.core import Event, Job, Prediction, hookimpl
+from taskloom.core import Event, Job, Prediction
 from taskloom.core.testing import KINDS, broken_laws, check, engines, laws, untouched_randomness
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.losses import Smart, Total
@@ -138,15 +139,11 @@ def test_a_job_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_is_held_to_all_that_it_brings() -> None:
-    def ended(facts: dict[str, Any]) -> None:
-        facts["loss"]
-
-    bad = components(Cosine, Shifted)
-    bad.taskloom_epoch_ended = hookimpl(ended)
+    bad = components(Cosine, Shifted, reads("epoch_ended", lambda facts: facts["loss"]))
     message = message_of(bad, shifted=[{}, {"layers": 1}])
     assert "head 'shifted' (layers=1) breaks the law" in message
-    assert re.search(r"plugin 'SimpleNamespace' .*taskloom_epoch_ended\(cell='[0-9a-f]+', label='sum', facts=", message)
-    with pytest.raises(TypeError, match=r"no component 'cosin'; did you mean 'cosine'\? \(in the plugin: cosine, shif"):
+    assert re.search(r"tracker 'mutant' .*a run, epoch_ended\(run of [0-9a-f]+, \{stage, epoch, .*'loss'", message)
+    with pytest.raises(TypeError, match=r"no component 'cosin'; did you mean 'cosine'\? \(in the plugin: cosine, m"):
         check(bad, cosin={})
 
 

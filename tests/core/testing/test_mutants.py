@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from mutants import combiners, data, encoders, engines, general, heads, losses, metrics, plugins, samplers
+from mutants import combiners, data, encoders, engines, general, heads, losses, metrics, plugins, samplers, trackers
 
 from taskloom.core.testing import broken_laws, check
 from taskloom.core.testing import engines as kit_of_engines
@@ -22,11 +22,11 @@ MUTANTS: dict[str, dict[str, list[Any]]] = {
     "metric": metrics.MUTANTS,
     "plugin": plugins.MUTANTS,
     "sampler": samplers.MUTANTS,
-    "tracker": plugins.TRACKERS,
+    "tracker": trackers.MUTANTS,
 }
 SOUND = [
     pytest.param(one, options, id=f"{getattr(one, '__name__', '')}{options or ''}")
-    for module in (combiners, data, encoders, general, heads, losses, metrics, plugins, samplers)
+    for module in (combiners, data, encoders, general, heads, losses, metrics, plugins, samplers, trackers)
     for one, options in module.SOUND
 ]
 CASES = [

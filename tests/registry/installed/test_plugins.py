@@ -78,7 +78,9 @@ def loss(name: str, options: str = "*, a: int = 1", more: str = "") -> str:
 
 
 def lists(found: str, before: str = "") -> str:
-    return f"from taskloom.core import Component, Loss\n{before}\n{HOOK}def taskloom_components(): return {found}"
+    return (
+        f"from taskloom.core import Component, Loss, Tracker\n{before}\n{HOOK}def taskloom_components(): return {found}"
+    )
 
 
 def install(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
@@ -133,7 +135,7 @@ def broken_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for name, (code, _) in BROKEN.items():
         install(site, name, code)
     install(site, "focal", NOISE + loss("focal", "*, gamma: float = 2.0"))
-    install(site, "tracking", f'"""Listens."""\n{HOOK}def taskloom_run_failed(reason): pass')
+    install(site, "tracking", lists("[Ear]", "class Ear(Tracker):\n  'Listens.'\n  name = 'ear'"))
     install(site, "other", METRIC.format(cls="Mine", name="accuracy", options="*, a: int = 1"))
     for name, version in (("one", "3.0"), ("two", "4.0"), ("three", "5.0")):
         install(site, name, LOSS.format(cls="Same", name="twice", options="*, a: int = 1"), version=version)
@@ -165,7 +167,8 @@ def test_broken_plugins_stop_nobody_else(broken_world: Any) -> None:
     assert "loss 'mse': option 'broken'" in broken_world["reasons"]["mse"][0]
     assert broken_world["asked"]["mse"] == []  # the built-in with the name of a broken class
     builtin = {one["name"] for one in broken_world["plugins"] if one["distribution"] == "taskloom"}
-    assert {"encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics", "engines"} <= builtin
+    ours = {"encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics", "engines", "trackers"}
+    assert ours <= builtin
     assert all(one["import_seconds"] >= 0 for one in broken_world["plugins"])
 
 
@@ -208,7 +211,7 @@ def test_plugins_lists_other_packages_and_what_cannot_be_used(broken_world: Any)
     assert "pcgrad" in ours
     assert "focal" not in ours
     assert re.search(r"^loss +focal +1\.2 +taskloom-focal +\d+ +A loss\.", others, re.MULTILINE)
-    assert re.search(r"^tracker +tracking +1\.2 +taskloom-tracking +\d+ +Listens\.", others, re.MULTILINE)
+    assert re.search(r"^tracker +ear +1\.2 +taskloom-tracking +\d+ +Listens\.", others, re.MULTILINE)
     assert "plugin 'noimport' of taskloom-noimport 1.2: ModuleNotFoundError" in broken
     assert "to leave it out: TASKLOOM_PLUGINS=taskloom-focal,taskloom-tracking\n" in broken
     claimants = {"one", "two", "three"}
@@ -224,7 +227,7 @@ def test_a_plugin_a_distribution_or_what_is_broken_can_be_asked_for(broken_world
     assert "loss 'twice' is claimed by" in named["taskloom-one"]
     assert "loss 'twice' is claimed by" in named["twice"]
     assert "pip uninstall taskloom-noimport" in named["noimport"]
-    assert "Hooks: taskloom_run_failed\nComponents: none" in named["tracking"]
+    assert "Hooks: taskloom_components\nComponents: tracker ear" in named["tracking"]
 
 
 LIMITS: Mapping[str, tuple[set[str], set[str]]] = {

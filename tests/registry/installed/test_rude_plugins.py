@@ -375,40 +375,45 @@ def test_validate_says_it_in_json_too(install: Install, tmp_path: Path) -> None:
     assert "ModuleNotFoundError" in error["message"]
 
 
-#: Changes all it gets, prints, and raises in one hook at every epoch.
+#: Changes all it gets, prints, and raises at every epoch and at the end.
 RUDE_TRACKER = """
 import os
-from taskloom.core import hookimpl
+from taskloom.core import Tracker, hookimpl
+
+class Rude(Tracker):
+    name = "rude"
+
+    def run_started(self, run):
+        run.spec.clear()
+        os.write(1, b"straight to the descriptor\\n")
+
+    def epoch_ended(self, run, facts):
+        facts["scores"] = None
+        raise SystemExit("enough")
+
+    def run_finished(self, run, facts):
+        raise KeyboardInterrupt
 
 @hookimpl
-def taskloom_run_started(spec, label):
-    spec.clear()
-    os.write(1, b"straight to the descriptor\\n")
-
-@hookimpl
-def taskloom_epoch_ended(facts):
-    facts["scores"] = None
-    raise SystemExit("enough")
-
-@hookimpl
-def taskloom_run_finished():
-    raise KeyboardInterrupt
+def taskloom_components(): return [Rude]
 """
 #: Keeps what it is told.
 POLITE_TRACKER = """
 import json
 from pathlib import Path
-from taskloom.core import hookimpl
+from taskloom.core import Tracker, hookimpl
 
 def keep(**facts):
     with Path("heard.jsonl").open("a") as file:
         file.write(json.dumps(facts) + "\\n")
 
-@hookimpl
-def taskloom_run_started(spec): keep(tasks=list(spec["tasks"]))
+class Polite(Tracker):
+    name = "polite"
+    def run_started(self, run): keep(tasks=list(run.spec["tasks"]))
+    def epoch_ended(self, run, facts): keep(scores=facts["scores"])
 
 @hookimpl
-def taskloom_epoch_ended(facts): keep(scores=facts["scores"])
+def taskloom_components(): return [Polite]
 """
 
 
@@ -419,14 +424,13 @@ def test_a_tracker_that_raises_ends_a_strict_run_with_1_at_its_end(
     install("a", RUDE_TRACKER)
     install("b", POLITE_TRACKER)
     monkeypatch.chdir(tmp_path)
-    options = ["--strict-plugins"] if strict else []
+    options = ["--tracker", "rude", "--tracker", "polite", *(["--strict-plugins"] if strict else [])]
     result = taskloom(
         "run", grid(tmp_path, epochs=2), "--registry", "r", "--engine", "inline", "--format", "json", *options
     )
     assert result.exit_code == (1 if strict else 0), result.stderr
     assert json.loads(result.stdout)[0]["n"] == 1  # the table, whole, and nothing else
-    message = "plugin 'a' of taskloom-a 1.2: taskloom_epoch_ended(): SystemExit: enough"
-    assert "taskloom_run_finished(): KeyboardInterrupt (said once; the run goes on)" in result.stderr
+    message = "tracker 'rude': epoch_ended(): SystemExit: enough"
     assert result.stderr.count(message) == (2 if strict else 1)  # once when it happened, once as the reason
     assert result.stderr.count(f"--strict-plugins: {message}") == strict
     assert "straight to the descriptor" not in result.stdout

@@ -55,7 +55,6 @@ def nothing(job: Job, emit: Emit) -> None:
 def loop(registry: str, grid: str) -> list[str]:
     """The same with the loop of ``taskloom run`` and its inline engine."""
     from taskloom.plugins.engines.inline import Inline
-    from taskloom.registry.installed.manager import Plugins
     from taskloom.runs.driver.loop import Loop, Outcome
 
     said: list[Event] = []
@@ -66,7 +65,7 @@ def loop(registry: str, grid: str) -> list[str]:
         jobs = [Job(place.cell.id, place.label, place.seed, place.cell.spec, registry) for place in places]
         engine.open("drivers:nothing", Path(registry))
         try:
-            Loop(jobs, engine, ledger, Plugins(), claims, outcome=outcome, listen=said.append).run()
+            Loop(jobs, engine, ledger, claims, outcome=outcome, listen=said.append).run()
         finally:
             engine.close()
     done = [event.cell for event in said if event.what == "finished" and event.attempt]  # others' ends have none

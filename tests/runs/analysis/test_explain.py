@@ -54,7 +54,15 @@ class Inner(Loss):
 def taskloom_components():
     return [Inner]
 '''
-TRACKER = "from taskloom.core import hookimpl\n@hookimpl\ndef taskloom_run_finished(cell): pass"
+TRACKER = """
+from taskloom.core import Tracker, hookimpl
+
+class Deaf(Tracker):
+    name = "deaf"
+
+@hookimpl
+def taskloom_components(): return [Deaf]
+"""
 
 
 def grid_of(folder: Path, **changes: Any) -> str:
@@ -103,7 +111,7 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     assert "exclude.0" in never[2]["why"]
     assert not Path("taskloom-runs").exists()
 
-    run = taskloom("run", grid, "--engine", "inline")
+    run = taskloom("run", grid, "--engine", "inline", "--tracker", "deaf")
     assert run.exit_code == 0, run.stderr
     with Ledger.open("taskloom-runs", create=False) as ledger:
         first, second = (place.cell for place in ledger.grid("mine").cells)

@@ -7,7 +7,6 @@ from drivers import planned
 
 from taskloom.core import Engine, Event, Job
 from taskloom.plugins.engines.inline import Inline
-from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims, holder
 from taskloom.runs.driver.loop import Loop, Outcome
@@ -28,7 +27,7 @@ class Run:
         self.outcome, self.claims, self.folder = Outcome(), Claims(ledger.folder), ledger.folder
         self.engine = engine or Inline()
         options = {"outcome": self.outcome, "listen": self._listen, **options}
-        self.loop = Loop(jobs, self.engine, ledger, load_catalogue().plugins, self.claims, **options)
+        self.loop = Loop(jobs, self.engine, ledger, self.claims, **options)
 
     def _listen(self, event: Event) -> None:
         self.events.append(event)

@@ -3,17 +3,13 @@
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from test_resume import Ear, cell_of, same_result, write_grid
 
-from taskloom.core import Event, Job, hookimpl
+from taskloom.core import Event, Job
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.registry.installed.manager import COMPONENTS, Plugin, Plugins
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.driver.loop import notify_trackers
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import PlannedCell, make_plan
 from taskloom.runs.training.train import train
@@ -101,12 +97,3 @@ def test_what_a_deaf_driver_missed_is_told_again_and_nothing_twice(
     same_result(Path(before.folder), tmp_path)
     every = [("epoch", 0, 1), ("stage", 0, 0), *(("epoch", 1, n) for n in (1, 2, 3)), ("stage", 1, 0)]
     assert deaf.news + again.news == every, "each once, in the order of training"
-
-
-def test_a_tracker_that_is_told_late_gets_the_same_facts() -> None:
-    heard, plugins = list[dict[str, Any]](), Plugins()
-    tracker = SimpleNamespace(taskloom_epoch_ended=hookimpl(lambda facts: heard.append(facts)))
-    plugins.add(tracker, Plugin("tracker", COMPONENTS, "taskloom-tracker", "1"))
-    facts = {"stage": 0, "epoch": 1, "losses": {"sst": 1.5}, "scores": {}}
-    said = notify_trackers(plugins, Event("epoch", "c0", {**facts, "retold": True}), Job("c0", "row", 0, {}, ""))
-    assert (list(said), heard) == ([], [facts])

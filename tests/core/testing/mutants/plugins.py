@@ -1,4 +1,4 @@
-"""Plugins, trackers and packaged grids that break a law."""
+"""Plugins and packaged grids that break a law."""
 
 import json
 from collections.abc import Callable
@@ -24,10 +24,6 @@ def components(*classes: Any) -> SimpleNamespace:
     return plugin(**{COMPONENTS: lambda: list(classes)})
 
 
-def tracker(**hooks: Callable[..., None]) -> SimpleNamespace:
-    return plugin(**{f"taskloom_{name}": function for name, function in hooks.items()})
-
-
 def grid(name: str, *changes: dict[str, Any]) -> SimpleNamespace:
     """A plugin with a grid: one of the packaged ones, changed."""
 
@@ -39,45 +35,10 @@ def grid(name: str, *changes: dict[str, Any]) -> SimpleNamespace:
     return plugin(taskloom_grids=lambda: [Changed(name)])
 
 
-def reads(hook: str, look: Callable[[dict[str, Any]], Any]) -> SimpleNamespace:
-    def called(facts: dict[str, Any]) -> None:
-        look(facts)
-
-    return tracker(**{hook: called})
-
-
-def once_per_cell() -> SimpleNamespace:
-    seen: set[str] = set()
-
-    def started(cell: str) -> None:
-        if cell in seen:
-            raise RuntimeError("this cell runs already")
-        seen.add(cell)
-
-    return tracker(run_started=started)
-
-
-def by_label() -> SimpleNamespace:
-    runs: dict[str, str] = {}
-
-    def started(cell: str, label: str) -> None:
-        runs[label] = cell
-
-    def finished(label: str) -> None:
-        del runs[label]
-
-    return tracker(run_started=started, run_finished=finished)
-
-
-def leaving(reason: str) -> None:
-    raise SystemExit(reason)
-
-
 SOUND: list[tuple[Any, dict[str, Any]]] = [
     (taskloom.plugins.metrics, {}),
     (grids, {}),
     (grid("sound.json", {}), {}),
-    (reads("epoch_ended", lambda facts: [facts["losses"], facts["metrics"]["pairs"]["margin"]]), {}),
 ]
 MUTANTS = {
     "its hooks are those of taskloom": [
@@ -98,17 +59,5 @@ GRIDS = {
         grid("b.json", {"base": {"tasks": {"sst": {"data": "generated"}}, "epochs": 3}}),
         grid("My Grid.json", {}),
         grid("c.json", {"description": ""}),
-    ],
-}
-TRACKERS = {
-    "it takes every call of every run": [
-        reads("epoch_ended", lambda facts: facts["dev"]["sst"]),
-        reads("epoch_ended", lambda facts: sum(facts["metrics"].values())),
-        reads("epoch_ended", lambda facts: min(facts["losses"].values())),
-        reads("run_finished", lambda facts: facts["memory"]),
-        reads("run_finished", lambda facts: facts["scores"]["overall"]),
-        tracker(run_failed=leaving),
-        once_per_cell(),
-        by_label(),
     ],
 }
