@@ -1,5 +1,6 @@
 """One cell from Python: its scores, predictions, learning curves, errors, and its trained model."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # which import numpy or torch
     from taskloom.runs.analysis.errors import TaskErrors
     from taskloom.runs.analysis.explain import Explanation
     from taskloom.runs.analysis.predictions import Predictions
+    from taskloom.runs.export.card import Form
+    from taskloom.runs.export.export import Exported
     from taskloom.runs.training.trained import TrainedModel
 
 #: Examples, or epochs, of a long list that are shown; a data frame has all.
@@ -139,6 +142,25 @@ class Cell:
         from taskloom.runs.training.trained import load_trained
 
         return load_trained(self.record, load_catalogue(), self.registry)
+
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        form: "Form" = "sentence-transformers",
+        *,
+        replace: bool = False,
+        data: questions.Folder = None,
+    ) -> "Answer[Exported]":
+        """Write its model for other programs: ``sentence-transformers``, ``transformers`` or ``onnx``, with a card."""
+        from taskloom.registry.installed.catalogue import load_catalogue
+        from taskloom.runs.export.export import export_cell
+
+        home, moved = Path(folder), questions.folder_of(data)
+        done = export_cell(self.record, load_catalogue(), self.registry, home, form, replace=replace, data=moved)
+        files = [{"file": str(path), "bytes": path.stat().st_size} for path in done.files]
+        listed = Listing([tuple(file.values()) for file in files], ("file", "bytes"))
+        notes = (*done.notes, f"{home / 'README.md'} shows how it is used.")
+        return Answer(done, lambda: [listed], lambda: files, lambda: files, notes)
 
 
 def cell_of(place: GridCell, registry: Path) -> Cell:

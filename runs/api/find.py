@@ -4,11 +4,13 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from taskloom.core.errors import RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import SOURCE, CellRecord, GridCell, GridRecord
+from taskloom.runs.analysis.cell_states import finite
 from taskloom.runs.driver.wording import format_state
 
 if TYPE_CHECKING:  # which import numpy
@@ -110,6 +112,27 @@ def find_subject(ledger: Ledger, source: str, grids: Sequence[GridRecord]) -> "S
     place = place_of(ledger, ledger.cell(source))
     check_finished(place.cell, "has predictions")
     return Subject(f"cell {place.cell.id[:12]} (row {place.label!r}, seed {place.seed})", (place,))
+
+
+def best_cell(grid: GridRecord, row: str | None, seed: int | None) -> GridCell:
+    """The finished cell with the best overall dev score, of the whole grid, of a row or of a seed."""
+    labels = {place.label for place in grid.cells}
+    if row is not None and row not in labels:
+        raise RegistryError(unknown("row", row, labels, where="rows"))
+    seeds = sorted({place.seed for place in grid.cells})
+    if seed is not None and seed not in seeds:
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
+    if not places:
+        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
+        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+    finished = [place for place in places if place.cell.status == "finished"]
+    if not finished:
+        which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
+        raise RegistryError(f"{which}; `taskloom cells {grid.name}` shows why")
+    # A score that is not a number is the least.
+    scores = [finite(place.cell.scores.get("overall")) for place in finished]
+    return max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])[1]
 
 
 def place_of(ledger: Ledger, cell: CellRecord) -> GridCell:

@@ -15,7 +15,7 @@ from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api import questions
 from taskloom.runs.api.answer import Answer, TableAnswer
 from taskloom.runs.api.cell import Cell, cell_of
-from taskloom.runs.api.find import NO_CELL, NotRunError, place_of, states_in
+from taskloom.runs.api.find import NO_CELL, NotRunError, best_cell, place_of, states_in
 from taskloom.runs.api.written import WrittenGrid
 from taskloom.runs.driver.signals import Stop
 
@@ -237,6 +237,11 @@ class Grid(WrittenGrid):
                 labels = {place.label for place in grid.cells}
                 raise RegistryError(f"{unknown('row', which, labels, where='rows')}, {NO_CELL}")
             return cell_of(place_of(ledger, ledger.cell(which)), self.registry)
+
+    def best(self, row: str | None = None, seed: int | None = None) -> Cell:
+        """The finished cell with the best overall dev score, of all or of one row or seed."""
+        with self._recorded() as (_, grid, _):
+            return cell_of(best_cell(grid, row, seed), self.registry)
 
     def report(self, out: str | os.PathLike[str] = "report.html") -> Answer[Path]:
         """Write the results as one HTML page that needs nothing else."""

@@ -7,13 +7,12 @@ import shlex
 import shutil
 import sys
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError, unknown
+from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.runs.analysis.cell_states import SHORT, finite
@@ -149,23 +148,8 @@ def find_cell(ledger: Ledger, source: str, row: str | None, seed: int | None) ->
         if row is not None or seed is not None:
             raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
         return grid
-    labels = {place.label for place in grid.cells}
-    if row is not None and row not in labels:
-        raise RegistryError(unknown("row", row, labels, where="rows"))
-    seeds = sorted({place.seed for place in grid.cells})
-    if seed is not None and seed not in seeds:
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
-    if not places:
-        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    finished = [place for place in places if place.cell.status == "finished"]
-    if not finished:
-        which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
-        raise RegistryError(f"{which}; `taskloom cells {source}` shows why")
-    # A score that is not a number is the least.
-    scores = [finite(place.cell.scores.get("overall")) for place in finished]
-    score, best = max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])
+    best = find.best_cell(grid, row, seed)
+    score = finite(best.cell.scores.get("overall"))
     overall = "" if score is None else f", overall {score:.3f}"
     note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
     return best.cell

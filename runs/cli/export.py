@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import checked_catalogue, find_cell, note, say
+from taskloom.runs.api.cell import cell_of
+from taskloom.runs.api.find import place_of
+from taskloom.runs.cli.common import checked_catalogue, find_cell, say_answer
 from taskloom.runs.cli.options import moved_data_option, read_path, registry_option, strict_option
-from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
     from taskloom.runs.export.card import Form
@@ -58,12 +59,6 @@ def export(
       taskloom export 3f0c9a my-model --replace
     """
     with Ledger.open(registry, create=False) as ledger:
-        cell = find_cell(ledger, source, row, seed)
-
-    from taskloom.runs.export.export import export_cell
-
-    done = export_cell(cell, checked_catalogue(), registry, folder, form, replace=replace, data=data)
-    for line in done.notes:
-        note(line)
-    note(f"{folder / 'README.md'} shows how it is used.")
-    say(listing([(path, path.stat().st_size) for path in done.files], ("file", "bytes")))
+        cell = cell_of(place_of(ledger, find_cell(ledger, source, row, seed)), registry)
+    checked_catalogue()
+    say_answer(cell.export(folder, form, replace=replace, data=data))

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from taskloom.core.errors import RegistryError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs import Grid
 from taskloom.runs.api.cell import Cell
+from taskloom.runs.cli import cli
 
 PAIR: dict[str, Any] = {
     "name": "pair",
@@ -85,6 +87,25 @@ def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell)
     assert isinstance(model, torch.nn.Module)
     assert model.predict("sst", recorded["text 1"].tolist()).values.tolist() == recorded["predicted"].tolist()
     assert model.encode(recorded["text 1"].tolist()).shape == (32, 16)
+
+
+def test_the_best_cell_is_that_of_the_highest_overall_score(grid: Grid) -> None:
+    cells = [grid.cell("sum", seed) for seed in (0, 1)]
+    assert grid.best() == max(cells, key=lambda cell: cell.scores["overall"])
+    assert grid.best("sum", seed=0) == cells[0]
+    with pytest.raises(RegistryError, match="none of the 2 cells of grid 'pair' that match is finished"):
+        grid.best("wild")
+
+
+def test_an_exported_model_is_what_the_command_line_exports(cell: Cell, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "a" / "model", tmp_path / "b" / "model"  # a card names the folder
+    made = cell.export(ours, "transformers")
+    arguments = ["export", cell.id, str(theirs), "--format", "transformers", "--registry", str(cell.registry)]
+    said = CliRunner().invoke(cli, arguments)
+    assert said.stdout.replace(str(theirs), str(ours)) == f"{made}\n"
+    assert made.found.files
+    for path in made.found.files:
+        assert path.read_bytes() == (theirs / path.relative_to(ours)).read_bytes(), path
 
 
 def test_a_cell_that_failed_says_why_it_has_nothing(grid: Grid) -> None:
