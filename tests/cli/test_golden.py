@@ -95,7 +95,8 @@ COMMANDS = {
 VARIABLE = {
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?": "TIME",
     r"\b[0-9a-f]{12,64}\b": "ID",
-    r"\b\d+(\.\d+)? (s|ms|min|kB|MiB|GiB)\b": r"N \2",
+    r"\b\d+(\.\d+)? (MiB|GiB)\b": "N MiB",  # of a process that may have run other tests before
+    r"\b\d+(\.\d+)? (s|ms|min|kB)\b": r"N \2",
     r"\b(taskloom|torch|python|numpy|scipy) \d+(\.\d+)+\S*": r"\1 VERSION",
     r"\b\d+\.\d+\.\d+\b": "VERSION",
     r"(VERSION +taskloom +)\d+": r"\1N",  # the milliseconds of an import
