@@ -4,7 +4,7 @@ A page is followed from top to bottom in a folder in which `taskloom run quickst
 
 | block | what is done with it |
 |---|---|
-| `sh` | each line is run, and should end with 0 |
+| `sh` | is run, and every command should end with 0 |
 | `python` | is executed, with what the page's earlier blocks defined |
 | `json` | "Write `file`:" before it writes the file; a grid should be valid |
 | `text`, others | are looked at by nobody |
@@ -92,9 +92,7 @@ def test_what_a_page_says_can_be_done(
 def follow(language: str, text: str, before: str, space: dict[str, Any]) -> None:
     """Do what one block says; ``before`` is the line of text above it."""
     if language == "sh":
-        for line in re.sub(r"\\\n\s*", "", text).splitlines():
-            if line.strip() and not line.startswith("#"):
-                run(line)
+        run(text)
     elif language == "python":
         exec(compile(text, "<page>", "exec"), space)  # noqa: S102 - our own page
     elif language == "json":
@@ -105,17 +103,18 @@ def follow(language: str, text: str, before: str, space: dict[str, Any]) -> None
             in_this_process(["validate", str(path)])
 
 
-def run(line: str) -> None:
-    """A line of shell; a plain command of ours without another process, which would import torch again."""
-    words = shlex.split(line, comments=True)
-    if words[0] == "taskloom" and not {"|", ">", "<", "&&"} & set(words):
-        in_this_process(words[1:])
+def run(script: str) -> None:
+    """A block of shell; plain commands of ours without another process, which would import torch again."""
+    lines = [shlex.split(line, comments=True) for line in re.sub(r"\\\n\s*", "", script).splitlines()]
+    if all(not line or (line[0] == "taskloom" and not {"|", ">", "<", "&&"} & set(line)) for line in lines):
+        for line in filter(None, lines):
+            in_this_process(line[1:])
         return
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        line, shell=True, capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path}
+        ["bash", "-ec", script], capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path}
     )
-    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
 
 
 def in_this_process(arguments: list[str]) -> str:
