@@ -41,7 +41,7 @@ settings.load_profile("taskloom")
 #: Files that take a minute with few tests: begun last, one of them would keep a single core busy at the end.
 LONG = (
     "write_a_plugin",
-    "quickstart",
+    "pages",
     "ray",
     "new_plugin_installed",
     "faults",

@@ -119,7 +119,7 @@ def new_plugin(name: str, kind: str, into: Path | None) -> None:
     It holds a working component with one option, a test that runs the conformance kit over it, a grid that compares
     it with a built-in, a page for readers, and a pyproject.toml with the entry point by which taskloom finds it. The
     package installs and its tests pass as written; make it yours from there. The page "Write a plugin"
-    (plugins/README.md) goes through all of it.
+    of the documentation goes through all of it.
 
     \b
     Examples:

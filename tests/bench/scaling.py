@@ -1,6 +1,6 @@
 """What a step costs with more tasks, more tokens and a larger model: time and memory of ``sum`` and ``pcgrad``.
 
-    python tests/bench/scaling.py [--out runs/training/scaling.svg]
+    python tests/bench/scaling.py [--out runs/docs/pages/explanation/scaling.svg]
 
 Untrained encoders on generated pairs. Each point is a process of its own. The limit of time is what the matrix
 products of the real tokens need at the largest rate at which the machine multiplied matrices between the steps; that of

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from taskloom.runs.cli import cli
 
 STUDY = Path(__file__).parents[3] / "runs" / "study"
-PAGE = (STUDY / "README.md").read_text(encoding="utf-8")
+PAGE = (STUDY.parent / "docs" / "pages" / "study.md").read_text(encoding="utf-8")
 #: Blocks that begin with a command, which is what follows "$".
 SHOWN = re.findall(r"^```text\n\$ taskloom (.+)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
 
