@@ -49,10 +49,9 @@ class TensorBoard(Tracker):
     def run_finished(self, run: TrackedRun, facts: dict[str, Any]) -> None:
         known = {**{f"taskloom.{name}": value for name, value in run.tags.items()}, **run.parameters}
         plain = {name: one if isinstance(one, bool | int | float) else str(one) for name, one in known.items()}
+        last = {plain_name(name, also="/"): one for name, one in figures(facts).items() if name != "seconds"}  # a curve
         # Into the same folder: a run of its own would stand beside this one.
-        self._writers[run.cell].add_hparams(
-            plain, {plain_name(name, also="/"): value for name, value in figures(facts).items()}, run_name="."
-        )
+        self._writers[run.cell].add_hparams(plain, last, run_name=".")
         self._end(run.cell)
 
     def run_failed(self, run: TrackedRun, reason: str) -> None:
