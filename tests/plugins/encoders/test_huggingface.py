@@ -71,12 +71,11 @@ def test_states_and_vectors_are_those_of_transformers(folders: dict[str, Path], 
     tokens = laid_out(encoder, joined=joined)
     assert torch.equal(tokens.ids, inputs["input_ids"][kept])
     torch.testing.assert_close(encoder.encode(encoder.embed(tokens), tokens), hidden[kept], atol=1e-5, rtol=0)
-    for way, vectors in expected.items():
+    own = expected["pooler" if kind in WITH_POOLER else "cls"]
+    for way, vectors in {None: own, **expected}.items():
+        tokens = laid_out(encoder, joined=joined)
         tokens.poolings = (way,)
         torch.testing.assert_close(encoder(tokens), vectors, atol=1e-5, rtol=0)
-    tokens.poolings = (None,)
-    own = expected["pooler" if kind in WITH_POOLER else "cls"]
-    torch.testing.assert_close(encoder(tokens), own, atol=1e-5, rtol=0)
     assert isinstance(encoder.inner, MinBert if kind == "bert" else Padded)
 
 
@@ -261,6 +260,20 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, case: str) -
         encoder.check()
     assert "\n" not in str(caught.value)
     assert "trust_remote_code" not in str(caught.value), "the library would advise to run the code"
+
+
+@torch.no_grad()
+def test_what_is_exported_transformers_loads(folders: dict[str, Path], tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    encoder = built(folders["mpnet"], pooling="cls")
+    for parameter in encoder.parameters():
+        parameter.add_(0.01)  # as training does
+    assert encoder.export(tmp_path, []) == []
+    assert (encoder.pooling, encoder.normalized) == ("cls", False)
+    inputs = AutoTokenizer.from_pretrained(tmp_path)(TEXTS, padding=True, return_tensors="pt")
+    hidden = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()(**inputs)[0]
+    torch.testing.assert_close(encoder(laid_out(encoder, joined=False)), hidden[:, 0], atol=1e-5, rtol=0)
 
 
 def test_plain_pickled_weights_are_read(tmp_path: Path) -> None:
