@@ -29,8 +29,8 @@ class HuggingFace(Encoder):
     Its vectors are those of the library that wrote the folder. BERT's weights are run by the packed layers of
     ``minbert``; those of other architectures (RoBERTa, XLM-R, DistilBERT, MPNet, DeBERTa, ModernBERT, ELECTRA, ALBERT
     and so on) by transformers' own code, on batches that are padded to their longest sequence. On MiniLM and two CPU
-    cores the packed way takes half the time of the padded one, in training and in scoring. No code that comes with
-    weights is ever run, and a pytorch_model.bin is read with torch's restricted loader.
+    cores the packed way scores short texts in half the time of the padded one. No code that comes with weights is ever
+    run, and a pytorch_model.bin is read with torch's restricted loader.
 
     Reads: any tokens, with the special tokens and segments of the weights' own tokenizer.
     Needs the extra: pip install "taskloom[hf]" (a BERT in a folder works without it).

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +109,7 @@ class Padded(Encoder):
         return tokens.unpad(states)
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
-        return pool_states(states, tokens, cast(str, self.pooling), self._pooler)
+        return pool_states(states, tokens, self.pooling, self._pooler)
 
     def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
         save_model(folder, self.model, load_tokenizer(self.folder), self.max_length)
