@@ -1,13 +1,13 @@
 """All tasks of a step in one pass: what is packed together costs one call of each kernel, and fills the cores.
 
 The sequences of every task go through the encoder as one batch; then each task's head and loss see their own vectors.
-A loss may still replay its own task's part. Where a combiner wants the tasks' gradients apart, the encoder's parameters
+What losses that replay ask for is answered in the same way: one pass for all. Where a combiner wants the tasks' gradients apart, the encoder's parameters
 are replaced by copies, one for each task (see ``Encoder.takes_copies``), and each gets the gradient of its own rows:
 one forward pass and one way back, as for the sum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taskloom.core import Gradients, Prediction, Tokens, take_gradients
+from taskloom.core import Again, Gradients, Prediction, Replay, Tokens, take_gradients
 from taskloom.core.prediction import autocast_to
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model
@@ -36,11 +36,39 @@ class Together:
 
     def losses(self) -> dict[str, Tensor]:
         """The loss of each task, with a graph that reaches everything."""
-        starts, vectors = self._encode(self._cast())
-        return {
-            task: self._model.loss(task)(prediction, self.targets[task])
-            for task, prediction in self._predictions(starts, vectors)
-        }
+        weights = self._cast()
+        predictions = dict(self._predictions(*self._encode(weights)))
+        courses = {task: self._model.loss(task).course(each, self.targets[task]) for task, each in predictions.items()}
+        found: dict[str, Tensor] = {}
+        answers: Mapping[str, Any] = {}
+        while len(found) < len(courses):
+            asked: dict[str, Again] = {}
+            for task, course in courses.items():
+                if task not in found:
+                    try:
+                        asked[task] = course.send(answers.get(task))
+                    except StopIteration as end:
+                        found[task] = end.value
+            answers = self._answers(asked, predictions, weights)
+        return {task: found[task] for task in self._names}
+
+    def _answers(
+        self, asked: Mapping[str, Again], predictions: Mapping[str, Prediction], weights: Copies
+    ) -> dict[str, Any]:
+        """Of what all tasks ask at once by one pass, else of each by its own."""
+        rises = [ask.rise for ask in asked.values() if ask.rise is not None]
+        if len(asked) < len(self._names) or 0 < len(rises) < len(asked):
+            return {task: ask.answer(cast(Replay, predictions[task].replay)) for task, ask in asked.items()}
+        starts = [ask.embedded for ask in asked.values()]
+        if not rises:
+            return dict(self._predictions(*self._encode(weights, torch.cat(starts))))
+        fixed = {name: each.detach() for name, each in {**self._parameters(), **weights}.items()}
+        with torch.enable_grad():
+            whole = torch.cat(starts).detach().requires_grad_()
+            changed = self._predictions(*self._encode(fixed, whole))
+            total = sum(rise(each) for rise, (_, each) in zip(rises, changed, strict=True))
+        (gradient,) = torch.autograd.grad(total, whole)
+        return dict(zip(asked, torch.split(gradient, list(self._tokens.rows)), strict=True))
 
     def gradients(self, shared: Sequence[nn.Parameter]) -> tuple[dict[str, Tensor], list[Gradients]]:
         """The loss of each task, detached, and its gradients of the shared parameters; ``.grad`` has its own ones.
@@ -74,13 +102,14 @@ class Together:
                         own[place] = _sum_of(part.to(parameter.dtype), own[place])
         return losses, taken
 
-    def _encode(self, copies: Copies) -> tuple[Sequence[Tensor], Tensor]:
-        """The input embeddings of each task, [n, d], and the vectors of all, [S, d]."""
+    def _encode(self, copies: Copies, start: Tensor | None = None) -> tuple[Sequence[Tensor], Tensor]:
+        """The input embeddings of each task, [n, d], or those that are given, and the vectors of all, [S, d]."""
+        given = (self._tokens, start)
         with autocast_to(self._model.precision, self._tokens.ids.device):
             found: tuple[Sequence[Tensor], Tensor] = (
-                functional_call(_Encode(self._model.encoder), copies, (self._tokens,))
+                functional_call(_Encode(self._model.encoder), copies, given)
                 if copies
-                else _Encode(self._model.encoder)(self._tokens)
+                else _Encode(self._model.encoder)(*given)
             )
         return found
 
@@ -150,9 +179,9 @@ class _Encode(nn.Module):
         super().__init__()
         self.encoder: Any = encoder
 
-    def forward(self, tokens: Tokens) -> tuple[Sequence[Tensor], Tensor]:
+    def forward(self, tokens: Tokens, start: Tensor | None) -> tuple[Sequence[Tensor], Tensor]:
         # Taken apart and put together again, so that what a loss is shown of its own task leads to its score.
-        starts = torch.split(self.encoder.embed(tokens), list(tokens.rows))
+        starts = torch.split(self.encoder.embed(tokens) if start is None else start, list(tokens.rows))
         whole = starts[0] if len(starts) == 1 else torch.cat(starts)
         return starts, self.encoder.vectors(whole, tokens)
 
