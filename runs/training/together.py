@@ -7,6 +7,7 @@ one forward pass and one way back, as for the sum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taskloom.core import Again, Gradients, Prediction, Replay, Tokens, take_gradients
+from taskloom.core import Again, Gradients, Prediction, Replay, TaskGradients, Tokens, products_of, take_gradients
 from taskloom.core.prediction import autocast_to
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model
@@ -81,7 +82,7 @@ class Together:
         starts = [start.detach().requires_grad_() for start in begun]
         ends = vectors.detach().requires_grad_()
         losses: dict[str, Tensor] = {}
-        taken: list[Gradients] = []
+        taken = TaskGradients([], {})
         for task, prediction in self._predictions(starts, ends):
             loss = self._model.loss(task)(prediction, self.targets[task])
             if loss.requires_grad:
@@ -93,12 +94,15 @@ class Together:
         learning = {name: each for name, each in self._parameters().items() if each.requires_grad}
         if reached and learning:
             outputs, slopes = zip(*reached, strict=True)
+            numbers = {id(parameter): place for place, parameter in enumerate(shared)}
+            places = [numbers[id(parameter)] for parameter in learning.values()]
+            for name, place in zip(learning, places, strict=True):
+                if all(own[place] is None for own in taken):
+                    copies[name].register_hook(partial(_multiply, taken.products, place))
             stacks = torch.autograd.grad(outputs, [copies[name] for name in learning], slopes, allow_unused=True)
-            places = {id(parameter): place for place, parameter in enumerate(shared)}
-            for parameter, stack in zip(learning.values(), stacks, strict=True):
+            for parameter, place, stack in zip(learning.values(), places, stacks, strict=True):
                 if stack is not None:
                     for own, part in zip(taken, _unstacked(stack), strict=True):
-                        place = places[id(parameter)]
                         own[place] = _sum_of(part.to(parameter.dtype), own[place])
         return losses, taken
 
@@ -149,6 +153,12 @@ def _linear_parameters(encoder: nn.Module) -> dict[str, nn.Parameter]:
     linear = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     wanted = {id(parameter) for module in linear for parameter in module.parameters(recurse=False)}
     return {f"encoder.{name}": each for name, each in encoder.named_parameters() if id(each) in wanted}
+
+
+def _multiply(products: dict[int, Tensor], place: int, stack: Tensor) -> None:
+    """Form the inner products of a parameter's gradients, [T, …], when they arise; a GPU does it for many at once."""
+    if stack.device.type == "cpu" and stack.dtype == torch.float32 and not stack.is_sparse:
+        products[place] = products_of(stack.unbind())
 
 
 def _unstacked(stack: Tensor) -> list[Tensor]:
