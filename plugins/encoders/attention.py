@@ -138,9 +138,8 @@ def by_length(tokens: Tokens) -> ByLength:
         lengths = tokens.lengths.numpy()
         order = np.argsort(lengths, kind="stable")
         counts, starts = lengths[order], np.cumsum(lengths) - lengths
-        rows = torch.from_numpy(
-            np.arange(len(tokens.ids)) + np.repeat(starts[order] - np.cumsum(counts) + counts, counts)
-        )
+        moves = starts[order] - np.cumsum(counts) + counts  # of each sequence
+        rows = torch.from_numpy(np.arange(len(tokens.ids)) + np.repeat(moves, counts))
         there = Tokens(tokens.ids[rows], torch.from_numpy(counts), tokens.types[rows], poolings=tokens.poolings)
         sizes, sequences = np.unique(counts, return_counts=True)
         there.layouts[_RUNS] = list(zip(sequences.tolist(), sizes.tolist(), strict=True))

@@ -1,9 +1,10 @@
 """All tasks of a step in one pass: what is packed together costs one call of each kernel, and fills the cores.
 
 The sequences of every task go through the encoder as one batch; then each task's head and loss see their own vectors.
-What losses that replay ask for is answered in the same way: one pass for all. Where a combiner wants the tasks' gradients apart, the encoder's parameters
-are replaced by copies, one for each task (see ``Encoder.takes_copies``), and each gets the gradient of its own rows:
-one forward pass and one way back, as for the sum.
+What losses that replay ask for is answered in the same way, where all tasks ask at once. Where a combiner wants the
+tasks' gradients apart, the encoder's parameters are replaced by copies, one for each task (see
+``Encoder.takes_copies``), and each gets the gradient of its own rows: one forward pass and one way back, as for the
+sum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
