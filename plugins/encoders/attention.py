@@ -160,8 +160,9 @@ def _attend_runs(tokens: Tokens, heads: int, kv: Tensor, q: Tensor) -> Tensor:
     queries = torch.split(q, [count * (length if len(q) == len(kv) else 1) for count, length in runs])
     mixed = []
     for (count, _), query, pair in zip(runs, queries, keys, strict=True):
-        k, v = pair.unflatten(1, (2, heads, -1)).unflatten(0, (count, -1)).permute(2, 0, 3, 1, 4)  # [S, h, L, d/h]
-        asked = query.unflatten(1, (heads, -1)).unflatten(0, (count, -1)).transpose(1, 2)  # [S, h, L or 1, d/h]
+        size = query.shape[1] // heads
+        k, v = pair.view(count, -1, 2, heads, size).permute(2, 0, 3, 1, 4)  # [S, h, L, d/h]
+        asked = query.view(count, -1, heads, size).transpose(1, 2)  # [S, h, L or 1, d/h]
         mixed.append(scaled_dot_product_attention(asked, k, v).transpose(1, 2).reshape(len(query), -1))
     return torch.cat(mixed)
 

@@ -68,8 +68,8 @@ class Together:
         with torch.enable_grad():
             whole = torch.cat(starts).detach().requires_grad_()
             changed = self._predictions(*self._encode(fixed, whole))
-            total = sum(rise(each) for rise, (_, each) in zip(rises, changed, strict=True))
-        (gradient,) = torch.autograd.grad(total, whole)
+            totals = [rise(each) for rise, (_, each) in zip(rises, changed, strict=True)]
+        (gradient,) = torch.autograd.grad(totals, whole)
         return dict(zip(asked, torch.split(gradient, list(self._tokens.rows)), strict=True))
 
     def gradients(self, shared: Sequence[nn.Parameter]) -> tuple[dict[str, Tensor], list[Gradients]]:
@@ -99,7 +99,9 @@ class Together:
             places = [numbers[id(parameter)] for parameter in learning.values()]
             for name, place in zip(learning, places, strict=True):
                 if all(own[place] is None for own in taken):
-                    copies[name].register_hook(partial(_multiply, taken.products, place))
+                    copies[name].register_hook(  # type: ignore[no-untyped-call]
+                        partial(_multiply, taken.products, place)
+                    )
             stacks = torch.autograd.grad(outputs, [copies[name] for name in learning], slopes, allow_unused=True)
             for parameter, place, stack in zip(learning.values(), places, stacks, strict=True):
                 if stack is not None:
