@@ -39,15 +39,20 @@ if TYPE_CHECKING:
     from taskloom.core.errors import WeightsError as WeightsError
     from taskloom.core.errors import unknown as unknown
     from taskloom.core.gradients import Gradients as Gradients
+    from taskloom.core.gradients import TaskGradients as TaskGradients
     from taskloom.core.gradients import combine_gradients as combine_gradients
     from taskloom.core.gradients import densify_gradients as densify_gradients
     from taskloom.core.gradients import gramian_of as gramian_of
+    from taskloom.core.gradients import products_of as products_of
     from taskloom.core.gradients import take_gradients as take_gradients
     from taskloom.core.head import Head as Head
     from taskloom.core.head import SharedModules as SharedModules
     from taskloom.core.hookspecs import hookimpl as hookimpl
+    from taskloom.core.loss import Course as Course
     from taskloom.core.loss import Loss as Loss
+    from taskloom.core.loss import finish as finish
     from taskloom.core.overall import Overall as Overall
+    from taskloom.core.prediction import Again as Again
     from taskloom.core.prediction import Prediction as Prediction
     from taskloom.core.prediction import Replay as Replay
     from taskloom.core.prediction import predict as predict

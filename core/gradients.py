@@ -14,6 +14,18 @@ from taskloom.core.errors import TrainingError
 
 Gradients = list[Tensor | None]  # one per shared parameter; None where the task does not reach it
 
+
+class TaskGradients(list[Gradients]):
+    """The gradients of several tasks, and by the place of a parameter those inner products that are known already.
+
+    On a CPU a gradient costs least to multiply when it arises, while it is in the cache.
+    """
+
+    def __init__(self, gradients: Sequence[Gradients], products: dict[int, Tensor]) -> None:
+        super().__init__(gradients)
+        self.products = products  # [pairs] each, in the order of ``products_of``
+
+
 #: A matrix with this many times more rows than columns is looked at as a table of embeddings.
 _TABLE = 8
 #: Numbers of each task that a GPU lays side by side for one product.
@@ -77,19 +89,26 @@ def _chunks(gradients: Sequence[Gradients]) -> Iterator[Tensor]:
 
 
 def _gramian_by_pairs(gradients: Sequence[Gradients]) -> Tensor:
-    pairs = [(i, j) for i in range(len(gradients)) for j in range(i + 1)]
-    dots: dict[tuple[int, int], list[Tensor]] = {pair: [] for pair in pairs}
+    known = gradients.products if isinstance(gradients, TaskGradients) else {}
     # Parameter by parameter, so that a gradient comes from memory once and not once per pair.
-    for places in zip(*gradients, strict=True):
-        for i, j in pairs:
-            one, other = places[i], places[j]
-            if one is not None and other is not None:
-                dots[i, j].append(_dot(one, other))
+    found = [
+        known[place] if place in known else products_of(parts)
+        for place, parts in enumerate(zip(*gradients, strict=True))
+        if any(part is not None for part in parts)
+    ]
     gramian = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
-    for i, j in pairs:
-        if dots[i, j]:
-            gramian[i, j] = gramian[j, i] = torch.stack(dots[i, j]).double().sum()
+    if found:
+        rows, columns = torch.tril_indices(len(gradients), len(gradients))
+        gramian[rows, columns] = gramian[columns, rows] = torch.stack(found).double().sum(0).cpu()
     return gramian
+
+
+def products_of(parts: Sequence[Tensor | None]) -> Tensor:
+    """gᵢ·gⱼ of one parameter for all tasks i and j ≤ i, [pairs]; 0 where a task does not reach it."""
+    pairs = [(one, other) for place, one in enumerate(parts) for other in parts[: place + 1]]
+    known = next(part for part in parts if part is not None)
+    zero = torch.zeros((), dtype=known.dtype, device=known.device)
+    return torch.stack([zero if one is None or other is None else _dot(one, other) for one, other in pairs])
 
 
 def combine_gradients(gradients: Sequence[Gradients], weights: Tensor, parameters: Sequence[nn.Parameter]) -> None:

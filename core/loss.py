@@ -1,13 +1,17 @@
 """Interface 3 of 5: prediction + target → scalar."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal, cast
 
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
 from taskloom.core.data import Labels
-from taskloom.core.prediction import Prediction
+from taskloom.core.prediction import Again, Prediction
+
+#: Yields what a loss asks for, is sent the answers, returns the loss.
+Course = Generator[Again, Any, Tensor]
 
 
 class Loss(nn.Module, Component, ABC):
@@ -55,9 +59,28 @@ class Loss(nn.Module, Component, ABC):
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         """The loss of a batch: a scalar, the mean over its examples."""
 
+    def course(self, prediction: Prediction, target: Tensor) -> Course:
+        """The same as a generator that pauses wherever it wants a replay: it yields what it asks for and is sent the
+        answer. Worth overriding where a loss replays: a run then answers all tasks of a step by one pass.
+        """
+        return self(prediction, target)  # type: ignore[no-any-return]
+        yield  # which makes it a generator
+
     def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
         """Called after each epoch (counted from 1) with the task's dev metric and the overall dev score."""
 
     def metrics(self) -> dict[str, float]:
         """Those parts of its state that are worth a curve, by name; recorded after each epoch."""
         return {}
+
+
+def finish(course: Course, prediction: Prediction) -> Tensor:
+    """Go through the course of a loss, with a pass of its own for everything that it asks for."""
+    answer = None
+    try:
+        while True:
+            ask = course.send(answer)
+            assert prediction.replay is not None, "a run's predictions can be replayed"
+            answer = ask.answer(prediction.replay)
+    except StopIteration as end:
+        return cast(Tensor, end.value)

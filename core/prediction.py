@@ -65,6 +65,29 @@ class Prediction:
     part: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Again:
+    """What a loss asks for in its course: its pass once more, from other embeddings [N, d].
+
+    The answer is the prediction, or with ``rise`` the gradient of that function of it with respect to the embeddings,
+    [N, d], all parameters being held fixed. A run answers what all tasks ask at once by one pass.
+    """
+
+    embedded: Tensor  # [N, d]
+    rise: Callable[[Prediction], Tensor] | None = None
+
+    def answer(self, replay: Replay) -> "Prediction | Tensor":
+        """The answer by a pass of its own."""
+        if self.rise is None:
+            return replay(self.embedded)
+        # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
+        fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}
+        with torch.enable_grad():  # also where a combiner only evaluates the loss
+            start = self.embedded.detach().requires_grad_()
+            rise = self.rise(replay(start, parameters=fixed))
+        return torch.autograd.grad(rise, start)[0]
+
+
 def predict(encoder: "Encoder", head: "Head", tokens: Tokens, rows: Tensor | None = None) -> Prediction:
     """One forward pass, tokens → encoder → head, that can be replayed.
 

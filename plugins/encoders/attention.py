@@ -138,9 +138,8 @@ def by_length(tokens: Tokens) -> ByLength:
         lengths = tokens.lengths.numpy()
         order = np.argsort(lengths, kind="stable")
         counts, starts = lengths[order], np.cumsum(lengths) - lengths
-        rows = torch.from_numpy(
-            np.arange(len(tokens.ids)) + np.repeat(starts[order] - np.cumsum(counts) + counts, counts)
-        )
+        moves = starts[order] - np.cumsum(counts) + counts  # of each sequence
+        rows = torch.from_numpy(np.arange(len(tokens.ids)) + np.repeat(moves, counts))
         there = Tokens(tokens.ids[rows], torch.from_numpy(counts), tokens.types[rows], poolings=tokens.poolings)
         sizes, sequences = np.unique(counts, return_counts=True)
         there.layouts[_RUNS] = list(zip(sequences.tolist(), sizes.tolist(), strict=True))
@@ -161,8 +160,9 @@ def _attend_runs(tokens: Tokens, heads: int, kv: Tensor, q: Tensor) -> Tensor:
     queries = torch.split(q, [count * (length if len(q) == len(kv) else 1) for count, length in runs])
     mixed = []
     for (count, _), query, pair in zip(runs, queries, keys, strict=True):
-        k, v = pair.unflatten(1, (2, heads, -1)).unflatten(0, (count, -1)).permute(2, 0, 3, 1, 4)  # [S, h, L, d/h]
-        asked = query.unflatten(1, (heads, -1)).unflatten(0, (count, -1)).transpose(1, 2)  # [S, h, L or 1, d/h]
+        size = query.shape[1] // heads
+        k, v = pair.view(count, -1, 2, heads, size).permute(2, 0, 3, 1, 4)  # [S, h, L, d/h]
+        asked = query.view(count, -1, heads, size).transpose(1, 2)  # [S, h, L or 1, d/h]
         mixed.append(scaled_dot_product_attention(asked, k, v).transpose(1, 2).reshape(len(query), -1))
     return torch.cat(mixed)
 

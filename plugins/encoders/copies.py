@@ -30,9 +30,14 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN should multiply: on a CPU in float32 it is about a tenth faster than torch's own kernel."""
     if x.device.type != "cpu" or not x.dtype == weight.dtype == torch.float32 or torch.is_autocast_enabled("cpu"):
         return False
-    library: Any = torch.backends.mkldnn
     large = weight.shape[-1] * weight.shape[-2] >= SMALL
-    return large and not torch.compiler.is_compiling() and bool(library.is_available() and library.enabled)
+    return large and not torch.compiler.is_compiling() and has_onednn()
+
+
+def has_onednn() -> bool:
+    """Whether torch was built with oneDNN, and nobody has turned it off."""
+    library: Any = torch.backends.mkldnn
+    return bool(library.is_available() and library.enabled)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from taskloom.plugins.encoders.copies import Parts, linear
+from taskloom.plugins.encoders.copies import Parts, has_onednn, linear
 
 
 class Linear(nn.Linear):
@@ -41,7 +41,7 @@ class Linear(nn.Linear):
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
         plain = x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32
-        if not plain or self.weight.is_inference() or torch.is_autocast_enabled("cpu") or not _available():
+        if not plain or self.weight.is_inference() or torch.is_autocast_enabled("cpu") or not has_onednn():
             return None
         weight, found = self.weight.detach(), self._laid_out
         if found is None or (found[0].data_ptr(), found[1]) != (weight.data_ptr(), self.weight._version):
@@ -52,11 +52,6 @@ class Linear(nn.Linear):
     def __getstate__(self) -> dict[str, Any]:
         """Without the layout, which can be neither copied nor saved."""
         return {key: value for key, value in self.__dict__.items() if key != "_laid_out"}
-
-
-def _available() -> bool:
-    library: Any = torch.backends.mkldnn
-    return bool(library.is_available() and library.enabled)
 
 
 def empty_linear(inputs: int, outputs: int) -> Linear:

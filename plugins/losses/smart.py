@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from taskloom.core import Labels, Loss, Prediction, Replay
+from taskloom.core import Again, Course, Labels, Loss, Prediction, Replay, finish
 from taskloom.plugins.similarity import at_least_float32
 
 
@@ -100,14 +100,18 @@ class Smart(Loss):
         return self.loss.metrics()
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        return finish(self.course(prediction, target), prediction)
+
+    def course(self, prediction: Prediction, target: Tensor) -> Course:
         total: Tensor = self.loss(prediction, target)
         if not self.training or not (self.weight or self.proximal):
             return total
         assert prediction.replay is not None, "a run's predictions can be replayed"
         replay = prediction.replay
         if self.weight:
-            moved = (replay.embedded + self.perturbation(prediction)).to(replay.embedded.dtype)  # [N, d]
-            total = total + self.weight * self._distance(prediction, replay(moved)).mean()
+            delta = yield from self.perturbation(prediction)
+            changed = yield Again((replay.embedded + delta).to(replay.embedded.dtype))  # [N, d]
+            total = total + self.weight * self._distance(prediction, changed).mean()
         if self.proximal:
             # Evaluating a loss is not a training step; all parts of a batch together are one.
             if torch.is_grad_enabled() and prediction.part == 0:
@@ -117,27 +121,24 @@ class Smart(Loss):
             total = total + self.proximal * self._distance(prediction, averaged).mean()
         return total
 
-    def perturbation(self, prediction: Prediction) -> Tensor:
+    def perturbation(self, prediction: Prediction) -> Course:
         """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
-        replay = cast(Replay, prediction.replay)
-        start = replay.embedded.detach()
-        # Detached parameters: nothing is kept for gradients of weights. All of it is gone when this returns.
-        fixed = {name: parameter.detach() for name, parameter in replay.parameters.items()}
+        start = cast(Replay, prediction.replay).embedded.detach()
         # Always drawn in float32, so that a seed means the same noise in every precision.
         drawn = torch.randn(start.shape, generator=self.generator, device=start.device, dtype=torch.float32)
         delta = self.noise * drawn.to(at_least_float32(start).dtype)  # [N, d]
         for _ in range(self.steps):
-            with torch.enable_grad():  # also where a combiner only evaluates the loss
-                delta = delta.requires_grad_()
-                changed = replay((start + delta).to(start.dtype), parameters=fixed)
-                rise = self._distance(changed, prediction, ascent=True).sum()
-            (gradient,) = torch.autograd.grad(rise, delta)
+            found = yield Again(
+                (start + delta).to(start.dtype),
+                lambda changed: self._distance(changed, prediction, ascent=True).sum(),
+            )
+            gradient = found.to(delta.dtype)
             if self.bound == "normalise":
-                moved = delta.detach() + self.step * gradient
+                moved = delta + self.step * gradient
                 delta = moved / (_largest(moved) + self.epsilon)
             else:
                 tiny = torch.finfo(gradient.dtype).tiny  # a token that changes nothing has a gradient of zero
-                moved = delta.detach() + self.step * (gradient / _largest(gradient).clamp_min(tiny))
+                moved = delta + self.step * (gradient / _largest(gradient).clamp_min(tiny))
                 delta = moved.clamp(-self.epsilon, self.epsilon)
         return delta
 

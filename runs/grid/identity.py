@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from taskloom.runs.grid.contents import Contents
 
 #: Part of every identity: raised when the trainer itself would give other results for the same spec.
-TRAINER = 2
+TRAINER = 3
 #: Where a run finds room, not what it computes.
 NOT_PART = frozenset({"resources"})
 

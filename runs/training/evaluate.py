@@ -111,8 +111,8 @@ def _batches(lengths: NDArray[np.int64], most: int, threads: int) -> list[NDArra
     order = np.argsort(lengths, kind="stable")
     ends = np.cumsum(lengths[order] + 3)  # special tokens
     total = int(ends[-1]) if len(ends) else 0
-    count = threads * -(-total // (threads * most))
-    cuts = np.searchsorted(ends, np.arange(1, count) * (total / count), side="right") if count else []
+    count = threads * max(1, -(-total // (threads * most)))
+    cuts = np.searchsorted(ends, np.arange(1, count) * (total / count), side="right")
     return [rows for rows in np.split(order, cuts) if len(rows)]
 
 

@@ -1,13 +1,15 @@
 """All tasks of a step in one pass: what is packed together costs one call of each kernel, and fills the cores.
 
 The sequences of every task go through the encoder as one batch; then each task's head and loss see their own vectors.
-A loss may still replay its own task's part. Where a combiner wants the tasks' gradients apart, the encoder's parameters
-are replaced by copies, one for each task (see ``Encoder.takes_copies``), and each gets the gradient of its own rows:
-one forward pass and one way back, as for the sum.
+What losses that replay ask for is answered in the same way, where all tasks ask at once. Where a combiner wants the
+tasks' gradients apart, the encoder's parameters are replaced by copies, one for each task (see
+``Encoder.takes_copies``), and each gets the gradient of its own rows: one forward pass and one way back, as for the
+sum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taskloom.core import Gradients, Prediction, Tokens, take_gradients
+from taskloom.core import Again, Gradients, Prediction, Replay, TaskGradients, Tokens, products_of, take_gradients
 from taskloom.core.prediction import autocast_to
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model
@@ -36,11 +38,39 @@ class Together:
 
     def losses(self) -> dict[str, Tensor]:
         """The loss of each task, with a graph that reaches everything."""
-        starts, vectors = self._encode(self._cast())
-        return {
-            task: self._model.loss(task)(prediction, self.targets[task])
-            for task, prediction in self._predictions(starts, vectors)
-        }
+        weights = self._cast()
+        predictions = dict(self._predictions(*self._encode(weights)))
+        courses = {task: self._model.loss(task).course(each, self.targets[task]) for task, each in predictions.items()}
+        found: dict[str, Tensor] = {}
+        answers: Mapping[str, Any] = {}
+        while len(found) < len(courses):
+            asked: dict[str, Again] = {}
+            for task, course in courses.items():
+                if task not in found:
+                    try:
+                        asked[task] = course.send(answers.get(task))
+                    except StopIteration as end:
+                        found[task] = end.value
+            answers = self._answers(asked, predictions, weights)
+        return {task: found[task] for task in self._names}
+
+    def _answers(
+        self, asked: Mapping[str, Again], predictions: Mapping[str, Prediction], weights: Copies
+    ) -> dict[str, Any]:
+        """Of what all tasks ask at once by one pass, else of each by its own."""
+        rises = [ask.rise for ask in asked.values() if ask.rise is not None]
+        if len(asked) < len(self._names) or 0 < len(rises) < len(asked):
+            return {task: ask.answer(cast(Replay, predictions[task].replay)) for task, ask in asked.items()}
+        starts = [ask.embedded for ask in asked.values()]
+        if not rises:
+            return dict(self._predictions(*self._encode(weights, torch.cat(starts))))
+        fixed = {name: each.detach() for name, each in {**self._parameters(), **weights}.items()}
+        with torch.enable_grad():
+            whole = torch.cat(starts).detach().requires_grad_()
+            changed = self._predictions(*self._encode(fixed, whole))
+            totals = [rise(each) for rise, (_, each) in zip(rises, changed, strict=True)]
+        (gradient,) = torch.autograd.grad(totals, whole)
+        return dict(zip(asked, torch.split(gradient, list(self._tokens.rows)), strict=True))
 
     def gradients(self, shared: Sequence[nn.Parameter]) -> tuple[dict[str, Tensor], list[Gradients]]:
         """The loss of each task, detached, and its gradients of the shared parameters; ``.grad`` has its own ones.
@@ -53,7 +83,7 @@ class Together:
         starts = [start.detach().requires_grad_() for start in begun]
         ends = vectors.detach().requires_grad_()
         losses: dict[str, Tensor] = {}
-        taken: list[Gradients] = []
+        taken = TaskGradients([], {})
         for task, prediction in self._predictions(starts, ends):
             loss = self._model.loss(task)(prediction, self.targets[task])
             if loss.requires_grad:
@@ -65,22 +95,28 @@ class Together:
         learning = {name: each for name, each in self._parameters().items() if each.requires_grad}
         if reached and learning:
             outputs, slopes = zip(*reached, strict=True)
+            numbers = {id(parameter): place for place, parameter in enumerate(shared)}
+            places = [numbers[id(parameter)] for parameter in learning.values()]
+            for name, place in zip(learning, places, strict=True):
+                if all(own[place] is None for own in taken):
+                    copies[name].register_hook(  # type: ignore[no-untyped-call]
+                        partial(_multiply, taken.products, place)
+                    )
             stacks = torch.autograd.grad(outputs, [copies[name] for name in learning], slopes, allow_unused=True)
-            places = {id(parameter): place for place, parameter in enumerate(shared)}
-            for parameter, stack in zip(learning.values(), stacks, strict=True):
+            for parameter, place, stack in zip(learning.values(), places, stacks, strict=True):
                 if stack is not None:
                     for own, part in zip(taken, _unstacked(stack), strict=True):
-                        place = places[id(parameter)]
                         own[place] = _sum_of(part.to(parameter.dtype), own[place])
         return losses, taken
 
-    def _encode(self, copies: Copies) -> tuple[Sequence[Tensor], Tensor]:
-        """The input embeddings of each task, [n, d], and the vectors of all, [S, d]."""
+    def _encode(self, copies: Copies, start: Tensor | None = None) -> tuple[Sequence[Tensor], Tensor]:
+        """The input embeddings of each task, [n, d], or those that are given, and the vectors of all, [S, d]."""
+        given = (self._tokens, start)
         with autocast_to(self._model.precision, self._tokens.ids.device):
             found: tuple[Sequence[Tensor], Tensor] = (
-                functional_call(_Encode(self._model.encoder), copies, (self._tokens,))
+                functional_call(_Encode(self._model.encoder), copies, given)
                 if copies
-                else _Encode(self._model.encoder)(self._tokens)
+                else _Encode(self._model.encoder)(*given)
             )
         return found
 
@@ -122,6 +158,12 @@ def _linear_parameters(encoder: nn.Module) -> dict[str, nn.Parameter]:
     return {f"encoder.{name}": each for name, each in encoder.named_parameters() if id(each) in wanted}
 
 
+def _multiply(products: dict[int, Tensor], place: int, stack: Tensor) -> None:
+    """Form the inner products of a parameter's gradients, [T, …], when they arise; a GPU does it for many at once."""
+    if stack.device.type == "cpu" and stack.dtype == torch.float32 and not stack.is_sparse:
+        products[place] = products_of(stack.unbind())
+
+
 def _unstacked(stack: Tensor) -> list[Tensor]:
     """The gradient of each task: those of a table of embeddings as the rows that it used."""
     if not stack.is_sparse:
@@ -150,9 +192,9 @@ class _Encode(nn.Module):
         super().__init__()
         self.encoder: Any = encoder
 
-    def forward(self, tokens: Tokens) -> tuple[Sequence[Tensor], Tensor]:
+    def forward(self, tokens: Tokens, start: Tensor | None) -> tuple[Sequence[Tensor], Tensor]:
         # Taken apart and put together again, so that what a loss is shown of its own task leads to its score.
-        starts = torch.split(self.encoder.embed(tokens), list(tokens.rows))
+        starts = torch.split(self.encoder.embed(tokens) if start is None else start, list(tokens.rows))
         whole = starts[0] if len(starts) == 1 else torch.cat(starts)
         return starts, self.encoder.vectors(whole, tokens)
 

@@ -101,10 +101,14 @@ def stepping(run: Run, state: StageState) -> Callable[[Group], object]:
 
 
 def take_turns(sides: Mapping[str, Callable[[Turn], object]], turns: Sequence[Turn]) -> dict[str, list[float]]:
-    """Seconds of every side in every turn that counts: all sides meet the same batch and the same disturbances."""
+    """Seconds of every side in every turn that counts: all sides meet the same batch and the same disturbances.
+
+    Another side begins each time: what a process prepares once for a batch's size, the first one pays for.
+    """
     seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for turn in turns:
-        for side, call in sides.items():
+    for number, turn in enumerate(turns):
+        order = list(sides.items())
+        for side, call in order[number % len(order) :] + order[: number % len(order)]:
             began = time.perf_counter()
             call(turn)
             seconds[side].append(time.perf_counter() - began)

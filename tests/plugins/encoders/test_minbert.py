@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from taskloom.core import Tokens, WeightsError, bind_generator, derive_generator
+from taskloom.plugins.encoders import copies
 from taskloom.plugins.encoders.attention import block_sizes
 from taskloom.plugins.encoders.minbert import MinBert
 
@@ -211,3 +212,30 @@ def test_the_forward_pass_compiles_as_one_graph(pooling: str) -> None:
     expected = encoder(tokens)
     compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True)  # a break in the graph is an error
     assert torch.equal(compiled(tokens), expected)
+
+
+def test_what_onednn_multiplies_has_the_gradients_of_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a gradient is differentiated once more."""
+    draw = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=draw) for shape in ((37, 384), (512, 384), (512,)))
+    found = []
+    for smallest in (1, 2**40):
+        monkeypatch.setattr(copies, "SMALL", smallest)
+        given = [part.clone().requires_grad_() for part in (x, weight, bias)]
+        out = copies.linear(*given, (37,))
+        assert copies.by_onednn(x, weight) == (smallest == 1)
+        slopes = torch.autograd.grad(out.square().sum(), given, retain_graph=True)
+        (again,) = torch.autograd.grad(out.square().sum(), given[0], create_graph=True)
+        found.append([out, *slopes, *torch.autograd.grad(again.square().sum(), given[1])])
+    for some, same in zip(*found, strict=True):
+        assert (some - same).norm() <= 1e-5 * same.norm()
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "cls", "mean", "max"])
+def test_scoring_in_order_of_length_gives_every_sequence_its_vector(pooling: str) -> None:
+    encoder = built(layers=2, width=32, heads=2, vocabulary=64, pooling=pooling)
+    lengths = [5, 3, 9, 3, 1, 5, 5, 12]
+    tokens = Tokens.pack([[place + 5 + k for k in range(length)] for place, length in enumerate(lengths)])
+    with torch.no_grad():
+        found = encoder(tokens)
+    torch.testing.assert_close(found, encoder(tokens).detach(), rtol=1e-5, atol=1e-5)  # in blocks, as for training

@@ -19,6 +19,7 @@ from taskloom.core import (
     TrainingError,
     bind_generator,
     derive_generator,
+    finish,
     predict,
 )
 from taskloom.core.testing import check
@@ -150,7 +151,7 @@ def test_the_first_step_goes_up_the_gradient_of_finite_differences(kind: Kind, b
             expected[row] = moved / (max(moved.abs().tolist()) + 0.3)
         else:
             expected[row] = torch.tensor([min(max(x, -0.3), 0.3) for x in delta + 0.5 * g / max(g.abs().tolist())])
-    torch.testing.assert_close(loss.perturbation(prediction), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(finish(loss.perturbation(prediction), prediction), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
@@ -160,7 +161,7 @@ def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
             parameter.zero_()  # whatever is changed, the score stays
     prediction = case.predict()
     for bound in ("normalise", "project"):
-        assert case.smart(bound=bound).perturbation(prediction).isfinite().all()
+        assert finish(case.smart(bound=bound).perturbation(prediction), prediction).isfinite().all()
 
 
 # The loss
@@ -267,7 +268,7 @@ def test_the_ascent_leaves_no_gradient_and_computes_none_for_weights(kind: Kind)
     weights = {parameter.data_ptr() for parameter in case.parameters}
     handles = [parameter.register_hook(lambda _: seen.append("weight gradient")) for parameter in case.parameters]
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        case.smart(steps=2).perturbation(prediction)
+        finish(case.smart(steps=2).perturbation(prediction), prediction)
     for handle in handles:
         handle.remove()
     assert "weight gradient" not in seen

@@ -8,7 +8,7 @@ import torch
 from small_runs import ENCODER, NO_DROPOUT, SMART_AND_RANKED, Bench, generated
 from torch import Tensor
 
-from taskloom.core import Head, Loss, Prediction, TrainingError
+from taskloom.core import Course, Head, Loss, Prediction, TrainingError
 from taskloom.core.prediction import Pass, Replay
 from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -140,9 +140,10 @@ def test_dropout_and_noise_are_the_same_on_the_way_back(
 class Steady(Smart):
     """SMART with a perturbation that is no matter of chance, so that parts and whole can be compared."""
 
-    def perturbation(self, prediction: Prediction) -> Tensor:
+    def perturbation(self, prediction: Prediction) -> Course:
         assert prediction.replay is not None
         return 0.3 * torch.sin(9 * prediction.replay.embedded.detach())
+        yield
 
 
 def test_smart_smooths_every_example_by_itself(folder: Path) -> None:

@@ -18,6 +18,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan
+from taskloom.runs.training import evaluate
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import POINTS, Diagnostics
 from taskloom.runs.training.trained import load_trained
@@ -192,3 +193,16 @@ def test_epochs_report_conflicts_where_a_combiner_looks_at_gradients(ran: tuple[
         assert 0 <= pair["conflicts"] <= 1
         assert (found["removed"] > 0) == (pair["conflicts"] > 0)
     assert all(set(found) == {"learning_rate", "gradient_norm"} for found in plain)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 300])
+def test_batches_of_scoring_are_even_and_take_every_row_once(rows: int) -> None:
+    lengths = np.random.default_rng(0).integers(1, 40, rows)
+    batches = evaluate._batches(lengths, 1024, 2)
+    assert sorted(row for batch in batches for row in batch.tolist()) == list(range(rows))
+    assert [lengths[batch].tolist() for batch in batches] == [sorted(lengths[batch].tolist()) for batch in batches]
+    tokens = [int((lengths[batch] + 3).sum()) for batch in batches]
+    assert max(tokens, default=0) <= 1024
+    if rows > 2:
+        assert len(batches) % 2 == 0
+        assert max(tokens) - min(tokens) <= 2 * (40 + 3)

@@ -22,6 +22,7 @@ TASKS: dict[str, Any] = {
 }
 APART = {**PAIR, "reads": "joint", "segments": False}
 SMOOTH = {"name": "smart", "loss": "cross_entropy", "noise": 0.1}
+CALM_COSINE = {"name": "cosine", "dropout": 0.0}
 COMMON = {"name": "shared_layer", "dropout": 0.0}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # label → encoder, tasks
     "pooler": (CALM, TASKS),
@@ -60,8 +61,17 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # label → enco
         CALM,
         {
             **TASKS,
+            "sts": generated("similarity", head=CALM_COSINE, loss="mse", metric="pearson"),
             "sst": generated("sentiment", head={"name": "linear", "dropout": 0.0}, loss=SMOOTH),
             "views": generated("sentiment", head={"name": "embedding", "reads": "single"}, loss="simcse"),
+        },
+    ),
+    "losses that all replay": (
+        CALM,
+        {
+            "sst": generated("sentiment", head={"name": "linear", "dropout": 0.0}, loss=SMOOTH),
+            "para": generated("paraphrase", head=PAIR, loss={**SMOOTH, "loss": "binary_cross_entropy", "steps": 2}),
+            "sts": generated("similarity", head=CALM_COSINE, loss={**SMOOTH, "loss": "mse"}, metric="pearson"),
         },
     ),
     "a frozen encoder": ({**CALM, "trainable": False}, TASKS),
@@ -159,7 +169,7 @@ def _summed(step: GroupStep, losses: dict[str, Tensor]) -> Gradients:
 def test_a_task_whose_gradient_is_not_finite_is_named(tmp_path: Path) -> None:
     bench = Bench(tmp_path, TASKS, encoder=CALM)
 
-    class Sharp(torch.nn.Module):
+    class Sharp(Loss):
         name = "sharp"
 
         def forward(self, prediction: Any, target: Tensor) -> Tensor:
