@@ -29,7 +29,7 @@ def _spec(last: int) -> dict[str, Any]:
     rates = [{**stage, "optimizer": {"lr": 1e-05}} for stage in stages]
     spec = RunSpec.model_validate({"encoder": {"name": "minbert"}, "tasks": tasks, "stages": rates})
     unset: Any = {"precision": True, "resources": True, "stages": {"__all__": {"micro_batch"}}}
-    return spec.model_dump(mode="json", exclude=unset)
+    return {**spec.model_dump(mode="json", exclude=unset), "overall": spec.overall.name}  # as a resolved run has it
 
 
 def _epoch_facts(stage: int, epoch: int, *, scored: bool) -> dict[str, Any]:

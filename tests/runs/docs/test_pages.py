@@ -89,6 +89,19 @@ def test_what_a_page_says_can_be_done(
             follow(found["language"], found["text"], found["before"], space)
 
 
+def test_the_python_of_the_readme_works(
+    quickstart: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(quickstart[0] / "taskloom-runs", tmp_path / "taskloom-runs")
+    monkeypatch.chdir(tmp_path)
+    (source,) = [
+        found["text"]
+        for found in BLOCK.finditer((DOCS.parents[1] / "README.md").read_text(encoding="utf-8"))
+        if found["language"] == "python" and "Grid(" in found["text"]
+    ]
+    exec(compile(source, "<README>", "exec"), {})  # noqa: S102 - our own page
+
+
 def follow(language: str, text: str, before: str, space: dict[str, Any]) -> None:
     """Do what one block says; ``before`` is the line of text above it."""
     if language == "sh":

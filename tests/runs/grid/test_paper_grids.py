@@ -154,7 +154,7 @@ def test_cells_have_the_settings_of_their_rows(name: str, listed: dict[str, Any]
     grid, variants = load_grid(name), rows_of(name)
     for table, _, row in listed_rows(listed[name]):
         spec = variants[cell_of(grid, table, row["label"]).label].spec
-        assert spec["overall"] == rule
+        assert spec["overall"] == {"name": rule, "weights": {}}
         for setting, value in row.get("settings", {}).items():
             assert setting_of(spec, setting, row["label"]) == value, (row["label"], setting)
 
