@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +57,11 @@ class GroupStep(Step):
         self.shared, self._most = state.shared, state.micro_batch
         self.examples, self.backwards = sum(map(len, self._batches.values())), 0
 
+    @cached_property
+    def _together(self) -> Together:
+        """The batches of all tasks, laid out once for every pass of the step."""
+        return Together(self._model, self._batches, self._feeds)
+
     def own(self, task: str) -> Sequence[nn.Parameter]:
         return self._model.own_parameters(task)
 
@@ -73,7 +78,7 @@ class GroupStep(Step):
         if self._most is not None:  # one task, and a part of its batch, at a time
             return super().add_up(factors)
         self.backwards += len(self.tasks)
-        losses = Together(self._model, self._batches, self._feeds).losses()
+        losses = self._together.losses()
         self._check_losses(losses)
         learning = [(loss, factor) for loss, factor in zip(losses.values(), factors, strict=True) if loss.requires_grad]
         if learning:  # a frozen encoder under a head without weights has nothing to learn
@@ -88,7 +93,7 @@ class GroupStep(Step):
         if self._most is not None or len(self.tasks) == 1 or replays or not self._model.encoder.takes_copies:
             return super().gradients()
         self.backwards += len(self.tasks)
-        losses, taken = Together(self._model, self._batches, self._feeds).gradients(self.shared)
+        losses, taken = self._together.gradients(self.shared)
         self._check_losses(losses)
         self._check_gradients(self.tasks)
         return losses, taken
