@@ -22,8 +22,8 @@ from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
-    from taskloom.runs.training.submission import Form
-    from taskloom.runs.training.texts import TextFormat
+    from taskloom.runs.predict.submission import Form
+    from taskloom.runs.predict.texts import TextFormat
 
 
 #: In the place of a file: stdin or stdout.
@@ -123,7 +123,7 @@ def predict(
         file = None if out is None or out == STREAM else out
         context.exit(_predict_input(cell, registry, tasks, input, text, input_format, file, form))
 
-    from taskloom.runs.training.predict import predict_cell
+    from taskloom.runs.predict.predict import predict_cell
 
     folder = Path("predictions") if out is None else out
     kept: Form = "jsonl" if form == "jsonl" else "submission"
@@ -164,9 +164,9 @@ def _predict_input(
     form: str | None,
 ) -> int:
     """Predict the rows of a file or of stdin into a file, or to stdout; gives the exit code."""
-    from taskloom.runs.training.predict import check_outside, choose_task, new_texts, predict_texts
-    from taskloom.runs.training.sheets import format_of, sheet_file, text_sheet
-    from taskloom.runs.training.trained import load_trained
+    from taskloom.runs.predict.predict import check_outside, choose_task, new_texts, predict_texts
+    from taskloom.runs.predict.sheets import format_of, sheet_file, text_sheet
+    from taskloom.runs.predict.trained import load_trained
 
     # On a CPU oneDNN keeps a kernel for every shape that it meets, 1,024 of them: most of what a long file would take.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")

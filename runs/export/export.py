@@ -19,8 +19,8 @@ from taskloom.runs.export.heads import HEADS, write_heads
 from taskloom.runs.export.modules import write_modules
 from taskloom.runs.export.vectors import ways
 from taskloom.runs.grid.contents import read_split
+from taskloom.runs.predict.trained import load_trained
 from taskloom.runs.training.checkpoint import put_folder
-from taskloom.runs.training.trained import load_trained
 
 #: What has to be installed beside taskloom, and the extra that brings it; only ONNX needs more than the first.
 _PACKAGES = {"huggingface_hub": "hf", "transformers": "hf", "onnx": "onnx", "onnxscript": "onnx"}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from taskloom.core import TaskloomError
-from taskloom.runs.training.trained import TrainedModel
+from taskloom.runs.predict.trained import TrainedModel
 
 #: What becomes of states in every format; what an encoder calls otherwise is unknown on the other side.
 POOLINGS = ("pooler", "cls", "mean", "max")

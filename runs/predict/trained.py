@@ -18,11 +18,11 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name
 from taskloom.registry.results.records import CellRecord
+from taskloom.runs.predict.submission import in_words
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model, device_for_this_process
-from taskloom.runs.training.submission import in_words
 
 #: The parts of a model that predict. A loss may hold tensors too, which only training reads.
 PARTS = ("encoder.", "shared.", "heads.")

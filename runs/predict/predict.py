@@ -13,12 +13,12 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.artifacts import write_text
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import read_split
+from taskloom.runs.predict.sheets import Write, columns_of
+from taskloom.runs.predict.submission import Form, file_name, file_text
+from taskloom.runs.predict.texts import NewTexts, TextFormat
+from taskloom.runs.predict.trained import BATCH, TrainedModel, check_cell, choose_tasks, in_batches, load_trained
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.sheets import Write, columns_of
-from taskloom.runs.training.submission import Form, file_name, file_text
-from taskloom.runs.training.texts import NewTexts, TextFormat
-from taskloom.runs.training.trained import BATCH, TrainedModel, check_cell, choose_tasks, in_batches, load_trained
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from numpy import float32
 
 from taskloom.core import Labels, TaskloomError
 from taskloom.registry.results.artifacts import replacing
-from taskloom.runs.training.texts import NewTexts, TextRow
-from taskloom.runs.training.trained import Predictions
+from taskloom.runs.predict.texts import NewTexts, TextRow
+from taskloom.runs.predict.trained import Predictions
 
 SheetFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 #: Some rows of a table, by column.

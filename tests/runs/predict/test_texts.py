@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskloom.runs.training.texts import LONGEST, NewTexts
+from taskloom.runs.predict.texts import LONGEST, NewTexts
 
 
 def read(content: str, **options: Any) -> tuple[list[tuple[int, str]], list[str]]:
