@@ -22,8 +22,8 @@ from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
+    from taskloom.core.rows import Format
     from taskloom.runs.predict.submission import Form
-    from taskloom.runs.predict.texts import TextFormat
 
 
 #: In the place of a file: stdin or stdout.
@@ -82,7 +82,7 @@ def predict(
     tasks: tuple[str, ...],
     input: Path | None,
     text: tuple[str, ...],
-    input_format: "TextFormat",
+    input_format: "Format",
     split: "Split",
     out: Path | None,
     data: Path | None,
@@ -159,7 +159,7 @@ def _predict_input(
     tasks: tuple[str, ...],
     input: Path,
     text: tuple[str, ...],
-    input_format: "TextFormat",
+    input_format: "Format",
     out: Path | None,
     form: str | None,
 ) -> int:

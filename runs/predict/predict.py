@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from taskloom.core import DataError, Examples, Split, TaskloomError
 from taskloom.core.errors import count
+from taskloom.core.rows import Format, Rows
 from taskloom.core.tokens import COLUMNS
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.artifacts import write_text
@@ -15,7 +16,7 @@ from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.sheets import Write, columns_of
 from taskloom.runs.predict.submission import Form, file_name, file_text
-from taskloom.runs.predict.texts import NewTexts, TextFormat
+from taskloom.runs.predict.texts import NewTexts
 from taskloom.runs.predict.trained import BATCH, TrainedModel, check_cell, choose_tasks, in_batches, load_trained
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
@@ -118,21 +119,18 @@ def new_texts(
     name: str,
     *,
     texts: Sequence[str] = (),
-    format: TextFormat = "auto",
+    format: Format = "auto",
     skip: Callable[[str], None],
 ) -> NewTexts:
     """The rows of a stream as a task of the cell reads them, by the names that its data set has for columns."""
     data: dict[str, Any] = cell.spec["tasks"][task]["data"]
     own = data.get("text") or ()
     return NewTexts(
-        stream,
-        name,
+        Rows(stream, name, format=format, quotes=data.get("quotes", True)),
         COLUMNS[model.tasks[task].head.reads],
         texts=tuple(texts),
         own=(own,) if isinstance(own, str) else tuple(own),
         id=data.get("id") or "id",
-        format=format,
-        quotes=data.get("quotes", True),
         skip=skip,
     )
 
