@@ -107,8 +107,9 @@ class Rows:
             yield lines.number, kept
 
     def _read_delimited(self, lines: "_Lines", delimiter: str) -> Iterator[Row]:
-        quoting = csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE
-        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+        reader = csv.reader(
+            lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE, strict=True
+        )
         while True:
             lines.taken = []
             number = lines.number + 1

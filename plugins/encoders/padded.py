@@ -51,16 +51,7 @@ class Padded(Encoder):
         self.generator: torch.Generator | None = None  # that of the run
 
     def check(self) -> None:
-        trial = Padded(
-            self.folder,
-            max_length=self.given_length,
-            own_max_length=self.own_length,
-            dropout=self.dropout,
-            pooling=self.given_pooling,
-            trainable=self.trainable,
-        )
-        trial.asked = self.asked
-        trial.build(generator=torch.Generator())
+        self.build(generator=torch.Generator())
 
     def build(self, *, generator: torch.Generator) -> None:
         with _drawing_from(generator):  # the library draws what it does not find

@@ -13,8 +13,10 @@ import click
 from click.core import ParameterSource
 
 from taskloom.core.errors import TaskloomError, count
+from taskloom.registry.results.artifacts import check_outside
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
+from taskloom.runs.api.questions import folder_of
 from taskloom.runs.cli.common import answers, checked_catalogue, find_cell, note, say, write_answer
 from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
 from taskloom.runs.show.render import listing
@@ -127,7 +129,9 @@ def predict(
 
     folder = Path("predictions") if out is None else out
     kept: Form = "jsonl" if form == "jsonl" else "submission"
-    outcome = predict_cell(cell, checked_catalogue(), registry, folder, split=split, only=tasks, data=data, form=kept)
+    outcome = predict_cell(
+        cell, checked_catalogue(), registry, folder, split=split, only=tasks, data=folder_of(data), form=kept
+    )
     for line in outcome.notes:
         note(line)
     for written in outcome.files:
@@ -164,7 +168,7 @@ def _predict_input(
     form: str | None,
 ) -> int:
     """Predict the rows of a file or of stdin into a file, or to stdout; gives the exit code."""
-    from taskloom.runs.predict.predict import check_outside, choose_task, new_texts, predict_texts
+    from taskloom.runs.predict.predict import choose_task, new_texts, predict_texts
     from taskloom.runs.predict.sheets import format_of, sheet_file, text_sheet
     from taskloom.runs.predict.trained import load_trained
 

@@ -11,7 +11,7 @@ import torch
 
 from taskloom.core import DataError, Examples, Split, TaskloomError
 from taskloom.registry.installed.catalogue import Catalogue
-from taskloom.registry.results.artifacts import partial_prefix
+from taskloom.registry.results.artifacts import check_outside, partial_prefix
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.export.card import Data, Form, Source, write_card
 from taskloom.runs.export.graph import write_graph
@@ -77,8 +77,7 @@ def export_cell(
 
 def _check(folder: Path, registry: Path, form: Form, *, replace: bool) -> None:
     """Before any work: whether there is room for the folder, and everything that writes it is installed."""
-    if folder.resolve().is_relative_to(registry.resolve()):
-        raise TaskloomError(f"{folder} is inside the registry {registry}; choose a folder outside")
+    check_outside(folder, registry)
     if folder.exists() and not folder.is_dir():
         raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another DIR.")
     if folder.is_dir() and any(folder.iterdir()):
