@@ -83,11 +83,10 @@ class Encoder(nn.Module, Component, ABC):
     def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
         """Write the built encoder into a folder as ``transformers`` keeps models.
 
-        Afterwards ``AutoModel.from_pretrained(folder)`` gives its states and ``AutoTokenizer`` its tokens, without code
-        of anybody's; the states become vectors as
-        :attr:`pooling` and :attr:`normalized` say. ``texts`` are those that it was trained and judged
-        on, for an encoder that has no list of its words; whoever needs none does not look at them. What it returns are
-        sentences for whoever uses the folder.
+        Afterwards ``AutoModel.from_pretrained(folder)`` gives its states and ``AutoTokenizer`` its tokens, without
+        anybody's own code; the states become vectors as :attr:`pooling` and :attr:`normalized` say. ``texts`` are
+        those that it was trained and scored on, for an encoder that has no list of its words; others leave them
+        unread. Returns what whoever uses the folder should know, in sentences.
         """
         raise TaskloomError(f"encoder {self.name!r} cannot be exported: it has no method export()")
 

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "runs": {"core", "registry"},
 }
 #: The rooms of ``runs`` in the order in which a run walks through them: each may import those to its left.
-ROOMS = ("grids", "scaffold", "grid", "training", "driver", "analysis", "export", "show", "api", "cli")
+ROOMS = ("grids", "scaffold", "grid", "training", "predict", "driver", "analysis", "export", "show", "api", "cli")
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 

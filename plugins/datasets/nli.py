@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from taskloom.core import DataError, Examples, Labels, Split, unknown
+from taskloom.core.rows import UnreadableError
 from taskloom.plugins.datasets.folder import FolderDataSet
-from taskloom.plugins.datasets.reading import Layout, UnreadableError, read_examples
+from taskloom.plugins.datasets.reading import Layout, read_examples
 
 #: The classes of natural language inference, in the order of their numbers.
 RELATIONS = ("entailment", "neutral", "contradiction")

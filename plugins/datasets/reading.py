@@ -1,5 +1,6 @@
 """From the rows of a file to examples: what is asked of each, and what happens to those that lack it."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -8,18 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, unknown
+from taskloom.core.rows import OPEN_QUOTE, Format, Row, Rows, UnreadableError, text_in, utf8, written_in
 from taskloom.plugins.datasets.files import read_bytes
 from taskloom.plugins.datasets.labels import read_number, spelling
-from taskloom.plugins.datasets.rows import Format, Row, parse
 
 #: The share of a file's rows that may be unreadable and are skipped.
 TOLERATED = 0.01
 #: How many of them an error names.
 NAMED = 3
-
-
-class UnreadableError(Exception):
-    """Why a row cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Layout:
 
     def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
         """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
-        if self.label is None or self.label not in values or (self.partial and not _written(values, self.label)):
+        if self.label is None or self.label not in values or (self.partial and not written_in(values, self.label)):
             return delimiter == "\t"
         try:
             _read_label(values, self)
@@ -54,10 +51,8 @@ class Layout:
 def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
     """Read a file. A file that need not have labels and has none gives examples without."""
     wanted = [*layout.texts, *filter(None, (layout.label, layout.id))]
-    there, rows = parse(
-        path, read_bytes(path), format=layout.format, quotes=layout.quotes, is_row=layout.is_row, wanted=wanted
-    )
-    given = (_written(values, layout.label) for _, values in rows if not isinstance(values, str))
+    there, rows = _read_rows(path, layout, wanted)
+    given = (written_in(values, layout.label) for _, values in rows if not isinstance(values, str))
     labelled = layout.label is not None and (needs_labels or any(given))
     _check_columns(path, there, rows, [column for column in wanted if labelled or column != layout.label])
     texts, labels, ids = [], [], []
@@ -70,12 +65,12 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
             if layout.keep is not None and not layout.keep(values):
                 left_out += 1
                 continue
-            if layout.partial and labelled and not _written(values, layout.label):
+            if layout.partial and labelled and not written_in(values, layout.label):
                 unlabelled += 1
                 continue
-            found = [_read_text(values, column) for column in layout.texts]
+            found = [text_in(values, column) for column in layout.texts]
             label = _read_label(values, layout) if labelled else 0.0
-            name = _utf8(_written(values, layout.id), "id") or str(line)
+            name = utf8(written_in(values, layout.id), "id") or str(line)
         except UnreadableError as problem:
             skipped.append(f"{path.name}, line {line}: {problem}")
             if layout.strict:
@@ -91,12 +86,33 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
     return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped), unlabelled)
 
 
+def _read_rows(path: Path, layout: Layout, wanted: Sequence[str]) -> tuple[list[str], list[Row]]:
+    """A file's columns and rows. A quote that does not close may be one of many, so that is an error."""
+    source = Rows(
+        io.BytesIO(read_bytes(path)),
+        str(path),
+        format=layout.format,
+        quotes=layout.quotes,
+        wanted=wanted,
+        is_row=layout.is_row,
+    )
+    rows: list[Row] = []
+    for line, values in source:
+        if values == OPEN_QUOTE:
+            raise DataError(
+                f"{path}, line {line}: {OPEN_QUOTE}; correct the file, or, if quotes are plain characters in it, read "
+                'it as data set "table" with "quotes": false'
+            )
+        rows.append((line, values))
+    return source.columns, rows
+
+
 def _read_label(values: Mapping[str, object], layout: Layout) -> float:
     """A label as a number: the place of its name, a class number, or a value in range."""
     meaning, column = layout.labels, layout.label
     assert meaning is not None
     assert column is not None
-    value, written = values.get(column), _written(values, column)
+    value, written = values.get(column), written_in(values, column)
     if not written:
         raise UnreadableError(f"{column} is empty")
     if (known := layout.spellings.get(spelling(written))) is not None:
@@ -115,33 +131,6 @@ def _read_label(values: Mapping[str, object], layout: Layout) -> float:
             f"{column} {written} is out of range; it should be {kind}{meaning.low:g} to {meaning.high:g}"
         )
     return number
-
-
-def _read_text(values: Mapping[str, object], column: str) -> str:
-    value = values.get(column)
-    if value is not None and not isinstance(value, str):
-        raise UnreadableError(f"{column} is {str(value)[:40]!r}, not a string")
-    text = (value or "").strip()
-    if not text:
-        raise UnreadableError(f"{column} is empty")
-    return _utf8(text, column)
-
-
-def _written(values: Mapping[str, object], column: str | None) -> str:
-    """What a row has in a column, as a string; "" for nothing."""
-    value = values.get(column) if column else None
-    return "" if value is None else str(value).strip()
-
-
-def _utf8(text: str, column: str) -> str:
-    """The text, unless a byte of it was not UTF-8 and is now a lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:x}"
-        raise UnreadableError(f"{column} is not UTF-8 ({what} after {text[: error.start][-20:]!r})") from None
-    return text
 
 
 def _check_columns(path: Path, columns: Sequence[str], rows: Sequence[Row], needed: Sequence[str]) -> None:

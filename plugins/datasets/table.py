@@ -10,11 +10,11 @@ import numpy as np
 from pydantic import Field
 
 from taskloom.core import DataError, Examples, Split
+from taskloom.core.rows import Format
 from taskloom.plugins.datasets.files import expand, fingerprint_of
 from taskloom.plugins.datasets.folder import FileDataSet, lots_of, take
 from taskloom.plugins.datasets.labels import Classes, is_number, labels_of, spellings_of
 from taskloom.plugins.datasets.reading import Layout, read_examples
-from taskloom.plugins.datasets.rows import Format
 
 Files = str | Annotated[list[str], Field(min_length=1)]
 

@@ -81,7 +81,9 @@ class HuggingFace(Encoder):
         self.inner: Encoder | None = None
 
     def check(self) -> None:
-        self._open().check()
+        trial = self._choose()  # one that is forgotten: who only checks should not keep weights
+        trial.asked = self.asked
+        trial.check()
 
     def build(self, *, generator: torch.Generator) -> None:
         inner = self._open()

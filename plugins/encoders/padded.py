@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +16,9 @@ from taskloom.core import Encoder, Ids, Tokens, WeightsError
 from taskloom.plugins.encoders.folders import fingerprint_of, weight_files
 from taskloom.plugins.encoders.poolings import POOLINGS, pool_states
 from taskloom.plugins.encoders.pretrained import load_model, load_tokenizer, save_model, special_tokens_of
+from taskloom.plugins.encoders.vocabulary import ids_of
 
 _ONE_AT_A_TIME = threading.Lock()
-_CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
 
 
 class Padded(Encoder):
@@ -51,16 +50,7 @@ class Padded(Encoder):
         self.generator: torch.Generator | None = None  # that of the run
 
     def check(self) -> None:
-        trial = Padded(
-            self.folder,
-            max_length=self.given_length,
-            own_max_length=self.own_length,
-            dropout=self.dropout,
-            pooling=self.given_pooling,
-            trainable=self.trainable,
-        )
-        trial.asked = self.asked
-        trial.build(generator=torch.Generator())
+        self.build(generator=torch.Generator())
 
     def build(self, *, generator: torch.Generator) -> None:
         with _drawing_from(generator):  # the library draws what it does not find
@@ -90,11 +80,7 @@ class Padded(Encoder):
         return f"tokenizer {hashlib.sha256(self._tokenizer.backend_tokenizer.to_str().encode()).hexdigest()}"
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        backend, found = self._tokenizer.backend_tokenizer, list[Ids]()
-        for start in range(0, len(texts), _CHUNK):
-            encodings = backend.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
-            found += (np.array(encoding.ids, np.int32) for encoding in encodings)
-        return found
+        return ids_of(self._tokenizer.backend_tokenizer, texts)
 
     def embed(self, tokens: Tokens) -> Tensor:
         words: Tensor = self.model.get_input_embeddings()(tokens.ids)

@@ -22,6 +22,15 @@ _SETTINGS = "tokenizer_config.json"
 _CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids that are kept
 
 
+def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
+    """The tokens of each text, without special ones around it."""
+    found: list[Ids] = []
+    for start in range(0, len(texts), _CHUNK):
+        encodings = tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
+        found += (np.array(encoding.ids, np.int32) for encoding in encodings)
+    return found
+
+
 def _content(token: object) -> object:
     """A special token's text; some files write it as an object with its properties."""
     return token.get("content", token) if isinstance(token, dict) else token
@@ -58,11 +67,7 @@ class WordPieces:
         self.special_tokens = SpecialTokens(start=(start,), middle=(end,), end=(end,))
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        found: list[Ids] = []
-        for start in range(0, len(texts), _CHUNK):
-            encodings = self.tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
-            found += (np.array(encoding.ids, np.int32) for encoding in encodings)
-        return found
+        return ids_of(self.tokenizer, texts)
 
 
 class HashedWords:

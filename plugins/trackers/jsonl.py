@@ -41,26 +41,30 @@ class JSONL(Tracker):
             self._known = {_key(json.loads(line)) for line in file}
 
     def run_started(self, run: TrackedRun) -> None:
-        self._write("started", {**run.tags, "seed": run.seed, "spec": run.spec})
+        self._write("started", _tags(run), {"spec": run.spec})
 
     def epoch_ended(self, run: TrackedRun, facts: dict[str, Any]) -> None:
-        self._write("epoch", {**run.tags, "seed": run.seed, **facts})
+        self._write("epoch", _tags(run), facts)
 
     def run_finished(self, run: TrackedRun, facts: dict[str, Any]) -> None:
-        self._write("finished", {**run.tags, "seed": run.seed, **facts})
+        self._write("finished", _tags(run), facts)
 
     def run_failed(self, run: TrackedRun, reason: str) -> None:
-        self._write("failed", {**run.tags, "seed": run.seed, "reason": reason})
+        self._write("failed", _tags(run), {"reason": reason})
 
     def grid_finished(self, grid: str, table: str) -> None:
-        self._write("table", {"grid": grid, "table": table})
+        self._write("table", {"grid": grid}, {"table": table})
 
-    def _write(self, what: str, facts: Mapping[str, Any]) -> None:
-        line = {"what": what, **facts}
+    def _write(self, what: str, tags: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        line = {"what": what, **tags, **facts}
         if _key(line) not in self._known:
             self._known.add(_key(line))
             with self._file.open("ab") as file:
                 file.write(to_json(line, inf_nan_mode="null") + b"\n")
+
+
+def _tags(run: TrackedRun) -> dict[str, Any]:
+    return {**run.tags, "seed": run.seed}  # a number here
 
 
 def _key(line: Mapping[str, Any]) -> Key:

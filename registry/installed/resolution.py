@@ -88,9 +88,8 @@ def fit_problems(run: Mapping[str, Any], made: Mapping[str, Component]) -> list[
             why = unknown("pooling", head.pooling, encoder.poolings, where=f"known to encoder {encoder.name!r}")
             problems.append(Problem(f"tasks.{name}.head", f"{why}; leave pooling out to have the encoder's own"))
         places = [(path, kind) for path, _, _, kind in homes_of({"tasks": {name: run["tasks"][name]}})]
-        parts: dict[str, Any] = {
-            kind: made[path] for path, kind in reversed(places) if path in made
-        }  # metric: the first
+        # Of several metrics the first is the task's, so it comes last here.
+        parts: dict[str, Any] = {kind: made[path] for path, kind in reversed(places) if path in made}
         if all(path in made for path, _ in places):
             names = ", ".join(f"{kind_word(kind)} {parts[kind].name!r}" for kind in _TASK_PARTS)
             with noted(f"{names} cannot be checked", problems, f"tasks.{name}"):

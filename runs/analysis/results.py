@@ -1,11 +1,12 @@
 """A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from taskloom.registry.results.records import CellRecord, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
 from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
 
-T = TypeVar("T")
 OVERALL = "overall"
 #: What the name of a metric begins with that is the F1 score of one class.
 PER_CLASS = "f1:"
@@ -121,7 +121,7 @@ class Results:
             return given
         if (cell.id, split) not in self._final:
             stored = self.stored(cell.id, split)
-            made = {column: self._score(stored, column) for column in self._computed(stored)} if stored else {}
+            made = {} if stored is None else self._scores_of(stored)
             overall = None if self.metric is None else self.overall[label].score(made, ())
             found = {**(given if self.metric is None else {}), **made}
             self._final[cell.id, split] = found if overall is None else {**found, OVERALL: overall}
@@ -136,15 +136,17 @@ class Results:
             if metric is not None and task in stored.tasks and fits(metric, stored.tasks[task].classes)
         }
 
-    def _score(self, stored: StoredScores, column: str) -> float:
-        """A score by a metric that is not the run's own; NaN if the metric gives none."""
-        task, metric = self._computed(stored)[column]
-        expected = self.examples(stored.tasks[task].examples).expected
-        try:
-            return _asked(metric, lambda: float(metric(stored.read(task, "predicted"), expected)))
-        except PluginError as error:
-            self.broken[column] = str(error)
-            return nan
+    def _scores_of(self, stored: StoredScores) -> dict[str, float]:
+        """Scores by metrics that are not the run's own; NaN where a metric gives none."""
+        found = {}
+        for column, (task, metric) in self._computed(stored).items():
+            predicted, expected = stored.read(task, "predicted"), self.examples(stored.tasks[task].examples).expected
+            try:
+                with _asking(metric):
+                    found[column] = float(metric(predicted, expected))
+            except PluginError as error:
+                found[column], self.broken[column] = nan, str(error)
+        return found
 
     @cached_property
     def classes(self) -> dict[str, int]:
@@ -239,16 +241,12 @@ class Results:
         if (stored.path, column) not in self._moved:
             task, metric = self._computed(stored).get(column, (column, None))
             examples = self.examples(stored.tasks[task].examples)
-
-            def moved() -> Values:
+            with nullcontext() if metric is None else _asking(metric):
                 if metric is None:
                     influence = stored.read(task, "influence")
                 else:
                     influence = metric.influence(stored.read(task, "predicted"), examples.expected)
-                found: Values = np.bincount(examples.cluster, influence) / len(examples.expected)
-                return found
-
-            self._moved[stored.path, column] = moved() if metric is None else _asked(metric, moved)
+                self._moved[stored.path, column] = np.bincount(examples.cluster, influence) / len(examples.expected)
         return self._moved[stored.path, column]
 
     @cached_property
@@ -315,12 +313,11 @@ def _light_metric(spec: Mapping[str, Any]) -> Metric:
     return make_light(Metric, spec)
 
 
-def _asked(metric: Metric, ask: Callable[[], T]) -> T:
-    """What a metric says, which may be a third party's; whatever it raises is a ``PluginError``."""
+def _asking(metric: Metric) -> AbstractContextManager[None]:
+    """A block that asks a metric, which may be a third party's: whatever it raises is a ``PluginError``."""
     from taskloom.registry.installed.manager import guard
 
-    with guard(f"metric {name_of(metric)!r}"):
-        return ask()
+    return guard(f"metric {name_of(metric)!r}")
 
 
 def name_of(metric: Metric) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # which import numpy or torch
     from taskloom.runs.analysis.predictions import Predictions
     from taskloom.runs.export.card import Form
     from taskloom.runs.export.export import Exported
-    from taskloom.runs.training.trained import TrainedModel
+    from taskloom.runs.predict.trained import TrainedModel
 
 #: Examples, or epochs, of a long list that are shown; a data frame has all.
 SHOWN = 10
@@ -139,7 +139,7 @@ class Cell:
     def model(self) -> "TrainedModel":
         """The trained model, a torch module: ``encode(texts)`` gives vectors, ``predict(task, texts)`` predictions."""
         from taskloom.registry.installed.catalogue import load_catalogue
-        from taskloom.runs.training.trained import load_trained
+        from taskloom.runs.predict.trained import load_trained
 
         return load_trained(self.record, load_catalogue(), self.registry)
 

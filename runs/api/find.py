@@ -119,13 +119,11 @@ def best_cell(grid: GridRecord, row: str | None, seed: int | None) -> GridCell:
     labels = {place.label for place in grid.cells}
     if row is not None and row not in labels:
         raise RegistryError(unknown("row", row, labels, where="rows"))
-    seeds = sorted({place.seed for place in grid.cells})
-    if seed is not None and seed not in seeds:
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
-    places = [place for place in grid.cells if row in (None, place.label) and seed in (None, place.seed)]
+    of_row = [place for place in grid.cells if row in (None, place.label)]
+    places = [place for place in of_row if seed in (None, place.seed)]
     if not places:
-        seeds = sorted({place.seed for place in grid.cells if row in (None, place.label)})
-        raise RegistryError(f"no cell has seed {seed} (seeds: {', '.join(map(str, seeds))})")
+        seeds = ", ".join(map(str, sorted({place.seed for place in of_row})))
+        raise RegistryError(f"no cell has seed {seed} (seeds: {seeds})")
     finished = [place for place in places if place.cell.status == "finished"]
     if not finished:
         which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"

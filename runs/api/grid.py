@@ -22,13 +22,13 @@ from taskloom.runs.driver.signals import Stop
 if TYPE_CHECKING:  # which import pydantic, numpy or torch
     from taskloom.runs.analysis.cell_states import CellState
     from taskloom.runs.analysis.claims import Claim
-    from taskloom.runs.analysis.compare import Comparison as RowComparison
+    from taskloom.runs.analysis.compare import Comparison
     from taskloom.runs.analysis.effects import Effects
     from taskloom.runs.analysis.errors import TaskErrors
     from taskloom.runs.analysis.explain import Explanation
     from taskloom.runs.api.run import Ran
     from taskloom.runs.grid.plan import Plan
-    from taskloom.runs.show.findings import Comparison
+    from taskloom.runs.show.findings import NamedContrast
     from taskloom.runs.training.checkpoint import Keep
 
 
@@ -202,7 +202,7 @@ class Grid(WrittenGrid):
         with self._recorded() as (ledger, grid, notes):
             return questions.effects(ledger, grid, on).noting(notes)
 
-    def seeds_needed(self, on: str = "overall", *, queue: bool = False) -> "Answer[list[Comparison]]":
+    def seeds_needed(self, on: str = "overall", *, queue: bool = False) -> "Answer[list[NamedContrast]]":
         """How many more seeds settle each open comparison; ``queue`` lets the next run add them."""
         with self._recorded() as (ledger, grid, notes):
             return questions.seeds_needed(ledger, grid, on, queue).noting(notes)
@@ -212,7 +212,7 @@ class Grid(WrittenGrid):
         with self._recorded() as (ledger, grid, notes):
             return questions.errors(ledger, row, [grid], limit, data).noting(notes)
 
-    def compare(self, a: str, b: str, *, limit: int = 10, data: questions.Folder = None) -> "Answer[RowComparison]":
+    def compare(self, a: str, b: str, *, limit: int = 10, data: questions.Folder = None) -> "Answer[Comparison]":
         """What differs between two rows or cells, example by example, and whether it is more than noise."""
         with self._recorded() as (ledger, grid, notes):
             return questions.compare(ledger, a, b, [grid], limit, data).noting(notes)

@@ -11,19 +11,20 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
 from taskloom.runs.api.find import counted_look, find_subject, finished_results
+from taskloom.runs.driver.wording import file_size
 from taskloom.runs.show.parts import Aligned
 from taskloom.runs.show.plan import plan_parts
 
 if TYPE_CHECKING:  # which import numpy
     from taskloom.runs.analysis.cell_states import CellState
     from taskloom.runs.analysis.claims import Claim
-    from taskloom.runs.analysis.compare import Comparison as RowComparison
+    from taskloom.runs.analysis.compare import Comparison
     from taskloom.runs.analysis.effects import Effects
     from taskloom.runs.analysis.errors import TaskErrors
     from taskloom.runs.analysis.explain import Explanation
     from taskloom.runs.driver.forecast import Cost
     from taskloom.runs.grid.plan import Plan
-    from taskloom.runs.show.findings import Comparison
+    from taskloom.runs.show.findings import NamedContrast
 
 #: Where the data of a run are now, if they were moved.
 Folder = str | os.PathLike[str] | None
@@ -113,20 +114,20 @@ def effects(ledger: Ledger, grid: GridRecord, column: str) -> "Answer[Effects]":
     return Answer(found, lambda: effects_parts(found), lambda: effects_json(found), records)
 
 
-def seeds_needed(ledger: Ledger, grid: GridRecord, column: str, queue: bool) -> "Answer[list[Comparison]]":
+def seeds_needed(ledger: Ledger, grid: GridRecord, column: str, queue: bool) -> "Answer[list[NamedContrast]]":
     """How many more seeds settle each open comparison with the baseline, and each open claim."""
     from taskloom.runs.analysis.claims import claims_of
     from taskloom.runs.analysis.contrasts import judge
-    from taskloom.runs.show.findings import Comparison, advised_seeds, seeds_json, seeds_parts
+    from taskloom.runs.show.findings import NamedContrast, advised_seeds, seeds_json, seeds_parts
 
     results = finished_results(ledger, grid, column)
     margin, baseline = grid.spec.get("margin"), results.baseline
     rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
     judged = judge([results.difference(column, row, str(baseline)) for row in rows], margin)
     found = [
-        *(Comparison(f"{row} − {baseline}", column, each) for row, each in zip(rows, judged, strict=True)),
+        *(NamedContrast(f"{row} − {baseline}", column, each) for row, each in zip(rows, judged, strict=True)),
         *(
-            Comparison(claim.says, claim.column, claim.judged)
+            NamedContrast(claim.says, claim.column, claim.judged)
             for claim in claims_of(results, ledger.claims(grid.name), margin)
             if claim.answer == "open"
         ),
@@ -188,7 +189,7 @@ def errors(
 
 def compare(
     ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Folder
-) -> "Answer[RowComparison]":
+) -> "Answer[Comparison]":
     """Two rows or cells, example by example."""
     first, second = (find_subject(ledger, source, grids) for source in (a, b))
 
@@ -207,7 +208,7 @@ def compare(
 def folder_of(data: Folder) -> Path | None:
     """Where somebody says that the data are now."""
     folder = None if data is None else Path(os.path.expanduser(data))  # noqa: PTH111 - the other raises
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not os.path.isdir(folder):  # noqa: PTH112 - a name too long is not a folder
         raise TaskloomError(f"--data {folder} is not a folder")
     return folder
 
@@ -257,4 +258,4 @@ def _written(path: Path, content: bytes) -> Answer[Path]:
     except OSError as error:
         raise TaskloomError(f"{path} cannot be written: {error.strerror}") from error
     facts = {"path": str(path), "bytes": len(content)}
-    return Answer(path, lambda: [f"{path} ({len(content) / 1000:.0f} kB)"], lambda: facts, lambda: [facts])
+    return Answer(path, lambda: [f"{path} ({file_size(len(content))})"], lambda: facts, lambda: [facts])

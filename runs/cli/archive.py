@@ -9,6 +9,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.cell_states import SHORT
 from taskloom.runs.cli.common import note, recorded_grid, say
 from taskloom.runs.cli.options import registry_option
+from taskloom.runs.driver.wording import file_size
 
 
 @click.command(short_help="Write results as one file to hand on: tables and predictions, no weights.")
@@ -52,7 +53,7 @@ def archive(grids: tuple[str, ...], out: Path, replace: bool, registry: Path) ->
     if without := [id for id in finished if f"cells/{id}/scores-dev.safetensors" not in made.files]:
         note(f"Without stored predictions: {count(len(without), 'cell')}.")
     what = f"{count(len(made.grids), 'grid')}, {len(finished)} of {count(len(records), 'cell')} finished"
-    say(f"{out} ({len(content) / 1000:,.0f} kB): {what}")
+    say(f"{out} ({file_size(len(content))}): {what}")
 
 
 @click.command("import", short_help="Add the results of an archive to the registry.")

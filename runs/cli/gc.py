@@ -8,7 +8,8 @@ import click
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli.common import say, say_json
 from taskloom.runs.cli.options import json_option, keep_option, registry_option
-from taskloom.runs.driver.disk import collect, in_units, items
+from taskloom.runs.driver.disk import collect, items
+from taskloom.runs.driver.wording import file_size
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
@@ -51,6 +52,6 @@ def gc(registry: Path, dry_run: bool, keep: "Keep", as_json: bool) -> None:
         say_json({"uses": uses, "bytes": total, "may_go": may_go, "freed": freed})
         return
     rows = sorted(sums.items(), key=lambda pair: -pair[1][0])
-    say(listing([(what, *map(in_units, pair)) for what, pair in rows], ("what", "takes", "may go")))
-    took = f"{registry} {'takes' if dry_run else 'took'} {in_units(total)}"
-    say(f"\n{took}; {in_units(may_go)} may go." if dry_run else f"\n{took}; {in_units(freed)} freed.")
+    say(listing([(what, *map(file_size, pair)) for what, pair in rows], ("what", "takes", "may go")))
+    took = f"{registry} {'takes' if dry_run else 'took'} {file_size(total)}"
+    say(f"\n{took}; {file_size(may_go)} may go." if dry_run else f"\n{took}; {file_size(freed)} freed.")

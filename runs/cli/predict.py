@@ -13,8 +13,10 @@ import click
 from click.core import ParameterSource
 
 from taskloom.core.errors import TaskloomError, count
+from taskloom.registry.results.artifacts import check_outside
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
+from taskloom.runs.api.questions import folder_of
 from taskloom.runs.cli.common import answers, checked_catalogue, find_cell, note, say, write_answer
 from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
 from taskloom.runs.show.render import listing
@@ -22,8 +24,8 @@ from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.core.data import Split
-    from taskloom.runs.training.submission import Form
-    from taskloom.runs.training.texts import TextFormat
+    from taskloom.core.rows import Format
+    from taskloom.runs.predict.submission import Form
 
 
 #: In the place of a file: stdin or stdout.
@@ -82,7 +84,7 @@ def predict(
     tasks: tuple[str, ...],
     input: Path | None,
     text: tuple[str, ...],
-    input_format: "TextFormat",
+    input_format: "Format",
     split: "Split",
     out: Path | None,
     data: Path | None,
@@ -123,11 +125,13 @@ def predict(
         file = None if out is None or out == STREAM else out
         context.exit(_predict_input(cell, registry, tasks, input, text, input_format, file, form))
 
-    from taskloom.runs.training.predict import predict_cell
+    from taskloom.runs.predict.predict import predict_cell
 
     folder = Path("predictions") if out is None else out
     kept: Form = "jsonl" if form == "jsonl" else "submission"
-    outcome = predict_cell(cell, checked_catalogue(), registry, folder, split=split, only=tasks, data=data, form=kept)
+    outcome = predict_cell(
+        cell, checked_catalogue(), registry, folder, split=split, only=tasks, data=folder_of(data), form=kept
+    )
     for line in outcome.notes:
         note(line)
     for written in outcome.files:
@@ -159,14 +163,14 @@ def _predict_input(
     tasks: tuple[str, ...],
     input: Path,
     text: tuple[str, ...],
-    input_format: "TextFormat",
+    input_format: "Format",
     out: Path | None,
     form: str | None,
 ) -> int:
     """Predict the rows of a file or of stdin into a file, or to stdout; gives the exit code."""
-    from taskloom.runs.training.predict import check_outside, choose_task, new_texts, predict_texts
-    from taskloom.runs.training.sheets import format_of, sheet_file, text_sheet
-    from taskloom.runs.training.trained import load_trained
+    from taskloom.runs.predict.predict import choose_task, new_texts, predict_texts
+    from taskloom.runs.predict.sheets import format_of, sheet_file, text_sheet
+    from taskloom.runs.predict.trained import load_trained
 
     # On a CPU oneDNN keeps a kernel for every shape that it meets, 1,024 of them: most of what a long file would take.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")

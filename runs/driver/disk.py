@@ -101,16 +101,3 @@ def _size(path: Path) -> int:
     """Bytes of a file, or of all files in a folder; links count as what they are."""
     inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
     return sum(file.lstat().st_size for file in inside if os.path.lexists(file))
-
-
-def in_units(size: float) -> str:
-    """A size as a person reads it.
-
-    >>> in_units(90_868_376), in_units(1_200), in_units(12)
-    ('90.9 MB', '1.2 kB', '12 B')
-    """
-    for unit in ("B", "kB", "MB"):
-        if round(size, 1) < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} GB"

@@ -77,9 +77,9 @@ class Trackers:
             self.tell(job, Event("resumed", job.cell))
             for epoch in ledger.epochs(job.cell):
                 self.tell(job, Event("epoch", job.cell, {**vars(epoch), "memory": None}))
-            known = ("scores", "test", "best_epoch", "costs", "seconds", "peak_memory", "reason")
-            facts = {name: getattr(record, name) for name in known if record.status != "finished" or name != "reason"}
-            self.tell(job, Event(record.status, job.cell, facts))
+            known = ("scores", "test", "best_epoch", "costs", "seconds", "peak_memory")
+            names = known if record.status == "finished" else ("reason",)
+            self.tell(job, Event(record.status, job.cell, {name: getattr(record, name) for name in names}))
 
     def grid_finished(self, table: str) -> None:
         """Pass on the table of the grid, in Markdown."""

@@ -141,6 +141,19 @@ def memory(size: float) -> str:
     return f"{size / 2**20:.0f} MiB" if size < 1000 * 2**20 else f"{size / 2**30:.1f} GiB"
 
 
+def file_size(size: float) -> str:
+    """Bytes on a disk as a person says them: in powers of 1000, as file managers do.
+
+    >>> file_size(90_868_376), file_size(1_200), file_size(12)
+    ('90.9 MB', '1.2 kB', '12 B')
+    """
+    for unit in ("B", "kB", "MB"):
+        if round(size, 1) < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
+
+
 def named(rows: Sequence[str]) -> str:
     """Rows in words: each once, in quotes, not too many.
 

@@ -18,7 +18,7 @@ from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.export.heads import encode_lines, head_lines
 from taskloom.runs.export.vectors import own_way
-from taskloom.runs.training.trained import TrainedModel
+from taskloom.runs.predict.trained import TrainedModel
 
 Form = Literal["sentence-transformers", "transformers", "onnx"]
 #: Task → split → its examples, or why they cannot be read.

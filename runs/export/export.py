@@ -11,7 +11,7 @@ import torch
 
 from taskloom.core import DataError, Examples, Split, TaskloomError
 from taskloom.registry.installed.catalogue import Catalogue
-from taskloom.registry.results.artifacts import partial_prefix
+from taskloom.registry.results.artifacts import check_outside, partial_prefix
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.export.card import Data, Form, Source, write_card
 from taskloom.runs.export.graph import write_graph
@@ -19,8 +19,8 @@ from taskloom.runs.export.heads import HEADS, write_heads
 from taskloom.runs.export.modules import write_modules
 from taskloom.runs.export.vectors import ways
 from taskloom.runs.grid.contents import read_split
+from taskloom.runs.predict.trained import load_trained
 from taskloom.runs.training.checkpoint import put_folder
-from taskloom.runs.training.trained import load_trained
 
 #: What has to be installed beside taskloom, and the extra that brings it; only ONNX needs more than the first.
 _PACKAGES = {"huggingface_hub": "hf", "transformers": "hf", "onnx": "onnx", "onnxscript": "onnx"}
@@ -77,8 +77,7 @@ def export_cell(
 
 def _check(folder: Path, registry: Path, form: Form, *, replace: bool) -> None:
     """Before any work: whether there is room for the folder, and everything that writes it is installed."""
-    if folder.resolve().is_relative_to(registry.resolve()):
-        raise TaskloomError(f"{folder} is inside the registry {registry}; choose a folder outside")
+    check_outside(folder, registry)
     if folder.exists() and not folder.is_dir():
         raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another DIR.")
     if folder.is_dir() and any(folder.iterdir()):

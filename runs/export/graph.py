@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from taskloom.runs.export.vectors import Way, ways
-from taskloom.runs.training.trained import TrainedModel
+from taskloom.runs.predict.trained import TrainedModel
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 VECTOR, STATES = "sentence_embedding", "token_embeddings"

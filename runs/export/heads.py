@@ -11,7 +11,7 @@ from torch import Tensor
 from taskloom.registry.installed.task import Task
 from taskloom.runs.export.graph import VECTOR, output_name
 from taskloom.runs.export.vectors import Way, own_way, way_of, ways
-from taskloom.runs.training.trained import TrainedModel
+from taskloom.runs.predict.trained import TrainedModel
 
 HEADS, TENSORS = "heads.json", "heads.safetensors"
 #: How the vectors of an example are made by ``encode``, for each way of reading its texts.

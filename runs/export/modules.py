@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from taskloom.core import TaskloomError
 from taskloom.runs.export.vectors import own_way
-from taskloom.runs.training.trained import TrainedModel
+from taskloom.runs.predict.trained import TrainedModel
 
 _DENSE = "pooler.dense."
 

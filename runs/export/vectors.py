@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from taskloom.core import TaskloomError
-from taskloom.runs.training.trained import TrainedModel
+from taskloom.runs.predict.trained import TrainedModel
 
 #: What becomes of states in every format; what an encoder calls otherwise is unknown on the other side.
 POOLINGS = ("pooler", "cls", "mean", "max")
@@ -22,13 +22,12 @@ class Way:
 
 def own_way(model: TrainedModel) -> Way:
     """How ``model.encode`` does it: as all heads of the run ask for, or, if they differ, as the encoder by itself."""
-    asked = {task.head.pooling for task in model.tasks.values()}
-    return _way(model, asked.pop() if len(asked) == 1 else None)
+    return _way(model, model.pooling_of(None))
 
 
 def way_of(model: TrainedModel, task: str) -> Way:
     """How the vectors are made that a task's head reads."""
-    return _way(model, model.tasks[task].head.pooling)
+    return _way(model, model.pooling_of(task))
 
 
 def ways(model: TrainedModel) -> list[Way]:

@@ -17,7 +17,7 @@ AFFORDABLE = 20
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NamedContrast:
     """A judged difference on a column, and what it is called."""
 
     name: str
@@ -118,7 +118,7 @@ def seeds_settle(judged: Sequence[Judged], number: int) -> str:
     return f"would settle, with a power of 80 % each, {settled} of {left}"
 
 
-def seeds_parts(comparisons: Sequence[Comparison]) -> Iterator[Part]:
+def seeds_parts(comparisons: Sequence[NamedContrast]) -> Iterator[Part]:
     """A line per comparison: its verdict, and what would settle it."""
     rows = [
         (
@@ -136,7 +136,7 @@ def seeds_parts(comparisons: Sequence[Comparison]) -> Iterator[Part]:
     yield from _one_seed(each.judged for each in comparisons)
 
 
-def seeds_json(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+def seeds_json(comparisons: Sequence[NamedContrast]) -> list[dict[str, Any]]:
     return [
         {
             "comparison": each.name,

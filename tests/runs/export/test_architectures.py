@@ -16,7 +16,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.export.card import Form
 from taskloom.runs.export.export import export_cell
-from taskloom.runs.training.trained import TrainedModel, load_trained
+from taskloom.runs.predict.trained import TrainedModel, load_trained
 
 KINDS = {"bert": "pooler", "roberta": "pooler", "mpnet": "mean", "electra": "max", "distilbert": "cls"}
 

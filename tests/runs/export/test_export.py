@@ -28,7 +28,7 @@ from taskloom.runs.cli import cli
 from taskloom.runs.export import export as exporting
 from taskloom.runs.export import vectors
 from taskloom.runs.export.export import export_cell
-from taskloom.runs.training.trained import TrainedModel, load_trained
+from taskloom.runs.predict.trained import TrainedModel, load_trained
 
 POOLINGS = ("pooler", "cls", "mean", "max")
 ENCODER = {"name": "minbert", "layers": 2, "width": 16, "heads": 2, "vocabulary": 256, "max_length": 24}

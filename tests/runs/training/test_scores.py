@@ -18,10 +18,10 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan
+from taskloom.runs.predict.trained import load_trained
 from taskloom.runs.training import evaluate
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import POINTS, Diagnostics
-from taskloom.runs.training.trained import load_trained
 
 METRICS: dict[str, Metric] = {"sst": Accuracy(), "sts": Pearson()}
 BASE: dict[str, Any] = {

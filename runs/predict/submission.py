@@ -1,4 +1,4 @@
-"""Predictions as text: the files that the course wants, plain tables, and what a run itself keeps.
+"""Predictions as text: the files that the course wants, plain tables, and JSON lines.
 
 The course's files are as its own code writes them (CS 224N, default final project about minBERT: the last lines of
 ``test_model_multitask`` in ``evaluation.py``, in later years of ``test_multitask`` in ``multitask_classifier.py``,
@@ -28,10 +28,10 @@ Form = Literal["submission", "jsonl"]
 COURSE = "cs224n"
 
 
-def _single(value: float) -> str:
+def single(value: float) -> str:
     """A number in single precision, with as many digits as tell it from its neighbours.
 
-    >>> _single(1.0), _single(3.7041292190551758)
+    >>> single(1.0), single(3.7041292190551758)
     ('1.0', '3.7041292')
     """
     return str(np.float32(value))
@@ -41,8 +41,8 @@ def _single(value: float) -> str:
 COURSE_FILES: dict[str, tuple[str, Callable[[float], str]]] = {
     "sst": ("Predicted_Sentiment", "{:g}".format),
     "cfimdb": ("Predicted_Sentiment", "{:g}".format),
-    "para": ("Predicted_Is_Paraphrase", _single),
-    "sts": ("Predicted_Similiary", _single),
+    "para": ("Predicted_Is_Paraphrase", single),
+    "sts": ("Predicted_Similiary", single),
 }
 
 
@@ -70,7 +70,7 @@ def file_text(
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["id", "prediction"])
-    lines.writerows(zip(examples.ids, in_words(labels, values), strict=True))
+    lines.writerows(zip(examples.ids, as_labels(labels, values), strict=True))
     return text.getvalue()
 
 
@@ -81,10 +81,10 @@ def json_lines(examples: Examples, values: NDArray[np.float64]) -> str:
     return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
 
 
-def in_words(labels: Labels, values: NDArray[np.float64]) -> list[str] | list[int] | list[float]:
+def as_labels(labels: Labels, values: NDArray[np.float64]) -> list[str] | list[int] | list[float]:
     """Predictions as the data write their labels: names of classes, class numbers, or values.
 
-    >>> in_words(Labels.of_classes(2, ["low", "high"]), np.array([1.0, 0.0]))
+    >>> as_labels(Labels.of_classes(2, ["low", "high"]), np.array([1.0, 0.0]))
     ['high', 'low']
     """
     if not labels.classes:

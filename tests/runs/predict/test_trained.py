@@ -13,7 +13,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import find_scores
 from taskloom.runs.grid.contents import read_split
-from taskloom.runs.training.trained import TrainedModel, load_trained
+from taskloom.runs.predict.trained import TrainedModel, load_trained
 
 TASKS = {
     "sst": generated("sentiment", 48, 60, head={"name": "shared_layer", "head": "linear"}),

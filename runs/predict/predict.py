@@ -1,6 +1,5 @@
 """Writes what a finished cell predicts for a split of its tasks, or for new texts. Only reads the registry."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,17 +7,18 @@ from typing import Any, BinaryIO
 
 from taskloom.core import DataError, Examples, Split, TaskloomError
 from taskloom.core.errors import count
+from taskloom.core.rows import Format, Rows
 from taskloom.core.tokens import COLUMNS
 from taskloom.registry.installed.catalogue import Catalogue
-from taskloom.registry.results.artifacts import write_text
+from taskloom.registry.results.artifacts import check_outside, write_text
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import read_split
+from taskloom.runs.predict.sheets import Write, columns_of
+from taskloom.runs.predict.submission import Form, file_name, file_text
+from taskloom.runs.predict.texts import NewTexts
+from taskloom.runs.predict.trained import BATCH, TrainedModel, choose_tasks, in_batches, load_trained
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.sheets import Write, columns_of
-from taskloom.runs.training.submission import Form, file_name, file_text
-from taskloom.runs.training.texts import NewTexts, TextFormat
-from taskloom.runs.training.trained import BATCH, TrainedModel, check_cell, choose_tasks, in_batches, load_trained
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def predict_cell(
     and so is a request by which nothing could be written.
     """
     spec: dict[str, Any] = cell.spec
-    _check_request(cell, registry, out, data)
+    check_outside(out, registry)
     model = load_trained(cell, catalogue, registry)
     chosen = choose_tasks(model.tasks, only)
     paths = {name: out / file_name(name, spec["tasks"][name]["data"], split, form) for name in chosen}
@@ -96,20 +96,6 @@ def predict_cell(
     return outcome
 
 
-def _check_request(cell: CellRecord, registry: Path, out: Path, data: Path | None) -> None:
-    """Before any work: the cell, and folders."""
-    check_cell(cell, registry)
-    if data is not None and not os.path.isdir(data):  # noqa: PTH112 - a name too long is not a folder
-        raise TaskloomError(f"--data {data} is not a folder")
-    check_outside(out, registry)
-
-
-def check_outside(out: Path, registry: Path) -> None:
-    """Refuse to write into a registry."""
-    if out.resolve().is_relative_to(registry.resolve()):
-        raise TaskloomError(f"--out {out} is inside the registry {registry}; choose a place outside")
-
-
 def new_texts(
     model: TrainedModel,
     cell: CellRecord,
@@ -118,21 +104,18 @@ def new_texts(
     name: str,
     *,
     texts: Sequence[str] = (),
-    format: TextFormat = "auto",
+    format: Format = "auto",
     skip: Callable[[str], None],
 ) -> NewTexts:
     """The rows of a stream as a task of the cell reads them, by the names that its data set has for columns."""
     data: dict[str, Any] = cell.spec["tasks"][task]["data"]
     own = data.get("text") or ()
     return NewTexts(
-        stream,
-        name,
+        Rows(stream, name, format=format, quotes=data.get("quotes", True)),
         COLUMNS[model.tasks[task].head.reads],
         texts=tuple(texts),
         own=(own,) if isinstance(own, str) else tuple(own),
         id=data.get("id") or "id",
-        format=format,
-        quotes=data.get("quotes", True),
         skip=skip,
     )
 

@@ -19,7 +19,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan, PlannedCell
-from taskloom.runs.training.submission import file_name, file_text
+from taskloom.runs.predict.submission import file_name, file_text
 
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
 PAIR = {"name": "shared_layer", "head": {"name": "linear", "reads": "joint", "layout": "concatenated"}}

@@ -16,7 +16,7 @@ from small_runs import run_grid
 
 from taskloom.registry.results.scores import find_scores, load_examples
 from taskloom.runs.cli import cli
-from taskloom.runs.training import sheets
+from taskloom.runs.predict import sheets
 
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
 LEVELS = ("low", "medium", "high")
@@ -156,7 +156,7 @@ def test_stdin_and_other_ways_to_write_the_rows_give_the_same(
     )
     assert predict("level", "--input", path, "--out", "-", "--format", "csv").stdout == expected
 
-    monkeypatch.setattr("taskloom.runs.training.predict.BATCH", 7)
+    monkeypatch.setattr("taskloom.runs.predict.predict.BATCH", 7)
     in_parts = list(csv.reader(predict("level", "--input", path).stdout.splitlines(keepends=True)))
     whole = list(csv.reader(expected.splitlines(keepends=True)))
     assert [row[:3] for row in in_parts] == [row[:3] for row in whole]

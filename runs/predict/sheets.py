@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from numpy import float32
-
 from taskloom.core import Labels, TaskloomError
 from taskloom.registry.results.artifacts import replacing
-from taskloom.runs.training.texts import NewTexts, TextRow
-from taskloom.runs.training.trained import Predictions
+from taskloom.runs.predict.submission import single
+from taskloom.runs.predict.texts import NewTexts, TextRow
+from taskloom.runs.predict.trained import TaskPredictions
 
 SheetFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 #: Some rows of a table, by column.
@@ -38,23 +37,18 @@ def format_of(path: Path | None, form: str | None) -> SheetFormat:
     return chosen
 
 
-def columns_of(source: NewTexts, rows: Sequence[TextRow], found: Predictions, labels: Labels) -> Columns:
+def columns_of(source: NewTexts, rows: Sequence[TextRow], found: TaskPredictions, labels: Labels) -> Columns:
     """The id if there is one, the texts, what is predicted, and the probability of every class if there is one."""
     columns: Columns = {source.id: [row.id for row in rows]} if source.id else {}
     for place, name in enumerate(source.texts):
         columns[name] = [row.texts[place] for row in rows]
-    new: Columns = {"prediction": found.labels if labels.classes else [_single(value) for value in found.values]}
+    new: Columns = {"prediction": found.labels if labels.classes else [float(single(one)) for one in found.values]}
     if found.probabilities is not None:
         for number, column in enumerate(found.probabilities.T):
-            new[f"p_{labels.names[number] if labels.names else number}"] = [_single(value) for value in column]
+            new[f"p_{labels.names[number] if labels.names else number}"] = [float(single(one)) for one in column]
     if taken := [name for name in new if name in columns]:
         raise TaskloomError(f"{source.name}: column {taken[0]!r} would be there twice; rename that of the file")
     return columns | new
-
-
-def _single(value: float) -> float:
-    """A number in single precision with no more digits than tell it from its neighbours: 0.1, not 0.10000000149."""
-    return float(str(float32(value)))
 
 
 def text_sheet(form: SheetFormat, write: Callable[[str], object]) -> Write:

@@ -18,11 +18,11 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name
 from taskloom.registry.results.records import CellRecord
+from taskloom.runs.predict.submission import as_labels
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model, device_for_this_process
-from taskloom.runs.training.submission import in_words
 
 #: The parts of a model that predict. A loss may hold tensors too, which only training reads.
 PARTS = ("encoder.", "shared.", "heads.")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Predictions:
+class TaskPredictions:
     """What a task predicts for N rows.
 
     ``values`` are what ``Head.decide`` gives: class numbers, or values in the units of the data. ``labels`` say the
@@ -77,7 +77,7 @@ class TrainedModel(Model):
 
     def predict(
         self, task: str, texts: Iterable[str] | Iterable[Sequence[str]], *, batch_size: int = BATCH
-    ) -> Predictions:
+    ) -> TaskPredictions:
         """What a task predicts for texts, or for pairs of texts if it reads two.
 
         ``batch_size`` rows are in memory at a time, so ``texts`` may be any iterable; beside rounding it changes
@@ -87,8 +87,8 @@ class TrainedModel(Model):
         score, values = self._run(task, chosen, _rows(chosen, texts), batch_size, (chosen.outputs,))
         score = score[:, 0] if chosen.outputs == 1 else score
         probabilities = chosen.head.probabilities(torch.from_numpy(score))
-        return Predictions(
-            values, in_words(chosen.labels, values), None if probabilities is None else probabilities.numpy()
+        return TaskPredictions(
+            values, as_labels(chosen.labels, values), None if probabilities is None else probabilities.numpy()
         )
 
     def encode(self, texts: Iterable[str], *, task: str | None = None, batch_size: int = BATCH) -> Tensor:
@@ -99,11 +99,15 @@ class TrainedModel(Model):
         """
         if task is not None and task not in self.tasks:
             raise TaskloomError(unknown("task", task, self.tasks, where="tasks of the cell"))
-        asked = {each.head.pooling for name, each in self.tasks.items() if task in (None, name)}
         like = next(iter(self.tasks.values()))
-        alone = replace(like, head=_Vectors(asked.pop() if len(asked) == 1 else None))
+        alone = replace(like, head=_Vectors(self.pooling_of(task)))
         vectors, _ = self._run(VECTORS, alone, _rows(alone, texts), batch_size, (self.encoder.width,))
         return torch.from_numpy(vectors)
+
+    def pooling_of(self, task: str | None) -> str | None:
+        """What the head of ``task``, or all heads alike, ask of the encoder; None is its own way."""
+        asked = {each.head.pooling for name, each in self.tasks.items() if task in (None, name)}
+        return asked.pop() if len(asked) == 1 else None
 
     def _run(
         self, name: str, task: Task, rows: Iterable[tuple[str, ...]], batch_size: int, shape: tuple[int, ...]

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from taskloom.runs.training.texts import LONGEST, NewTexts
+from taskloom.core.rows import LONGEST, Rows
+from taskloom.runs.predict.texts import NewTexts
 
 
 def read(content: str, **options: Any) -> tuple[list[tuple[int, str]], list[str]]:
     """Line and first text of each row, and why others were skipped."""
     problems: list[str] = []
-    source = NewTexts(io.BytesIO(content.encode()), "x", options.pop("needed", 1), skip=problems.append, **options)
+    rows = Rows(io.BytesIO(content.encode()), options.pop("name", "x"), **options)
+    source = NewTexts(rows, 1, skip=problems.append)
     return [(row.line, row.texts[0]) for row in source], problems
 
 
@@ -36,7 +38,7 @@ class Endless(io.RawIOBase):
     ("first", "row"), [(b"text\n", b"fine\n"), (b"a\ttext\n", b"1\tfine\n"), (b"", b'{"text": "fine"}\n')]
 )
 def test_a_stream_without_end_gives_its_rows_as_they_come(first: bytes, row: bytes) -> None:
-    source = NewTexts(Endless(first, row), "stdin", 1)  # type: ignore[arg-type]
+    source = NewTexts(Rows(Endless(first, row), "stdin"), 1)  # type: ignore[arg-type]
     assert [found.texts for found in itertools.islice(source, 5)] == [("fine",)] * 5
 
 
@@ -45,6 +47,8 @@ def test_the_format_is_known_by_name_and_first_line() -> None:
     assert read('text\n"a, b"\n')[0] == rows
     assert read("id\ttext\n1\ta, b\n")[0] == rows
     assert read("text\na, b\n", format="tsv")[0] == rows
+    assert read("text\na, b\n", name="x.TSV")[0] == rows
+    assert read('text,n\n"a, b",1\n', name="x.tsv")[0] == rows
     assert read('\n{"text": "a, b"}\n')[0] == rows
     assert read('\ufefftext\r\n"a, b"\r\n')[0] == rows
     assert read('text\n"a"\n', quotes=False)[0] == [(2, '"a"')]
@@ -71,7 +75,7 @@ def test_rows_that_a_quote_swallowed_in_a_file_with_tabs_are_rows() -> None:
 def test_a_quote_is_not_followed_through_a_whole_file() -> None:
     stream = Endless(b'n,text\n1,"oh\n', b"2,fine\n")
     problems: list[str] = []
-    source = NewTexts(stream, "x", 1, skip=problems.append)  # type: ignore[arg-type]
+    source = NewTexts(Rows(stream, "x"), 1, skip=problems.append)  # type: ignore[arg-type]
     rows = list(itertools.islice(source, 2 * LONGEST))
     assert [row.line for row in rows] == list(range(3, 3 + 2 * LONGEST))
     assert len(problems) == 1
@@ -80,7 +84,7 @@ def test_a_quote_is_not_followed_through_a_whole_file() -> None:
 def test_columns_are_the_data_sets_own_or_the_usual_ones_or_those_that_are_named() -> None:
     def chosen(header: str, needed: int = 1, **options: Any) -> tuple[tuple[str, ...], str]:
         row = ",".join("x" * (header.count(",") + 1))
-        source = NewTexts(io.BytesIO(f"{header}\n{row}\n".encode()), "x", needed, **options)
+        source = NewTexts(Rows(io.BytesIO(f"{header}\n{row}\n".encode()), "x"), needed, **options)
         assert len(list(source)) == 1
         return source.texts, source.id
 
