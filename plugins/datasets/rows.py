@@ -25,6 +25,8 @@ def parse(path: Path, data: bytes, *, format: Format, quotes: bool, is_row: IsRo
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16; save it as UTF-8")
+    if b"\0" in data.partition(b"\n")[0]:
+        raise DataError(f"{path} should be a text file: CSV, TSV or JSON lines. Found binary data.")
     # With or without a byte-order mark. A byte that is not UTF-8 becomes a lone surrogate, for its row to show.
     text = data.decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():

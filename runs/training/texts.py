@@ -88,6 +88,8 @@ class NewTexts:
                 break
         if first.startswith(("\udcff\udcfe", "\udcfe\udcff")):
             raise DataError(f"{self.name} is UTF-16; save it as UTF-8")
+        if "\0" in first:
+            raise DataError(f"{self.name} should be a text file: CSV, TSV or JSON lines. Found binary data.")
         if not first.strip():
             raise DataError(f"{self.name} is empty")
         lines.give_back([first])
