@@ -99,11 +99,13 @@ def read_json(path: Path, model: type[M], what: str = "minbert") -> M:
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
+        other = [one for one in error.errors() if one["loc"] == ("model_type",)]  # explains all the rest
         wrong = [
             f"{one['loc'][0]}: {one['msg']} (found {one['input']!r:.60})" if one["loc"] else one["msg"]
-            for one in error.errors()
+            for one in other or error.errors()
         ]
-        raise WeightsError(f"{path} does not fit {what}: {'; '.join(wrong)}") from None
+        hint = "; the encoder 'huggingface' takes other architectures" if other else ""
+        raise WeightsError(f"{path} does not fit {what}: {'; '.join(wrong)}{hint}") from None
 
 
 def _from_package(name: str) -> Path | None:

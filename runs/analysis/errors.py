@@ -81,8 +81,7 @@ def _worst(of: Predictions, texts: Texts, limit: int) -> Iterator[Example]:
     size = (of.wrongness if of.confidence is None else of.confidence).mean(0)
     seeds = (~of.right).sum(0) if of.facts.classes else np.full(len(size), len(of.predicted))
     order = np.lexsort((-size, -seeds))
-    wrong = seeds > len(of.predicted) / 2
-    for place in order[wrong[order]][:limit].tolist():
+    for place in order[seeds[order] > 0][:limit].tolist():
         yield example_at(place, texts, (of,), int(seeds[place]), float(size[place]))
 
 

@@ -72,13 +72,18 @@ class Cell:
 
         def records() -> list[dict[str, Any]]:
             rows = texts.rows or [()] * len(found.expected)
+            name = found.facts.called if found.facts.names else float
             sure = [None] * len(rows) if found.confidence is None else found.confidence[0].tolist()
             return [
                 {
                     "id": id,
-                    **{f"text {number}": text for number, text in enumerate(row, start=1)},
-                    "label": label,
-                    "predicted": predicted,
+                    **(
+                        {"text": row[0]}
+                        if len(row) == 1
+                        else {f"text {n}": text for n, text in enumerate(row, start=1)}
+                    ),
+                    "label": name(label),
+                    "predicted": name(predicted),
                     "confidence": confidence,
                 }
                 for id, row, label, predicted, confidence in zip(

@@ -167,7 +167,7 @@ class Grid(WrittenGrid):
     def table(
         self,
         *,
-        columns: Sequence[str] = (),
+        columns: str | Sequence[str] = (),
         sort: str = "",
         group_by: str = "",
         metric: str = "",
@@ -179,6 +179,7 @@ class Grid(WrittenGrid):
         ``group_by`` makes a row per value of an axis, ``metric`` scores the stored predictions anew. With ``reported``
         published figures stand beside ours, before the first run too. Test scores count as looked at.
         """
+        columns = columns.split(",") if isinstance(columns, str) else columns
         wanted: dict[str, Any] = {"columns": columns, "sort": sort, "group_by": group_by, "metric": metric}
         if reported:  # for which the grid's file is enough
             with Ledger.find(self.registry) or nullcontext() as ledger:
@@ -270,7 +271,12 @@ def _planning(laid: Laid) -> dict[str, Any]:
         given["data"] = Path(os.path.expanduser(given["data"]))  # noqa: PTH111 - the other raises
     only, seeds = given.get("only", ()), given.get("seeds", ())
     given["only"] = (only,) if isinstance(only, str) else tuple(only)
-    given["seeds"] = seeds if isinstance(seeds, int) else tuple(seeds)
+    listed = (seeds,) if isinstance(seeds, int | str) else tuple(seeds)
+    if not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in listed):
+        raise TaskloomError(
+            f"seeds should be a list of integers from 0 on, or the number of new ones. Found {seeds!r}."
+        )
+    given["seeds"] = seeds if isinstance(seeds, int) else listed
     return {"overrides": Overrides(**given), "allow_large": bool(laid.get("allow_large"))}
 
 

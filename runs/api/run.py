@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from taskloom.core.errors import RequestError, count
+from taskloom.core.errors import RequestError, TaskloomError, count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.api.answer import TableAnswer, table_answer
 from taskloom.runs.api.find import counted_look
@@ -77,7 +77,10 @@ def run_grid(
     from taskloom.runs.driver.trackers import Trackers, make_trackers
     from taskloom.runs.grid.plan import make_plan
     from taskloom.runs.show.progress import show_progress
+    from taskloom.runs.training.checkpoint import Keep
 
+    if driving["keep"] not in get_args(Keep):
+        raise TaskloomError(f"keep should be one of {', '.join(get_args(Keep))}. Found {driving['keep']!r}.")
     catalogue = load_catalogue()
     runner = make_engine(catalogue, _engine(catalogue, engine, workers))
     runner.check()  # whether it can work here

@@ -245,6 +245,6 @@ def _watch(done: Iterator[int]) -> int:
     for more in done:
         rows += more
         if (now := monotonic()) - said > PULSE:
-            note(f"{rows:,} rows predicted, {rows / (now - began):,.0f} per second")
+            note(f"{rows:,} row{'s'[: rows != 1]} predicted, {rows / (now - began):,.1f} per second")
             said = now
     return rows

@@ -1,11 +1,12 @@
 """The model of a finished cell as a folder for other programs: encoder, heads and card. Only reads the registry."""
 
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -67,6 +68,8 @@ def export_cell(
                 write_graph(made, model)
             write_heads(made, model, cell.spec["tasks"])
             write_card(made, Source(folder.name, model, cell, catalogue, registry, form, examples, notes))
+            for tensors in made.rglob("*.safetensors"):  # which are written for their user alone
+                shutil.copymode(made / HEADS, tensors)
             put_folder(made, folder)
     except OSError as error:
         raise TaskloomError(f"{folder} cannot be written: {error.strerror}; choose another DIR") from error
@@ -77,6 +80,8 @@ def export_cell(
 
 def _check(folder: Path, registry: Path, form: Form, *, replace: bool) -> None:
     """Before any work: whether there is room for the folder, and everything that writes it is installed."""
+    if form not in get_args(Form):
+        raise TaskloomError(f"the format should be one of {', '.join(get_args(Form))}. Found {form!r}.")
     check_outside(folder, registry)
     if folder.exists() and not folder.is_dir():
         raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another DIR.")

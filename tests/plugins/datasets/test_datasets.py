@@ -515,6 +515,7 @@ WHOLE = [
     ("\t\n1\t2\n", "no column 'text' (in the file: none); no column 'label'"),
     ("text\ttext\tlabel\na\tb\t1\n", "column 'text' appears 2 times"),
     ("text\tlabel\n".encode("utf-16"), "data.tsv is UTF-16; save it as UTF-8"),
+    (b"PAR1\x15\x04\x00\x00", "data.tsv should be a text file: CSV, TSV or JSON lines. Found binary data."),
     ('"text\tlabel\na\t1\n', "line 1: a quote opens and does not close"),
     (b"text\tlab\xe9l\na\t1\n", "no column 'label'; did you mean 'lab?l'?"),
     ("text;label\na;1\n", "seems to be separated by ';'"),

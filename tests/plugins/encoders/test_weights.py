@@ -212,7 +212,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "the vocabulary has 61 tokens, the word table 60 rows",
     ),
     "activation": (lambda f: edit_config(f, hidden_act="relu"), "hidden_act: .*'gelu' .*'relu'"),
-    "family": (lambda f: edit_config(f, model_type="roberta"), "model_type: .*'bert' .*'roberta'"),
+    "family": (
+        lambda f: edit_config(f, model_type="roberta"),
+        "minbert: model_type: .*'bert' .*'roberta'.*; the encoder 'huggingface'",
+    ),
     "positions": (
         lambda f: edit_config(f, position_embedding_type="relative_key"),
         "position_.*'relative_key'",

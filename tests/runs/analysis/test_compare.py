@@ -224,10 +224,10 @@ def test_a_score_that_is_not_defined_is_not_given() -> None:
     assert (both.precision, both.recall, both.support) == (1.0, pytest.approx(1 / 3), 3)
 
 
-def test_the_worst_errors_are_wrong_in_most_seeds_and_the_surest(made: Path) -> None:
+def test_the_worst_errors_are_those_of_most_seeds_then_the_surest(made: Path) -> None:
     of = predicted(made, "a", "sst")
     task = errors_of(row(made, "a"), made, limit=1000)[0]
-    assert len(task.worst) == ((~of.right).sum(0) >= 2).sum()
+    assert len(task.worst) == (~of.right).any(0).sum()
     order = [(each.seeds, each.confidence[0]) for each in task.worst]
     assert order == sorted(order, reverse=True)
     assert of.confidence is not None

@@ -67,7 +67,7 @@ def test_a_cell_is_found_by_its_row_and_seed_or_by_its_identity(grid: Grid, cell
 def test_the_scores_follow_from_the_predictions(cell: Cell) -> None:
     frame = cell.predictions("sst").to_pandas()
     assert (frame["label"] == frame["predicted"]).mean() == pytest.approx(cell.scores["sst"])
-    assert frame["text 1"].map(len).min() > 0
+    assert frame["text"].map(len).min() > 0
     values = cell.predictions("sts").found
     assert np.corrcoef(values.score[0], values.expected)[0, 1] == pytest.approx(cell.scores["sts"], abs=1e-6)
     with pytest.raises(RegistryError, match="no task 'stst'; did you mean 'sts'"):
@@ -85,8 +85,8 @@ def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell)
     recorded = cell.predictions("sst").to_pandas()
     model = cell.model()
     assert isinstance(model, torch.nn.Module)
-    assert model.predict("sst", recorded["text 1"].tolist()).values.tolist() == recorded["predicted"].tolist()
-    assert model.encode(recorded["text 1"].tolist()).shape == (32, 16)
+    assert model.predict("sst", recorded["text"].tolist()).values.tolist() == recorded["predicted"].tolist()
+    assert model.encode(recorded["text"].tolist()).shape == (32, 16)
 
 
 def test_the_best_cell_is_that_of_the_highest_overall_score(grid: Grid) -> None:
@@ -103,7 +103,9 @@ def test_an_exported_model_is_what_the_command_line_exports(cell: Cell, tmp_path
     arguments = ["export", cell.id, str(theirs), "--format", "transformers", "--registry", str(cell.registry)]
     said = CliRunner().invoke(cli, arguments)
     assert said.stdout.replace(str(theirs), str(ours)) == f"{made}\n"
-    assert made.found.files
+    assert len({path.stat().st_mode for path in made.found.files}) == 1  # who may read one may read all
+    with pytest.raises(TaskloomError, match=r"the format should be one of .* Found 'torch'"):
+        cell.export(tmp_path / "c", "torch")  # type: ignore[arg-type]
     for path in made.found.files:
         assert path.read_bytes() == (theirs / path.relative_to(ours)).read_bytes(), path
 

@@ -167,6 +167,9 @@ def test_all_errors_come_at_once_with_the_messages_of_the_command_line(tmp_path:
     for request in ({"engine": "lokal"}, {"workers": 0, "engine": "local"}):
         with pytest.raises(RequestError, match="engine"):
             Grid(TINY, name="mine").run(**request)  # type: ignore[arg-type]
+    for request in ({"seeds": "+3"}, {"seeds": [-1]}, {"seeds": -1}, {"keep": "head"}):
+        with pytest.raises(TaskloomError, match=rf"{next(iter(request))} should be .* Found"):
+            Grid(TINY, name="mine").run(**request)  # type: ignore[arg-type]
     assert not Path("taskloom-runs").exists()
     for change in (
         lambda grid: grid.set("stages.7.epochs", 1),

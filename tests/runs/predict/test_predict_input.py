@@ -205,6 +205,7 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_predicted(predict: In
         ("level", [], b"a fine film\n", "no rows below the first line, which names the columns"),
         ("level", [], b"text\n \n", "nothing was predicted"),
         ("level", [], "text\nfine\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
+        ("level", [], b"\x1f\x8b\x08\x00\n", "stdin should be a text file: CSV, TSV or JSON lines. Found binary data."),
         ("level", ["--input", "none.csv"], b"", "none.csv cannot be read: No such file"),
         ("level", ["--input", "."], b"", "cannot be read: Is a directory"),
         ("level", ["--out", "new.doc"], b"", "should end in .csv, .tsv, .jsonl, .parquet, or --format say"),
