@@ -266,6 +266,8 @@ def _planning(laid: Laid) -> dict[str, Any]:
     """Arguments of make_plan."""
     from taskloom.runs.grid.overrides import Overrides
 
+    if wrong := [key for key in laid if key not in Laid.__annotations__]:
+        raise TypeError(unknown("argument", wrong[0], Laid.__annotations__, where="arguments"))
     given: dict[str, Any] = {key: value for key, value in laid.items() if key != "allow_large"}
     if given.get("data") is not None:
         given["data"] = Path(os.path.expanduser(given["data"]))  # noqa: PTH111 - the other raises

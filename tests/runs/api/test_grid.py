@@ -229,3 +229,8 @@ def test_a_name_and_a_table_need_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_an_argument_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="no argument 'epoch'; did you mean 'epochs'"):
+        Grid("quickstart", registry=tmp_path).plan(epoch=1)  # type: ignore[call-arg]
