@@ -52,6 +52,7 @@ def count_peer(gpu: PretendGPU, data: Path, steps: int) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         run, (state,) = build(course_run(data, ["sum"]), folder)
     batches, found = batches_of(run, groups(state, WARM + steps)), Counts()
+    run.model.cpu()  # a parameter of the pretended device cannot be copied
     model = Tasks(run, Padded("minilm", "pooler")).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     gpu.reset()
