@@ -28,8 +28,10 @@ class TaskGradients(list[Gradients]):
 
 #: A matrix with this many times more rows than columns is looked at as a table of embeddings.
 _TABLE = 8
-#: Numbers of each task that a GPU lays side by side for one product.
+#: Numbers of each task that are laid side by side for one product.
 _CHUNK = 2**23
+#: Dense gradients of fewer numbers are laid side by side on a CPU too: a call for each would cost more than its work.
+SMALL = 2**14
 
 
 def take_gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
@@ -91,16 +93,22 @@ def _chunks(gradients: Sequence[Gradients]) -> Iterator[Tensor]:
 def _gramian_by_pairs(gradients: Sequence[Gradients]) -> Tensor:
     known = gradients.products if isinstance(gradients, TaskGradients) else {}
     # Parameter by parameter, so that a gradient comes from memory once and not once per pair.
-    found = [
-        known[place] if place in known else products_of(parts)
-        for place, parts in enumerate(zip(*gradients, strict=True))
-        if any(part is not None for part in parts)
-    ]
+    found: list[Tensor] = []
+    small: list[Gradients] = [[] for _ in gradients]
+    for place, parts in enumerate(zip(*gradients, strict=True)):
+        reached = [part for part in parts if part is not None]
+        if place in known:
+            found.append(known[place])
+        elif reached and not any(part.is_sparse or part.numel() >= SMALL for part in reached):
+            for own, part in zip(small, parts, strict=True):
+                own.append(part)
+        elif reached:
+            found.append(products_of(parts))
     gramian = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
     if found:
         rows, columns = torch.tril_indices(len(gradients), len(gradients))
         gramian[rows, columns] = gramian[columns, rows] = torch.stack(found).double().sum(0).cpu()
-    return gramian
+    return gramian + _gramian_by_chunks(small) if small[0] else gramian
 
 
 def products_of(parts: Sequence[Tensor | None]) -> Tensor:
@@ -183,7 +191,7 @@ def _weighted_sum(parts: list[tuple[float, Tensor]]) -> Tensor | None:
         total = torch.zeros(parts[0][1].shape, dtype=parts[0][1].dtype, device=parts[0][1].device)
     else:
         factor, first = parts.pop(start)
-        total = first.mul_(factor)
+        total = first if factor == 1 else first.mul_(factor)
     for factor, part in parts:
         if part.is_sparse:
             total.index_add_(0, part.indices()[0], part.values(), alpha=factor)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from taskloom.core import Again, Gradients, Prediction, Replay, TaskGradients, Tokens, products_of, take_gradients
+from taskloom.core.gradients import SMALL
 from taskloom.core.prediction import autocast_to
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import Model
@@ -98,7 +99,7 @@ class Together:
             numbers = {id(parameter): place for place, parameter in enumerate(shared)}
             places = [numbers[id(parameter)] for parameter in learning.values()]
             for name, place in zip(learning, places, strict=True):
-                if all(own[place] is None for own in taken):
+                if shared[place].numel() >= SMALL and all(own[place] is None for own in taken):
                     copies[name].register_hook(  # type: ignore[no-untyped-call]
                         partial(_multiply, taken.products, place)
                     )
@@ -159,7 +160,7 @@ def _linear_parameters(encoder: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _multiply(products: dict[int, Tensor], place: int, stack: Tensor) -> None:
-    """Form the inner products of a parameter's gradients, [T, …], when they arise; a GPU does it for many at once."""
+    """Form the inner products of a parameter's gradients, [T, …], when they arise; a GPU forms those of many at once."""
     if stack.device.type == "cpu" and stack.dtype == torch.float32 and not stack.is_sparse:
         products[place] = products_of(stack.unbind())
 

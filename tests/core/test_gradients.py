@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from taskloom.core import combine_gradients, gramian_of, take_gradients
+from taskloom.core import combine_gradients, gradients, gramian_of, take_gradients
 
 ROWS = torch.tensor([[3, 5, 3, 80], [5, 7, 90, 1], [2, 2, 80, 5]])  # of a table of 100, for each task
 
@@ -20,9 +20,13 @@ def taken_of(task: int, *, sparse: bool) -> tuple[list[nn.Parameter], Tensor]:
     return [table, layer], torch.cat([gradient.reshape(-1) for gradient in full])
 
 
+@pytest.mark.parametrize("small", [1, gradients.SMALL])  # one by one, or side by side
 @pytest.mark.parametrize("layout", ["dense", "sparse", "mixed"])
-def test_gramian_and_combination_are_those_of_flat_vectors(layout: str) -> None:
+def test_gramian_and_combination_are_those_of_flat_vectors(
+    layout: str, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tables as rows, tables in full, parameters that a task does not reach."""
+    monkeypatch.setattr(gradients, "SMALL", small)
     taken, flat = [], []
     for task in range(3):
         parameters, vector = taken_of(task, sparse=layout == "sparse" or (layout == "mixed" and task == 1))
