@@ -81,6 +81,10 @@ def run_grid(
 
     if driving["keep"] not in get_args(Keep):
         raise TaskloomError(f"keep should be one of {', '.join(get_args(Keep))}. Found {driving['keep']!r}.")
+    if not isinstance(driving["attempts"], int) or driving["attempts"] < 1:
+        raise TaskloomError(f"attempts should be an integer of at least 1. Found {driving['attempts']!r}.")
+    if driving["timeout"] is not None and not (isinstance(driving["timeout"], int | float) and driving["timeout"] > 0):
+        raise TaskloomError(f"timeout should be a number of seconds above 0. Found {driving['timeout']!r}.")
     catalogue = load_catalogue()
     runner = make_engine(catalogue, _engine(catalogue, engine, workers))
     runner.check()  # whether it can work here

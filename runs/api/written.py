@@ -44,6 +44,10 @@ class WrittenGrid:
             if not self._name:
                 raise TaskloomError('a grid that has no file needs a name: Grid({…}, name="mine")')
             self.file = _read({**source, "name": self._name}, Path(str(self._name)))
+        elif not isinstance(source, str | os.PathLike):
+            raise TaskloomError(
+                f"a grid should be the name of one, the path of a file, or a mapping. Found {source!r}."
+            )
         else:
             self._source = os.fspath(source)
             self._check_source(self._source)
@@ -120,6 +124,8 @@ class WrittenGrid:
 
         Example: ``grid.axis("stages.0.combiner", ["sum", "pcgrad"])``
         """
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TaskloomError(f"the values of axis {path!r} should be a list, or a mapping. Found {values!r}.")
         chosen = dict(values) if isinstance(values, Mapping) else list(values)
         return self.replace(axes={**self.file.raw.get("axes", {}), path: chosen})
 

@@ -160,7 +160,7 @@ def _linear_parameters(encoder: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _multiply(products: dict[int, Tensor], place: int, stack: Tensor) -> None:
-    """Form the inner products of a parameter's gradients, [T, …], when they arise; a GPU forms those of many at once."""
+    """Form the inner products of a parameter's gradients, [T, …], when they arise; a GPU does it for many at once."""
     if stack.device.type == "cpu" and stack.dtype == torch.float32 and not stack.is_sparse:
         products[place] = products_of(stack.unbind())
 

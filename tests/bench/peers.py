@@ -130,16 +130,33 @@ def forward_flops(
 
 
 def products() -> dict[str, Callable[[Turn], object]]:
-    """A side for each shape."""
+    """Two sides for each shape: torch's own kernel, and oneDNN's on weights laid out for it."""
 
-    def side(n: int, k: int, m: int) -> Callable[[Turn], object]:
-        one, other = torch.randn(n, k), torch.randn(k, m)
+    def side(one: Tensor, other: Tensor) -> Callable[[Turn], object]:
         return lambda turn: [one @ other for _ in range(REPEATS)]
 
-    return {str(shape): side(*shape) for shape in SHAPES}
+    def laid_out(one: Tensor, other: Tensor) -> Callable[[Turn], object]:
+        weight = torch.ops.mkldnn._reorder_linear_weight(other.T.contiguous(), len(one))
+        multiply = torch.ops.mkldnn._linear_pointwise
+
+        @torch.inference_mode()
+        def call(turn: Turn) -> object:
+            return [multiply(one, weight, None, "none", [], "") for _ in range(REPEATS)]
+
+        return call
+
+    sides = {}
+    for n, k, m in SHAPES:
+        matrices = torch.randn(n, k), torch.randn(k, m)
+        sides[f"{n} {k} {m}"], sides[f"{n} {k} {m} oneDNN"] = side(*matrices), laid_out(*matrices)
+    return sides
 
 
 def best_rate(times: dict[str, list[float]]) -> list[float]:
-    """Operations per second in each turn, of the shape that is fastest on the whole."""
-    rates = [[REPEATS * 2 * n * k * m / taken for taken in times[str((n, k, m))]] for n, k, m in SHAPES]
+    """Operations per second in each turn, of the shape and kernel that are fastest on the whole."""
+    rates = [
+        [REPEATS * 2 * n * k * m / taken for taken in times[f"{n} {k} {m}{kernel}"]]
+        for n, k, m in SHAPES
+        for kernel in ("", " oneDNN")
+    ]
     return max(rates, key=median)

@@ -167,7 +167,8 @@ def test_all_errors_come_at_once_with_the_messages_of_the_command_line(tmp_path:
     for request in ({"engine": "lokal"}, {"workers": 0, "engine": "local"}):
         with pytest.raises(RequestError, match="engine"):
             Grid(TINY, name="mine").run(**request)  # type: ignore[arg-type]
-    for request in ({"seeds": "+3"}, {"seeds": [-1]}, {"seeds": -1}, {"keep": "head"}):
+    wrong_seeds = ({"seeds": "+3"}, {"seeds": [-1]}, {"seeds": -1})
+    for request in (*wrong_seeds, {"keep": "head"}, {"attempts": 0}, {"attempts": "3"}, {"timeout": -1}):
         with pytest.raises(TaskloomError, match=rf"{next(iter(request))} should be .* Found"):
             Grid(TINY, name="mine").run(**request)  # type: ignore[arg-type]
     assert not Path("taskloom-runs").exists()
@@ -175,6 +176,9 @@ def test_all_errors_come_at_once_with_the_messages_of_the_command_line(tmp_path:
         lambda grid: grid.set("stages.7.epochs", 1),
         lambda grid: grid.replace(baselin="sum").plan(),
         lambda grid: grid.axis("stages.0.clip", [object()]),
+        lambda grid: grid.axis("stages.0.clip", 0.1),
+        lambda grid: grid.axis("stages.0.combiner", "sum"),
+        lambda grid: Grid(5),
     ):
         with pytest.raises(TaskloomError):
             change(Grid(TINY, name="mine"))
