@@ -73,6 +73,8 @@ class Rows:
                 break
         if first.startswith(("\udcff\udcfe", "\udcfe\udcff")):
             raise DataError(f"{self.name} is UTF-16; save it as UTF-8")
+        if first.startswith("\x1f\udc8b"):
+            raise DataError(f"{self.name} is compressed; unpack it first (gunzip)")
         if "\0" in first:
             raise DataError(f"{self.name} should be a text file: CSV, TSV or JSON lines. Found binary data.")
         if not first.strip(" \r\n"):

@@ -16,7 +16,7 @@ class JSONL(Tracker):
     """Adds a line of JSON to a file for everything that happens, for programs of your own.
 
     Every line has ``what`` (``started``, ``epoch``, ``finished``, ``failed`` or ``table``) and ``grid``; those of a run
-    also ``row``, ``seed`` and ``cell``, beside the facts as :class:`taskloom.core.Tracker` has them. A number that is
+    also ``row``, ``seed`` and ``cell``, beside the facts as ``taskloom.core.Tracker`` has them. A number that is
     not finite is ``null``. Nothing is in the file twice.
 
     Options:

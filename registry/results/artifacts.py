@@ -89,8 +89,13 @@ class Artifacts:
 def replacing(path: Path) -> Iterator[Path]:
     """A file to write, which takes the place of ``path`` at the end: whole, or after an error not at all.
 
+    What is there and is no file, such as /dev/stdout, is written to as it is.
+
     Example: ``with replacing(Path("table.csv")) as part: part.write_text("id,label\\n")``
     """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     part = path.with_name(partial_prefix() + secrets.token_hex(4))
     try:
         yield part

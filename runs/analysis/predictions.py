@@ -42,6 +42,8 @@ class Subject:
 class Predictions:
     """What S models predicted for the n examples of a task: ``predicted`` [S, n], a class or a value.
 
+    Where a correlation is the metric, those are in units of the labels (see ``in_units``), and ``decided`` is what the
+    models themselves gave.
     ``probabilities`` [S, n, C] are those of the classes; None if the models gave one ``score`` [S, n] that is no logit.
     """
 
@@ -51,6 +53,7 @@ class Predictions:
     predicted: Values
     score: Values
     probabilities: Values | None
+    decided: Values
 
     @classmethod
     def load(cls, registry: Path, task: str, cells: Sequence[CellRecord]) -> "Predictions":
@@ -60,7 +63,8 @@ class Predictions:
         if any(task not in each.tasks or each.tasks[task].examples != facts.examples for each in stored):
             raise RegistryError(f"task {task!r}: the seeds were scored on different examples; run the grid again")
         examples = load_examples(registry, facts.examples)
-        predicted = np.stack([in_units(each.read(task, "predicted"), examples.expected, facts) for each in stored])
+        decided = np.stack([each.read(task, "predicted") for each in stored]).astype(np.float64)
+        predicted = np.stack([in_units(values, examples.expected, facts) for values in decided])
         score = np.stack([each.read(task, "score") for each in stored]).astype(np.float64)
         logits = score if score.ndim == 3 and score.shape[2] > 1 else None
         if logits is None:
@@ -68,7 +72,7 @@ class Predictions:
             if facts.classes == 2 and _ONE_LOGIT in json.dumps(cells[0].spec["tasks"][task].get("loss")):
                 logits = np.stack([np.zeros_like(score), score], -1)
         probabilities = None if logits is None or not facts.classes else _softmax(logits)
-        return cls(task, facts, examples, predicted, score, probabilities)
+        return cls(task, facts, examples, predicted, score, probabilities, decided)
 
     @property
     def expected(self) -> Values:

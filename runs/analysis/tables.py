@@ -190,7 +190,7 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
         baseline=baseline,
         notes=tuple(grid.spec.get("notes", ())),
-        laid=(*(_weighted(results) if OVERALL in columns else ()), *_run_with(grid)),
+        laid=(*(_weighted(results, columns) if OVERALL in columns else ()), *_run_with(grid)),
         primary=primary,
         margin=margin,
         checks=tuple(notes),
@@ -208,12 +208,13 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
     )
 
 
-def _weighted(results: Results) -> list[str]:
-    """How tasks count in the overall score, where they do not count alike."""
+def _weighted(results: Results, columns: Sequence[str]) -> list[str]:
+    """How tasks count in the overall score, where they do not count alike; under another metric those that it fits."""
     rows: dict[str, list[str]] = {}
     for place in results.grid.cells:
         tasks, how = place.cell.spec.get("tasks", {}), results.overall[place.label]
-        if any(task in tasks for task in how.weights):
+        tasks = tasks if results.metric is None else [task for task in tasks if task in columns]
+        if len(tasks) > 1 and any(task in tasks for task in how.weights):
             weights = ", ".join(f"{task} {how.weights.get(task, 1.0):g}" for task in tasks)
             rows.setdefault(weights, []).append(place.label)
     every = len({label for labels in rows.values() for label in labels}) == len(results.rows) and len(rows) == 1

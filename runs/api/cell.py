@@ -60,7 +60,8 @@ class Cell:
     def predictions(self, task: str, *, data: questions.Folder = None) -> "Answer[Predictions]":
         """What its model predicted for the dev examples of a task: ids, texts if they can be read, labels, predictions.
 
-        ``found.predicted`` [1, n] and, of classes, ``found.probabilities`` [1, n, C] are arrays.
+        ``found.decided`` [1, n] and, of classes, ``found.probabilities`` [1, n, C] are arrays; ``found.predicted`` is
+        what :meth:`errors` goes by, on the labels' scale where the metric is a correlation.
         """
         from taskloom.runs.analysis.predictions import Predictions, texts_of
 
@@ -87,7 +88,7 @@ class Cell:
                     "confidence": confidence,
                 }
                 for id, row, label, predicted, confidence in zip(
-                    found.examples.ids, rows, found.expected.tolist(), found.predicted[0].tolist(), sure, strict=True
+                    found.examples.ids, rows, found.expected.tolist(), found.decided[0].tolist(), sure, strict=True
                 )
             ]
 

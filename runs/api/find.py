@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -55,7 +56,7 @@ def recorded_grid(ledger: Ledger, source: str, note: Note) -> GridRecord:
         raw = None
     name = ledger.name_for(name, known_by, raw)
     if name not in names:
-        raise not_run(ledger, name, f"`taskloom run {source}`")
+        raise not_run(ledger, name, f"`taskloom run {shlex.quote(source)}`")
     record = ledger.grid(name)
     if raw != record.written:
         note(f"{path} has changed since grid {name!r} was last run ({record.updated}); this shows that run.")

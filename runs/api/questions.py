@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import TaskloomError
+from taskloom.registry.results.artifacts import write_bytes
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
@@ -254,8 +255,8 @@ def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str) -> Answer[Path]
 
 def _written(path: Path, content: bytes) -> Answer[Path]:
     try:
-        path.write_bytes(content)
+        write_bytes(path, content)
     except OSError as error:
-        raise TaskloomError(f"{path} cannot be written: {error.strerror}") from error
+        raise TaskloomError(f"{path} cannot be written: {error.strerror}; choose another file") from error
     facts = {"path": str(path), "bytes": len(content)}
     return Answer(path, lambda: [f"{path} ({file_size(len(content))})"], lambda: facts, lambda: [facts])

@@ -110,8 +110,19 @@ def program(name: str = "taskloom") -> str:
 
 
 def as_started(hint: str) -> str:
-    """A hint, whose commands are to be typed as this program was started."""
-    return re.sub(r"`taskloom\b", lambda _: f"`{program()}", hint)
+    """A hint, whose commands are to be typed as this program was started, and read the same registry."""
+    here = re.sub(
+        r"`taskloom (run|cells|explain|effects|claims)\b[^`]*(?=`)", lambda found: found[0] + registry_given(), hint
+    )
+    return re.sub(r"`taskloom\b", lambda _: f"`{program()}", here)
+
+
+def registry_given() -> str:
+    """The option that names the registry, with a space before it, if this command has it."""
+    for place, word in enumerate(sys.argv):
+        if word == "--registry" or word.startswith("--registry="):
+            return f" {shlex.join(sys.argv[place : place + 1 + ('=' not in word)])}"
+    return ""
 
 
 def checked_catalogue(*, quiet: bool = False) -> "Catalogue":

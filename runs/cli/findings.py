@@ -1,12 +1,13 @@
 """``taskloom claims``, ``taskloom effects`` and ``taskloom seeds``: what a grid's results mean."""
 
+import shlex
 from pathlib import Path
 
 import click
 
 from taskloom.core.errors import count
 from taskloom.runs.api.grid import Grid
-from taskloom.runs.cli.common import program, say, say_answer
+from taskloom.runs.cli.common import program, registry_given, say, say_answer
 from taskloom.runs.cli.options import json_option, registry_option
 
 column_option = click.option(
@@ -86,6 +87,6 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
 
     judged = [comparison.judged for comparison in made.found]
     if (number := advised_seeds(judged)) and not as_json:
-        run = f"{program()} run {grid}"
+        run = f"{program()} run {shlex.quote(grid)}{registry_given()}"
         added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
         say(f"\n{added} {seeds_settle(judged, number)}.")

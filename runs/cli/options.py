@@ -4,7 +4,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -168,10 +168,10 @@ def _read_component(text: str) -> dict[str, Any]:
         raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from None
 
 
-class _Words(click.types.StringParamType):
-    """Several in an environment variable have commas between them."""
-
-    envvar_list_splitter = ","
+def _read_components(texts: Iterable[str]) -> tuple[dict[str, Any], ...]:
+    """Several of them; names may also have commas between them."""
+    apart = ([text] if text.lstrip().startswith("{") else filter(str.strip, text.split(",")) for text in texts)
+    return tuple(_read_component(one) for some in apart for one in some)
 
 
 #: The options of engines that are flags as well.
@@ -224,8 +224,7 @@ tracker_option = click.option(
     multiple=True,
     envvar="TASKLOOM_TRACKERS",
     show_envvar=True,
-    type=_Words(),
-    callback=lambda context, option, given: tuple(map(_read_component, given)),
+    callback=lambda context, option, given: _read_components(given),
     metavar="NAME",
     help="Who else is told of every run: tensorboard, mlflow, wandb, trackio, jsonl, or a plugin's tracker; "
     '{"name": …, options} for more; may be repeated. `taskloom plugins --kind tracker` lists them.',

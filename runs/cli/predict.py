@@ -200,6 +200,7 @@ def _predict_input(
                 done = _watch(predict_texts(model, task, rows, text_sheet(written_as, _emit)))
                 note(f"{count(done, 'row')} of task {task!r} predicted")
         else:
+            made = [folder for folder in out.parents if not folder.exists()]
             try:
                 out.parent.mkdir(parents=True, exist_ok=True)
                 with sheet_file(out, written_as) as write:
@@ -208,6 +209,10 @@ def _predict_input(
                 raise TaskloomError(
                     f"{out} cannot be written: {error.strerror or error}; choose another --out"
                 ) from error
+            finally:
+                with suppress(OSError):  # only those that stayed empty
+                    for folder in made:
+                        folder.rmdir()
             say(listing([(task, done, out)], ("task", "rows", "file")))
     if rows.skipped:
         note(f"{count(rows.skipped, 'row')} skipped")

@@ -34,7 +34,9 @@ def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
         case "finished":
             parts = ["finished" if facts.get("seconds") is None else f"finished in {duration(facts['seconds'])}"]
             parts += [f"best epoch {facts['best_epoch']}"] if facts.get("best_epoch") is not None else []
-            parts += [f"dev {format_scores(facts['scores'])}"] if facts.get("scores") else []
+            scores = facts.get("scores") or {}  # in the order of the spec, also those of the ledger
+            ordered = {**{task: scores[task] for task in spec.get("tasks", ()) if task in scores}, **scores}
+            parts += [f"dev {format_scores(ordered)}"] if scores else []
             return ", ".join(parts)
         case "failed" | "oom" | "lost" | "interrupted":
             return _format_end(event)

@@ -16,7 +16,7 @@ from taskloom.core.errors import count
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.results import Results
-from taskloom.runs.export.heads import encode_lines, head_lines
+from taskloom.runs.export.heads import CARD, encode_lines, head_lines
 from taskloom.runs.export.vectors import own_way
 from taskloom.runs.predict.trained import TrainedModel
 
@@ -92,7 +92,7 @@ def write_card(folder: Path, source: Source) -> None:
         _references(source),
         _license(begun=bool(weights)),
     ]
-    ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n").save(folder / "README.md")
+    ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n").save(folder / CARD)
 
 
 def _opening(model: TrainedModel) -> str:

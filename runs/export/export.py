@@ -16,7 +16,7 @@ from taskloom.registry.results.artifacts import check_outside, partial_prefix
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.export.card import Data, Form, Source, write_card
 from taskloom.runs.export.graph import write_graph
-from taskloom.runs.export.heads import HEADS, write_heads
+from taskloom.runs.export.heads import HEADS, TENSORS, foreign_files, write_heads
 from taskloom.runs.export.modules import write_modules
 from taskloom.runs.export.vectors import ways
 from taskloom.runs.grid.contents import read_split
@@ -50,6 +50,7 @@ def export_cell(
     ``replace`` puts it in the place of an earlier export. ``data`` is a folder to look for the data in, instead of
     where the run had them: the card tells their sizes, and an encoder that hashes words needs the words.
     """
+    folder = folder.resolve() if folder.is_symlink() else folder
     _check(folder, registry, form, replace=replace)
     model = load_trained(cell, catalogue, registry).cpu()
     ways(model)  # or a word that it has none
@@ -72,7 +73,7 @@ def export_cell(
                 shutil.copymode(made / HEADS, tensors)
             put_folder(made, folder)
     except OSError as error:
-        raise TaskloomError(f"{folder} cannot be written: {error.strerror}; choose another DIR") from error
+        raise TaskloomError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
     unread = {str(one): None for splits in examples.values() for one in splits.values() if isinstance(one, DataError)}
     notes += [*model.notes, *(f"The card lacks the sizes of data that cannot be read: {why}" for why in unread)]
     return Exported(sorted(path for path in folder.rglob("*") if path.is_file()), notes)
@@ -84,12 +85,17 @@ def _check(folder: Path, registry: Path, form: Form, *, replace: bool) -> None:
         raise TaskloomError(f"the format should be one of {', '.join(get_args(Form))}. Found {form!r}.")
     check_outside(folder, registry)
     if folder.exists() and not folder.is_dir():
-        raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another DIR.")
+        raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another.")
     if folder.is_dir() and any(folder.iterdir()):
         if not replace:
-            raise TaskloomError(f"{folder} is not empty; choose another DIR, or --replace what was exported there")
-        if not (folder / HEADS).is_file():
-            raise TaskloomError(f"{folder} holds no export (there is no {HEADS}), so --replace leaves it alone")
+            how = "(--replace, in Python replace=True)"
+            raise TaskloomError(f"{folder} is not empty; choose another, or replace what was exported there {how}")
+        if lacking := [name for name in (HEADS, TENSORS) if not (folder / name).is_file()]:
+            raise TaskloomError(f"{folder} holds no export (there is no {lacking[0]}), so it is not replaced")
+        if others := foreign_files(folder):
+            raise TaskloomError(
+                f"{folder} also holds {', '.join(others)}, which the export did not write; move it away"
+            )
     needed = tuple(_PACKAGES) if form == "onnx" else ("huggingface_hub",)
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         extras = ",".join(sorted({_PACKAGES[name] for name in missing}))

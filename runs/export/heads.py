@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from taskloom.runs.export.graph import VECTOR, output_name
 from taskloom.runs.export.vectors import Way, own_way, way_of, ways
 from taskloom.runs.predict.trained import TrainedModel
 
-HEADS, TENSORS = "heads.json", "heads.safetensors"
+HEADS, TENSORS, CARD = "heads.json", "heads.safetensors", "README.md"
 #: How the vectors of an example are made by ``encode``, for each way of reading its texts.
 _VECTORS = {
     "single": "encode(texts{0})[None]",
@@ -31,7 +32,10 @@ _POOLED = {
 
 
 def write_heads(folder: Path, model: TrainedModel, specs: Mapping[str, Any]) -> None:
-    """Write every head's tensors as ``<task>.<name>``, and what it is and its labels mean."""
+    """Write every head's tensors as ``<task>.<name>``, and what it is and its labels mean.
+
+    Beside the encoder, before the card: the tensors' metadata list what the export consists of.
+    """
     tensors: dict[str, Tensor] = {}
     told: dict[str, Any] = {}
     for name, task in model.tasks.items():
@@ -46,8 +50,20 @@ def write_heads(folder: Path, model: TrainedModel, specs: Mapping[str, Any]) -> 
             "labels": labels and _labels(task),
             "metric": specs[name]["metric"],
         }
-    save_file(tensors, folder / TENSORS, {"format": "pt"})
+    files = json.dumps(sorted({*_names(folder), HEADS, TENSORS, CARD}))
+    save_file(tensors, folder / TENSORS, {"files": files})  # one entry: several would come in any order
     (folder / HEADS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """What lies in the folder of an export that the export did not write."""
+    with safe_open(folder / TENSORS, "pt") as tensors:
+        files = json.loads((tensors.metadata() or {}).get("files", "[]"))
+    return sorted(_names(folder) - {*files})
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 def _labels(task: Task) -> dict[str, Any]:

@@ -255,7 +255,7 @@ def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
     notes = []
     if kinds.keys() & {"pooled", "own"}:
         noise = "Two kinds of noise count: that of the scored examples, and that of the seeds, pooled over the rows"
-        if own := kinds.get("own"):
+        if own := [row for row in kinds.get("own", ()) if judged[row].contrast.spread > 0]:
             noise += f" ({named(own)} {'vary more and keep their' if own[1:] else 'varies more and keeps its'} own)"
         notes.append(f"{noise}.")
     if "examples" in kinds:

@@ -64,7 +64,9 @@ def of_classes(predictions: Any, expected: Any, classes: int = 3) -> Predictions
     """Predictions that were never stored."""
     predictions, expected = np.atleast_2d(predictions).astype(float), np.asarray(expected, float)
     examples = ExampleSet("", tuple(map(str, range(len(expected)))), expected, np.arange(len(expected)))
-    return Predictions("t", TaskFacts("", "accuracy", False, classes), examples, predictions, predictions, None)
+    return Predictions(
+        "t", TaskFacts("", "accuracy", False, classes), examples, predictions, predictions, None, predictions
+    )
 
 
 # Tests

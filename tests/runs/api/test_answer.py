@@ -1,5 +1,7 @@
 """What a person sees of an answer: text in a terminal, HTML in a notebook, a data frame."""
 
+import os
+import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from recorded import Row, record
 
 from taskloom.core.errors import TaskloomError
+from taskloom.registry.results.artifacts import replacing
 from taskloom.runs import Grid
 
 EVIL = "<script>alert(1)</script>&\x1b[2J"
@@ -106,3 +109,24 @@ def test_files_are_written_where_asked(tmp_path: Path) -> None:
     assert (tmp_path / "forest.svg").read_bytes()
     with pytest.raises(TaskloomError, match="cannot be written"):
         grid.report(tmp_path / "none" / "page.html")
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    """A real limit on the size of files, in a process of its own; and what is no file is not replaced by one."""
+    registry = record(tmp_path / "registry", [Row("sum"), Row("pcgrad")], name="mine", baseline="sum")
+    old = Grid("mine", registry=registry).report(tmp_path / "page.html").found.read_bytes()
+    lines = [
+        "import resource, signal; from taskloom.runs import Grid",
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))",
+        f"Grid('mine', registry={str(registry)!r}).report({str(tmp_path / 'page.html')!r})",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert "page.html cannot be written: File too large; choose another file" in done.stderr
+    assert (tmp_path / "page.html").read_bytes() == old
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with replacing(tmp_path / "pipe") as part:
+        part.write_bytes(b"here")
+    assert os.read(reader, 9) == b"here"
+    os.close(reader)

@@ -86,6 +86,9 @@ def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell)
     model = cell.model()
     assert isinstance(model, torch.nn.Module)
     assert model.predict("sst", recorded["text"].tolist()).values.tolist() == recorded["predicted"].tolist()
+    pairs = cell.predictions("sts").to_pandas()  # whose metric leaves the scale to the model
+    values = model.predict("sts", list(zip(pairs["text 1"], pairs["text 2"], strict=True))).values
+    assert values.tolist() == pytest.approx(pairs["predicted"].tolist(), abs=1e-5)
     assert model.encode(recorded["text"].tolist()).shape == (32, 16)
 
 

@@ -33,6 +33,7 @@ DOCS = Path(__file__).parents[3] / "runs" / "docs"
 ELSEWHERE = (
     "how-to/plugin.md",
     "study.md",
+    "reference/api.md",
     "reference/commands.md",
     "reference/components.md",
     "reference/interfaces.md",

@@ -3,6 +3,7 @@
 import getpass
 import json
 import re
+import shutil
 import socket
 from collections.abc import Callable
 from functools import cache
@@ -236,10 +237,23 @@ def test_a_folder_is_written_whole_or_not_at_all(
     Path("out").mkdir()
     done(export("mixed", "out"))
     first = Path("out/README.md").read_text()
-    assert "out is not empty; choose another DIR, or --replace" in refused(export("mixed", "out", "--format", "onnx"))
+    assert "out is not empty; choose another, or replace what was exported there (--replace" in refused(
+        export("mixed", "out", "--format", "onnx")
+    )
     assert Path("out/README.md").read_text() == first
     done(export("mixed", "out", "--format", "transformers", "--replace"))
     assert not Path("out/modules.json").exists()
+    Path("out/.git").mkdir()
+    Path("out/LICENSE").touch()
+    message = "out also holds .git, LICENSE, which the export did not write"
+    assert message in refused(export("mixed", "out", "--replace"))
+    shutil.rmtree("out/.git")
+    Path("out/LICENSE").unlink()
+    Path("link").symlink_to("out")
+    done(export("mixed", "link", "--replace"))
+    assert Path("link").is_symlink()
+    assert Path("out/modules.json").is_file()
+    Path("link").unlink()
     Path("mine").mkdir()
     Path("mine/thesis.tex").touch()
     assert "mine holds no export" in refused(export("mixed", "mine", "--replace"))

@@ -205,7 +205,9 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_predicted(predict: In
         ("level", [], b"a fine film\n", "no rows below the first line, which names the columns"),
         ("level", [], b"text\n \n", "nothing was predicted"),
         ("level", [], "text\nfine\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
-        ("level", [], b"\x1f\x8b\x08\x00\n", "stdin should be a text file: CSV, TSV or JSON lines. Found binary data."),
+        ("level", [], b"\x1f\x8b\x08\x00\n", "stdin is compressed; unpack it first (gunzip)"),
+        ("level", [], b"a\x00b\n", "stdin should be a text file: CSV, TSV or JSON lines. Found binary data."),
+        ("level", ["--out", "deep/er/new.csv"], b"text\n", "no rows below the first line"),
         ("level", ["--input", "none.csv"], b"", "none.csv cannot be read: No such file"),
         ("level", ["--input", "."], b"", "cannot be read: Is a directory"),
         ("level", ["--out", "new.doc"], b"", "should end in .csv, .tsv, .jsonl, .parquet, or --format say"),
@@ -228,6 +230,7 @@ def test_requests_that_cannot_be_met(
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+    assert not Path("deep").exists()
     assert sorted(path.name for path in Path().iterdir()) == ["file", "registry"]
     assert Path("file").read_text() == "text\nold\n"
 
