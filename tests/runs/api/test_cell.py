@@ -87,6 +87,14 @@ def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell)
     assert isinstance(model, torch.nn.Module)
     assert model.predict("sst", recorded["text"].tolist()).values.tolist() == recorded["predicted"].tolist()
     assert model.encode(recorded["text"].tolist()).shape == (32, 16)
+    for message, ask in {
+        "texts should be several strings. Found None": lambda: model.predict("sst", None),  # type: ignore[arg-type]
+        "batch_size should be an integer .* Found '8'": lambda: model.predict("sst", ["a"], batch_size="8"),  # type: ignore[arg-type]
+        "batch_size should be an integer .* Found 2.5": lambda: model.encode(["a"], batch_size=2.5),  # type: ignore[arg-type]
+        "texts should be UTF-8. Found": lambda: model.encode(["\udcff"]),
+    }.items():
+        with pytest.raises(TaskloomError, match=message):
+            ask()
 
 
 def test_the_best_cell_is_that_of_the_highest_overall_score(grid: Grid) -> None:
