@@ -228,8 +228,8 @@ def in_batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     >>> list(in_batches("abc", 2))
     [['a', 'b'], ['c']]
     """
-    if type(size) is not int or size < 1:
-        raise TaskloomError(f"batch_size should be an integer of at least 1. Found {size!r}.")
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise TaskloomError(f"batch_size should be at least 1, and an integer. Found {size!r}.")
     left = iter(rows)
     while some := list(islice(left, size)):
         yield some

@@ -89,8 +89,8 @@ def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell)
     assert model.encode(recorded["text"].tolist()).shape == (32, 16)
     for message, ask in {
         "texts should be several strings. Found None": lambda: model.predict("sst", None),  # type: ignore[arg-type]
-        "batch_size should be an integer .* Found '8'": lambda: model.predict("sst", ["a"], batch_size="8"),  # type: ignore[arg-type]
-        "batch_size should be an integer .* Found 2.5": lambda: model.encode(["a"], batch_size=2.5),  # type: ignore[arg-type]
+        "batch_size should be .* an integer. Found '8'": lambda: model.predict("sst", ["a"], batch_size="8"),  # type: ignore[arg-type]
+        "batch_size should be .* an integer. Found 2.5": lambda: model.encode(["a"], batch_size=2.5),  # type: ignore[arg-type]
         "texts should be UTF-8. Found": lambda: model.encode(["\udcff"]),
     }.items():
         with pytest.raises(TaskloomError, match=message):
