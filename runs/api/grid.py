@@ -4,7 +4,7 @@ The command line is a layer over this class: a command reads arguments, calls a 
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -16,7 +16,7 @@ from taskloom.runs.api import questions
 from taskloom.runs.api.answer import Answer, TableAnswer
 from taskloom.runs.api.cell import Cell, cell_of
 from taskloom.runs.api.find import NO_CELL, NotRunError, best_cell, place_of, states_in
-from taskloom.runs.api.written import WrittenGrid
+from taskloom.runs.api.written import KINDS, WrittenGrid, checked
 from taskloom.runs.driver.signals import Stop
 
 if TYPE_CHECKING:  # which import pydantic, numpy or torch
@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # which import pydantic, numpy or torch
     from taskloom.runs.grid.plan import Plan
     from taskloom.runs.show.findings import NamedContrast
     from taskloom.runs.training.checkpoint import Keep
+
+#: What `taskloom run` takes, and `run` with the engine's name.
+ENGINE_OPTIONS = ("devices", "threads", "cells_per_gpu", "address")
 
 
 class Laid(TypedDict, total=False):
@@ -122,6 +125,8 @@ class Grid(WrittenGrid):
         from taskloom.runs.api.run import run_grid
 
         file = self.file  # before torch is imported: a misspelt path should be reported at once
+        engine, trackers, stop = checked("engine", engine), checked("trackers", trackers), checked("stop", stop)
+        planning = _planning(laid, Grid.run.__kwdefaults__ or ())
         with Ledger.find(self.registry) or nullcontext() as ledger:
             self.check_name(ledger)
         return run_grid(
@@ -131,7 +136,7 @@ class Grid(WrittenGrid):
             workers=workers,
             progress=progress,
             stop=stop,
-            planning=_planning(laid),
+            planning=planning,
             retry_failed=retry,
             attempts=attempts,
             timeout=timeout,
@@ -181,6 +186,7 @@ class Grid(WrittenGrid):
         """
         columns = columns.split(",") if isinstance(columns, str) else columns
         wanted: dict[str, Any] = {"columns": columns, "sort": sort, "group_by": group_by, "metric": metric}
+        wanted = {key: checked(key, value) or "" for key, value in wanted.items()}
         if reported:  # for which the grid's file is enough
             with Ledger.find(self.registry) or nullcontext() as ledger:
                 notes: list[str] = []
@@ -225,6 +231,7 @@ class Grid(WrittenGrid):
 
     def cell(self, which: str, seed: int | None = None) -> Cell:
         """One cell: a row by its label with a seed, which a row of one seed need not say; or by its identity."""
+        seed = checked("seed", seed)
         with self._recorded() as (ledger, grid, _):
             places = [place for place in grid.cells if place.label == which]
             chosen = [place for place in places if seed in (None, place.seed)]
@@ -242,17 +249,17 @@ class Grid(WrittenGrid):
     def best(self, row: str | None = None, seed: int | None = None) -> Cell:
         """The finished cell with the best overall dev score, of all or of one row or seed."""
         with self._recorded() as (_, grid, _):
-            return cell_of(best_cell(grid, row, seed), self.registry)
+            return cell_of(best_cell(grid, row, checked("seed", seed)), self.registry)
 
     def report(self, out: str | os.PathLike[str] = "report.html") -> Answer[Path]:
         """Write the results as one HTML page that needs nothing else."""
         with self._recorded() as (ledger, grid, notes):
-            return questions.report(ledger, grid, Path(out)).noting(notes)
+            return questions.report(ledger, grid, Path(checked("out", out))).noting(notes)
 
     def plot(self, out: str | os.PathLike[str], kind: str = "forest") -> Answer[Path]:
         """Draw one figure for a paper to a .pdf, .svg or .png file: forest, curves, bars, effects, conflicts …"""
         with self._recorded() as (ledger, grid, notes):
-            return questions.plot(ledger, grid, Path(out), kind).noting(notes)
+            return questions.plot(ledger, grid, Path(checked("out", out)), kind).noting(notes)
 
     @contextmanager
     def _recorded(self) -> Iterator[tuple[Ledger, GridRecord, list[str]]]:
@@ -262,24 +269,26 @@ class Grid(WrittenGrid):
             yield ledger, self.record(ledger, notes.append), notes
 
 
-def _planning(laid: Laid) -> dict[str, Any]:
-    """Arguments of make_plan."""
+def _planning(laid: Laid, others: Collection[str] = ()) -> dict[str, Any]:
+    """Arguments of make_plan; ``others`` are arguments that the caller takes besides."""
+    names = {*Laid.__annotations__, *others}
+    for key, value in laid.items():
+        if key not in names:
+            hint = {"name": "ray" if key == "address" else "local", key: value}
+            how = f"; an engine takes it: engine={hint}" if others and key in ENGINE_OPTIONS else ""
+            raise TaskloomError(unknown("argument", key, names, where="arguments") + how)
+    given: dict[str, Any] = {key: value for key, value in laid.items() if value is not None}
+    given |= {key: checked(key, value) for key, value in given.items() if key in KINDS}
+    allow_large, seeds = bool(given.pop("allow_large", False)), given.get("seeds", ())
+    if "data" in given:
+        given["data"] = Path(os.path.expanduser(given["data"]))  # noqa: PTH111 - the other raises
+    only = given.get("only", ())
+    given["only"] = (only,) if isinstance(only, str) else tuple(only)
+    given["seeds"] = seeds if isinstance(seeds, int) else tuple(seeds)
+
     from taskloom.runs.grid.overrides import Overrides
 
-    if wrong := [key for key in laid if key not in Laid.__annotations__]:
-        raise TypeError(unknown("argument", wrong[0], Laid.__annotations__, where="arguments"))
-    given: dict[str, Any] = {key: value for key, value in laid.items() if key != "allow_large"}
-    if given.get("data") is not None:
-        given["data"] = Path(os.path.expanduser(given["data"]))  # noqa: PTH111 - the other raises
-    only, seeds = given.get("only", ()), given.get("seeds", ())
-    given["only"] = (only,) if isinstance(only, str) else tuple(only)
-    listed = (seeds,) if isinstance(seeds, int | str) else tuple(seeds)
-    if not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in listed):
-        raise TaskloomError(
-            f"seeds should be a list of integers from 0 on, or the number of new ones. Found {seeds!r}."
-        )
-    given["seeds"] = seeds if isinstance(seeds, int) else listed
-    return {"overrides": Overrides(**given), "allow_large": bool(laid.get("allow_large"))}
+    return {"overrides": Overrides(**given), "allow_large": allow_large}
 
 
 def unrun(grid: WrittenGrid) -> GridRecord:

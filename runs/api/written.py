@@ -3,9 +3,10 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +14,7 @@ from taskloom.core.errors import RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import SOURCE, GridRecord
 from taskloom.runs.api.find import Note, no_grid, not_run, recorded_grid
+from taskloom.runs.driver.signals import Stop
 
 if TYPE_CHECKING:  # which imports pydantic
     from taskloom.runs.grid.grid import GridFile
@@ -21,6 +23,20 @@ if TYPE_CHECKING:  # which imports pydantic
 REGISTRY = "taskloom-runs"
 #: Characters of a file's name, and of a digest, in the name of a grid that was changed.
 STEM, DIGEST = 80, 6
+#: Arguments of the Python API: the type of a value, that of each item or key in it, and both in words.
+KINDS: dict[str, tuple[Any, Any, str]] = {
+    **dict.fromkeys(("registry", "data", "out"), (str | os.PathLike, str | os.PathLike, "a path")),
+    **dict.fromkeys(("path", "weights", "sort", "group_by", "metric"), (str, str, "a string")),
+    **dict.fromkeys(("epochs", "seed"), (int, int, "an integer")),
+    "name": (str, str, "a string that is not empty"),
+    "settings": (Mapping, str, "a mapping from paths to values"),
+    "only": (Collection, str, "a pattern of rows, or a list of them"),
+    "columns": (Collection, str, "the name of a column, or a list of them"),
+    "engine": (str | Mapping, str, "the name of an engine, or a mapping of its name and options"),
+    "trackers": (Collection, str | Mapping, "the name of a tracker, or a list of names or mappings"),
+    "stop": (Stop, Stop, "a taskloom.runs.driver.signals.Stop"),
+    "seeds": (int | Collection, int, "a list of integers from 0 on, or the number of new ones"),
+}
 
 
 class WrittenGrid:
@@ -33,6 +49,7 @@ class WrittenGrid:
         name: str | None = None,
         registry: str | os.PathLike[str] | None = None,
     ) -> None:
+        name, registry = checked("name", name), checked("registry", registry)
         folder = registry or os.environ.get("TASKLOOM_REGISTRY") or REGISTRY
         self.registry = Path(os.path.expanduser(folder))  # noqa: PTH111 - the other raises
         self._source: str | None = None  # how a file is found, or a record
@@ -136,6 +153,7 @@ class WrittenGrid:
 
         Example: ``grid.row("slow", {"stages.0.optimizer.lr": 0.0005})``
         """
+        settings = checked("settings", settings)
         others = [cell for cell in self.file.raw.get("cells", ()) if cell.get("label") != label]
         return self.replace(cells=[*others, {"label": label, "set": dict(settings or {})}])
 
@@ -155,7 +173,7 @@ class WrittenGrid:
         if problems:
             raise RequestError(str(self.file.path), problems)
         try:
-            assign(base, path, value)
+            assign(base, checked("path", path), value)
         except PathError as error:
             raise TaskloomError(f"{path}: {error}") from None
         return self.replace(base=base)
@@ -184,16 +202,42 @@ def _read(raw: Mapping[str, Any], path: Path, origin: "GridFile | None" = None) 
     return dataclasses.replace(found, folder=None if origin is None else origin.folder)
 
 
-def _json(value: Any) -> Any:
+def checked(name: str, value: Any) -> Any:
+    """An argument's value in Python's own types, or None; ``TaskloomError`` if it is not of the argument's kind."""
+    kind, each, words = KINDS[name]
+    value = (_json if isinstance(value, Mapping | list | tuple) else _plain)(value, name)
+    items = value if isinstance(value, Collection) else (value,)
+    fits = isinstance(value, kind) and all(isinstance(one, each) and not isinstance(one, bool) for one in items)
+    if name == "seeds":
+        fits = fits and all(0 <= seed < 2**32 for seed in items)
+    if value is None or (fits and not (name == "name" and value == "")):
+        return value
+    raise TaskloomError(f"{name} should be {words}. Found {value!r:.100}.")
+
+
+def _plain(value: Any, path: str) -> Any:
+    """A copy of a value with Python's own numbers and lists in place of numpy's, all of them finite."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(each, f"{path}.{key}".lstrip(".")) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, f"{path}.{place}") for place, each in enumerate(value)]
+    if isinstance(value, float) and not isfinite(value):
+        raise TaskloomError(f"{path} should be a finite number. Found {value}.")
+    return value
+
+
+def _json(value: Any, path: str = "") -> Any:
     """A copy of a value as JSON has it."""
     from pydantic_core import PydanticSerializationError
 
     from taskloom.runs.grid.expansion import copied
 
     try:
-        return copied(value)
+        return copied(_plain(value, path))
     except PydanticSerializationError as error:
-        raise TaskloomError(f"a grid should hold what JSON can: {error}") from None
+        raise TaskloomError(f"{path or 'a grid'} should hold what JSON can: {error}") from None
 
 
 def _recorded(registry: Path, name: str) -> "GridFile | None":

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from taskloom.core import Encoder, Examples, Head, Labels, Prediction, SharedModules, TaskloomError, WeightsError
 from taskloom.core.errors import RegistryError, count, unknown
+from taskloom.core.rows import UnreadableError, utf8
 from taskloom.core.tokens import COLUMNS
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
@@ -227,8 +228,8 @@ def in_batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     >>> list(in_batches("abc", 2))
     [['a', 'b'], ['c']]
     """
-    if size < 1:
-        raise TaskloomError(f"batch_size should be at least 1. Found {size}.")
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise TaskloomError(f"batch_size should be at least 1, and an integer. Found {size!r}.")
     left = iter(rows)
     while some := list(islice(left, size)):
         yield some
@@ -240,11 +241,16 @@ def _rows(task: Task, texts: Iterable[str] | Iterable[Sequence[str]]) -> Iterato
     wanted = "strings" if needed == 1 else f"tuples of {count(needed, 'string')}, as head {task.head.name!r} reads"
     if isinstance(texts, str):
         raise TaskloomError(f"texts should be several {wanted}. Found one string; put it into a list.")
+    if not isinstance(texts, Iterable):
+        raise TaskloomError(f"texts should be several {wanted}. Found {texts!r:.60}.")
     for row in texts:
         parts = tuple(row) if isinstance(row, tuple | list) else (row,)
         if len(parts) != needed or not all(isinstance(part, str) for part in parts):
             raise TaskloomError(f"texts of task {task.name!r} should be {wanted}. Found {str(row)[:60]!r}.")
-        yield parts
+        try:
+            yield tuple(utf8(part, "a text") for part in parts)
+        except UnreadableError:
+            raise TaskloomError(f"texts should be UTF-8. Found {str(row)[:60]!r}.") from None
 
 
 def _changed_versions(cell: CellRecord, catalogue: Catalogue) -> list[str]:

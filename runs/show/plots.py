@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskloom.core.errors import TaskloomError
+from taskloom.core.errors import TaskloomError, unknown
 from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.overview import SCORE, Overview
 from taskloom.runs.show.report.figures import NAMES
@@ -48,6 +48,8 @@ def draw(overview: Overview, kind: str, suffix: str) -> bytes:
     """A figure of a kind as a file of the format that ``suffix`` names."""
     if suffix not in FORMATS:
         raise TaskloomError(f"the name of the figure should end in {', '.join(FORMATS)}. Found {suffix!r}.")
+    if kind not in KINDS:
+        raise TaskloomError(unknown("figure", kind, KINDS, where="there are"))
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure

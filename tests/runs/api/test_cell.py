@@ -90,6 +90,14 @@ def test_the_model_is_a_torch_module_that_predicts_what_was_recorded(cell: Cell)
     values = model.predict("sts", list(zip(pairs["text 1"], pairs["text 2"], strict=True))).values
     assert values.tolist() == pytest.approx(pairs["predicted"].tolist(), abs=1e-5)
     assert model.encode(recorded["text"].tolist()).shape == (32, 16)
+    for message, ask in {
+        "texts should be several strings. Found None": lambda: model.predict("sst", None),  # type: ignore[arg-type]
+        "batch_size should be .* an integer. Found '8'": lambda: model.predict("sst", ["a"], batch_size="8"),  # type: ignore[arg-type]
+        "batch_size should be .* an integer. Found 2.5": lambda: model.encode(["a"], batch_size=2.5),  # type: ignore[arg-type]
+        "texts should be UTF-8. Found": lambda: model.encode(["\udcff"]),
+    }.items():
+        with pytest.raises(TaskloomError, match=message):
+            ask()
 
 
 def test_the_best_cell_is_that_of_the_highest_overall_score(grid: Grid) -> None:

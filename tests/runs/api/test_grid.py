@@ -1,11 +1,14 @@
 """Grids from Python: a change makes a new grid, a grid is what it says however it is given, and nothing runs twice."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from recorded import Row, record
@@ -236,5 +239,53 @@ def test_a_name_and_a_table_need_no_torch(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="no argument 'epoch'; did you mean 'epochs'"):
-        Grid("quickstart", registry=tmp_path).plan(epoch=1)  # type: ignore[call-arg]
+    grid = Grid("quickstart", registry=tmp_path)
+    with pytest.raises(TaskloomError, match="no argument 'epoch'; did you mean 'epochs'"):
+        grid.plan(epoch=1)  # type: ignore[call-arg]
+    with pytest.raises(TaskloomError, match=r"no argument 'devices' \(.* engine, .*workers\); .*'devices': 'cpu:2'}$"):
+        grid.run(devices="cpu:2")  # type: ignore[call-arg]
+
+
+WRONG: dict[str, Callable[[Any], object]] = {
+    "epochs should be an integer. Found '1'.": lambda grid: grid.run(epochs="1"),
+    "settings should hold what JSON can": lambda grid: grid.plan(settings={"stages.0.epochs": object()}),
+    "settings should be a mapping from paths to values. Found ['a'].": lambda grid: grid.run(settings=["a"]),
+    "settings should be a mapping from paths to values. Found 'a=1'.": lambda grid: grid.run(settings="a=1"),
+    "settings should be a mapping from paths to values. Found ['x'].": lambda grid: grid.row("a", ["x"]),
+    "only should be a pattern of rows, or a list of them. Found 3.": lambda grid: grid.run(only=3),
+    "seeds should be a list of integers from 0 on": lambda grid: grid.plan(seeds=[True]),
+    "engine should be the name of an engine": lambda grid: grid.run(engine=3),
+    "trackers should be the name of a tracker": lambda grid: grid.run(trackers=[3]),
+    "stop should be a taskloom.runs.driver.signals.Stop. Found 3.": lambda grid: grid.run(stop=3),
+    "name should be a string that is not empty. Found 3.": lambda grid: Grid("quickstart", name=3),  # type: ignore[arg-type]
+    "name should be a string that is not empty. Found ''.": lambda grid: Grid("quickstart", name=""),
+    "registry should be a path. Found 3.": lambda grid: Grid("quickstart", registry=3),  # type: ignore[arg-type]
+    "data should be a path. Found 3.": lambda grid: grid.plan(data=3),
+    "out should be a path. Found 3.": lambda grid: grid.report(3),
+    "path should be a string. Found 3.": lambda grid: Grid("quickstart").set(3, 1),  # type: ignore[arg-type]
+    "base.stages.0.optimizer.lr should be a finite number. Found nan.": lambda grid: Grid("quickstart").set(
+        "stages.0.optimizer.lr", float("nan")
+    ),
+    "metric should be a string. Found {'sst': 'f1'}.": lambda grid: grid.table(metric={"sst": "f1"}),
+    "columns should be the name of a column": lambda grid: grid.table(columns=3),
+    "seed should be an integer. Found '0'.": lambda grid: grid.cell("sum", seed="0"),
+    "seed should be an integer. Found True.": lambda grid: grid.best(seed=True),
+    "no figure 'bar'; did you mean 'bars'?": lambda grid: grid.plot("x.png", "bar"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_value_of_the_wrong_kind_is_named(message: str) -> None:
+    record(Path("taskloom-runs"), [Row("sum"), Row("pcgrad")], name="mine", baseline="sum")
+    with pytest.raises(TaskloomError, match=f"^{re.escape(message)}"):
+        WRONG[message](Grid("mine"))
+
+
+def test_none_is_nothing_given_and_numbers_may_be_those_of_numpy() -> None:
+    grid = Grid(TINY, name="mine")
+    nothing: dict[str, Any] = dict.fromkeys(Laid.__annotations__)
+    assert grid.plan(**nothing).as_json() == grid.plan().as_json()
+    assert grid.set("stages.0.epochs", np.int64(2)).file.raw == grid.set("stages.0.epochs", 2).file.raw
+    assert identities(grid.seeds(*np.arange(2))) == identities(grid.seeds(0, 1))
+    numbers: Any = np.arange(2)
+    assert grid.plan(seeds=numbers, epochs=np.int64(1)).as_json() == grid.plan(seeds=[0, 1], epochs=1).as_json()
