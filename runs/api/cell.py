@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core.errors import RegistryError, unknown
+from taskloom.core.errors import RegistryError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, EpochRecord, GridCell
 from taskloom.runs.api import questions
@@ -124,6 +124,8 @@ class Cell:
 
     def compare(self, other: "Cell", *, limit: int = 10, data: questions.Folder = None) -> "Answer[Comparison]":
         """What differs between this cell and another one, example by example."""
+        if not isinstance(other, Cell):
+            raise TaskloomError(f"other should be a cell, such as grid.cell(…). Found {other!r}.")
         with Ledger.open(self.registry, create=False) as ledger:
             return questions.compare(ledger, self.id, other.id, [], limit, data)
 

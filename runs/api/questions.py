@@ -163,6 +163,7 @@ def errors(
     ledger: Ledger, source: str, grids: Sequence[GridRecord], limit: int, data: Folder
 ) -> "Answer[list[TaskErrors]]":
     """The worst errors of a row or cell, and what it confuses."""
+    _check_limit(limit)
     subject = find_subject(ledger, source, grids)
 
     from taskloom.runs.analysis.errors import errors_of
@@ -192,6 +193,7 @@ def compare(
     ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Folder
 ) -> "Answer[Comparison]":
     """Two rows or cells, example by example."""
+    _check_limit(limit)
     first, second = (find_subject(ledger, source, grids) for source in (a, b))
 
     from taskloom.runs.analysis import compare as comparing
@@ -251,6 +253,11 @@ def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str) -> Answer[Path]
             [f"{stated!r}, the grid's baseline, has no result; differences are to {overview.baseline!r}."]
         )
     return made
+
+
+def _check_limit(limit: int) -> None:
+    if not isinstance(limit, int) or limit < 0:
+        raise TaskloomError(f"limit should be an integer from 0 on. Found {limit!r}.")
 
 
 def _written(path: Path, content: bytes) -> Answer[Path]:

@@ -136,6 +136,11 @@ def test_a_cell_answers_for_itself(grid: Grid, cell: Cell) -> None:
         grid.compare(cell.id, grid.cell("sum", 0).id, limit=1)
     )
     assert cell.explain().found.state == "cached"
+    for ask in (lambda: cell.errors(limit=-1), lambda: grid.compare("sum", "sum", limit=1.5)):  # type: ignore[arg-type]
+        with pytest.raises(TaskloomError, match=r"limit should be an integer from 0 on. Found"):
+            ask()
+    with pytest.raises(TaskloomError, match="other should be a cell"):
+        cell.compare("sum")  # type: ignore[arg-type]
 
 
 def test_a_registry_that_is_not_there_says_so(tmp_path: Path) -> None:
