@@ -30,7 +30,7 @@ SETTINGS = (
 SHARE = 0.58
 #: What torch calls the operations of each kind.
 KINDS = {
-    "matrix products": "mm addmm",
+    "matrix products": "mm addmm mkldnn::_linear_pointwise",
     "attention: products and softmax": "bmm baddbmm _softmax _softmax_backward_data",
     "copies, gathers and fills": "copy_ cat fill_ zero_ index index_select index_copy index_add_ scatter_add_",
     "dropout": "random_ ge mul addcmul bernoulli_ native_dropout native_dropout_backward",
