@@ -148,7 +148,7 @@ class _Listener(Thread):
             getattr(self._tracker, method)(*arguments)
         except BaseException as error:  # SystemExit too; Ctrl-C comes to the main thread alone
             if isinstance(error, OSError) and error.filename is not None:
-                error = TaskloomError(f"{error.filename} cannot be written: {error.strerror}")
+                error = TaskloomError(f"{error.filename}: {error.strerror}")
             where = "" if isinstance(error, TaskloomError) else f"{method}(): "
             goes_on = "the run goes on without it" if method == "open" else "said once; the run goes on"
             if not self._failed:

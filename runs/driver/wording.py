@@ -15,6 +15,8 @@ def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
 
     >>> format_event(Event("finished", "c0", {"seconds": 3, "scores": {"sst": 0.5}, "best_epoch": 2}), {})
     'finished in 3.0 s, best epoch 2, dev sst 0.500'
+    >>> format_event(Event("finished", "c0", {"scores": {"para": 0.7, "sst": 0.5}}), {"tasks": {"sst": {}, "para": {}}})
+    'finished, dev sst 0.500 para 0.700'
     """
     facts = event.facts
     match event.what:

@@ -68,6 +68,8 @@ def test_hints_are_to_be_typed_as_the_program_was_started(tmp_path: Path) -> Non
 
     assert "`env/bin/taskloom run GRID` makes one" in started("env/bin/taskloom table quickstart")
     assert "`taskloom run GRID` makes one" in started("taskloom table quickstart", f"{script.parent}:{os.defpath}")
+    where = "--registry 'my runs'"
+    assert f"`env/bin/taskloom run GRID {where}` makes one" in started(f"env/bin/taskloom table quickstart {where}")
     steps = [line for line in started("env/bin/taskloom new-plugin first --kind metric").splitlines() if "  " in line]
     assert steps == [
         "  env/bin/pip install -e 'taskloom-first[test]'",

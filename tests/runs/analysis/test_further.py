@@ -131,6 +131,8 @@ def test_the_noise_of_overall_follows_the_weights(tmp_path: Path) -> None:
     # Tasks have different examples, so their covariances add, each with the square of its share.
     assert np.allclose(scores.shared, sum(share**2 * parts[task].shared for task, share in shares.items()))
     assert render(tabled(results), "plain").endswith("overall is a weighted mean: sst 2, para 0, sts 1.")
+    other = results_of(record(tmp_path / "f", rows, baseline="a"), metric=metric_named("macro_f1"))
+    assert tabled(other).laid == ("overall is a weighted mean: sst 2, para 0.",)  # it does not fit sts
 
 
 def test_a_bootstrap_over_examples_gives_the_same_noise(tmp_path: Path) -> None:

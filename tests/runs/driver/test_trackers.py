@@ -167,6 +167,16 @@ def test_the_environment_names_some(grid: Path) -> None:
     assert (registry / "tensorboard" / "small" / "table").is_dir()
 
 
+def test_names_may_have_commas_between_them(grid: Path) -> None:
+    done = taskloom("run", grid, "--registry", "r", "--tracker", "jsonl, mlfow")
+    assert "--tracker: 1 error\n  mlfow: no tracker 'mlfow'; did you mean 'mlflow'?" in done.stderr
+
+
+def test_a_path_that_it_cannot_use_is_named_without_python(grid: Path) -> None:
+    (line,) = followed(grid, Ear("open", grid.parent.read_text))
+    assert line == f"tracker 'ear': {grid.parent}: Is a directory (the run goes on without it)"
+
+
 def test_all_that_is_wrong_is_said_before_anything_is_done(grid: Path) -> None:
     done = taskloom("run", grid, "--registry", "r", "--tracker", "mlfow", "--tracker", '{"name": "jsonl", "file": 1}')
     assert done.exit_code == 2
