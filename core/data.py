@@ -1,5 +1,6 @@
 """Data sets: texts with labels, and what the labels mean; metrics: how well predictions match them."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,17 +89,31 @@ class DataSet(Component, ABC):
 class Metric(Component, ABC):
     """Scores the predictions of a split: one number, larger is better.
 
-    ``correlation`` marks a metric in [−1, 1], which ``overall: normalised`` maps to (r + 1)/2 first.
+    ``correlation`` marks a metric in [−1, 1], which ``overall: normalised`` maps to (r + 1)/2 first. ``range`` is the
+    least and the largest score that it can give: intervals of differences end there.
     """
 
     kind: ClassVar[str] = "metric"
     correlation: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     #: Which labels it can judge: class numbers, values, or either.
     reads: ClassVar[Literal["classes", "values", "either"]] = "either"
 
     @abstractmethod
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         """The score of predictions [n] (what ``Head.decide`` gave) against labels [n]."""
+
+    def best_constant(self, expected: NDArray[np.float64], classes: int) -> tuple[float, float]:
+        """The prediction that scores best on labels [n] if it is the same for every example, and its score.
+
+        Of classes every one that occurs is tried, the most frequent first; of values (``classes`` 0) the median is
+        taken. A model that has learned something is better than that.
+        """
+        values, counts = np.unique(expected, return_counts=True)
+        tried = values[np.argsort(-counts, kind="stable")] if classes else [np.median(expected)]
+        scores = [float(self(np.full(len(expected), value), expected)) for value in tried]
+        best = int(np.argmax(scores))
+        return float(tried[best]), scores[best]
 
     def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
         """How much each example moves the score, [n]: φ, centred, so that the score's variance is Σ φ² / n².

@@ -20,6 +20,7 @@ class Accuracy(Metric):
 
     name = "accuracy"
     reads = "classes"
+    range = (0.0, 1.0)
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         return float(np.mean(predicted == expected))

@@ -21,6 +21,7 @@ class MacroF1(Metric):
 
     name = "macro_f1"
     reads = "classes"
+    range = (0.0, 1.0)
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         guessed, real = _by_class(predicted, expected)  # [C, n]

@@ -34,6 +34,7 @@ class Pearson(Metric):
 
     name = "pearson"
     correlation = True
+    range = (-1.0, 1.0)
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         return correlation_of(predicted, expected)

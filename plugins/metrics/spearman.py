@@ -33,6 +33,7 @@ class Spearman(Metric):
 
     name = "spearman"
     correlation = True
+    range = (-1.0, 1.0)
 
     def __call__(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
         return correlation_of(ranks_of(predicted), ranks_of(expected))

@@ -3,14 +3,15 @@
 ::
 
     cells/<id>/scores-dev.safetensors      <task>.score [n] or [n, classes], <task>.predicted [n], <task>.influence [n]
-    examples/<key>.safetensors             ids, expected [n], cluster [n]: what all cells on the same examples share
+    examples/<key>.safetensors             ids, expected [n], texts [n, k]: what all cells on the same examples share
 
 ``score`` is what the head gave (logits or a value), ``predicted`` the decision in the data's own units, ``influence``
-how much an example moves the task's metric (``Metric.influence``). Examples that share a text are one cluster.
+how much an example moves the task's metric (``Metric.influence``). ``texts`` numbers the distinct texts.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,12 +30,16 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ExampleSet:
-    """The labelled examples of a split, without their texts; ``cluster`` numbers those that share a text from 0."""
+    """The labelled examples of a split; of their texts only ``texts`` [n, k] is known: which are the same, by number.
+
+    Registries of version 0.2 and older have kept one number per example, the same for all that chains of shared texts
+    connect. Those are read as if all of them shared one text.
+    """
 
     key: str
     ids: tuple[str, ...]
     expected: Values
-    cluster: NDArray[np.int64]
+    texts: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,9 @@ class TaskFacts:
 
     ``examples`` is the key of its examples and ``metric`` the name of its metric, which may be a ``correlation``;
     ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also
-    in the training data; ``names`` are those of the classes, if they have any.
+    in the training data; ``names`` are those of the classes, if they have any. ``low`` and ``high`` are the least and
+    the largest score that the metric can give, None where it states none; ``constant`` is the constant prediction that
+    scores best, and ``floor`` its score, None where the metric gives none.
     """
 
     examples: str
@@ -52,6 +59,17 @@ class TaskFacts:
     classes: int
     seen: int = 0
     names: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    constant: float | None = None
+    floor: float | None = None
+
+    @property
+    def width(self) -> float:
+        """The largest difference between two scores of the metric."""
+        if self.low is not None and self.high is not None:
+            return self.high - self.low
+        return 2.0 if self.correlation else math.inf
 
     def called(self, number: float) -> str:
         """A class by its name, or by its number if it has none."""
@@ -73,26 +91,17 @@ class StoredScores:
             return found
 
 
-def clusters_of(columns: tuple[tuple[str, ...], ...]) -> NDArray[np.int64]:
-    """Numbers the examples' clusters, [n]: two that share a text in any column, or a chain of such, are in one.
+def number_texts(columns: tuple[tuple[str, ...], ...]) -> NDArray[np.int64]:
+    """The texts of examples as numbers, [n, k]: equal ones, but for case and white space, have the same number.
 
-    >>> clusters_of((("a", "b", "c"), ("x", "y", "x"))).tolist()
-    [0, 1, 0]
+    >>> number_texts((("a", "b", "c"), ("x", "A", "x"))).tolist()
+    [[0, 3], [1, 0], [2, 3]]
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    places: dict[str, int] = {}
-    rows, texts = [], []
-    for column in columns:
-        for row, text in enumerate(column):
-            rows.append(row)
-            texts.append(places.setdefault(" ".join(text.split()).casefold(), len(places)))
-    count = len(columns[0])
-    edges = coo_array((np.ones(len(rows), np.int8), (rows, np.add(texts, count))), shape=(count + len(places),) * 2)
-    _, found = connected_components(edges, directed=False)
-    _, numbers = np.unique(found[:count], return_inverse=True)
-    return numbers.astype(np.int64)
+    numbers: dict[str, int] = {}
+    rows = [
+        [numbers.setdefault(" ".join(text.split()).casefold(), len(numbers)) for text in texts] for texts in columns
+    ]
+    return np.array(rows, np.int64).T
 
 
 def key_of(examples: Examples) -> str:
@@ -110,12 +119,12 @@ def save_examples(registry: Artifacts, examples: Examples) -> str:
     assert examples.labels is not None
     key = key_of(examples)
     path = registry.examples() / f"{key}.safetensors"
-    if not path.exists():
+    if not path.exists() or not _has_texts(path):
         ids = np.frombuffer(json.dumps(examples.ids).encode(), np.uint8)
         arrays: dict[str, NDArray[Any]] = {
             "ids": ids,
             "expected": examples.labels,
-            "cluster": clusters_of(examples.columns),
+            "texts": number_texts(examples.columns),
         }
         write_bytes(path, save(arrays))
     return key
@@ -125,7 +134,17 @@ def load_examples(registry: Path, key: str) -> ExampleSet:
     """The examples of a key; ``RegistryError`` if they cannot be read."""
     with _opened(registry / "examples" / f"{key}.safetensors") as file:
         ids = json.loads(file.get_tensor("ids").tobytes())
-        return ExampleSet(key, tuple(ids), file.get_tensor("expected"), file.get_tensor("cluster"))
+        texts = file.get_tensor("texts") if "texts" in file.keys() else file.get_tensor("cluster")[:, None]  # noqa: SIM118
+        return ExampleSet(key, tuple(ids), file.get_tensor("expected"), texts)
+
+
+def _has_texts(path: Path) -> bool:
+    """Whether examples were kept by a version that numbers their texts."""
+    try:
+        with _opened(path) as file:
+            return "texts" in file.keys()  # noqa: SIM118 - it is no mapping
+    except RegistryError:
+        return False
 
 
 def save_scores(

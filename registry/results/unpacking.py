@@ -24,6 +24,8 @@ from taskloom.registry.results.records import GridRecord
 from taskloom.registry.results.scores import ExampleSet, find_scores, load_examples
 
 Identify = Callable[[Any], str]
+#: The most texts that an example has.
+MOST_TEXTS = 3
 _NAMES = re.compile(r"cells/[0-9a-f]{20}/scores-(dev|test)\.safetensors|examples/[0-9a-f]{32}\.safetensors")
 _DONE = ("planned", "finished", "failed", "oom")
 
@@ -156,10 +158,12 @@ def _agree(spec: Any, facts: Any) -> bool:
 
 def _load_examples(folder: Path, key: str) -> ExampleSet:
     examples = load_examples(folder, key)
-    rows, (expected, cluster) = (len(examples.ids),), (examples.expected, examples.cluster)
-    fits = expected.shape == cluster.shape == rows and (expected.dtype.kind, cluster.dtype.kind) == ("f", "i")
-    if not fits or not all(0 <= number < rows[0] for number in cluster.tolist()):
-        raise _Refused(f"examples/{key}.safetensors: it should have a label and a cluster for each of {rows[0]} ids")
+    rows, (expected, texts) = (len(examples.ids),), (examples.expected, examples.texts)
+    fits = expected.shape == texts.shape[:1] == rows and (expected.dtype.kind, texts.dtype.kind) == ("f", "i")
+    if not fits or texts.ndim != 2 or not 1 <= texts.shape[1] <= MOST_TEXTS or texts.min(initial=0) < 0:
+        raise _Refused(
+            f"examples/{key}.safetensors: it should have a label and the numbers of its texts for each of {rows[0]} ids"
+        )
     return examples
 
 

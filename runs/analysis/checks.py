@@ -1,7 +1,7 @@
 """What a table does not say by itself, found by computing: pitfalls of rows, and of the examples they are scored on."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -9,40 +9,35 @@ from numpy.typing import NDArray
 
 from taskloom.registry.results.records import CellRecord, EpochRecord
 from taskloom.registry.results.scores import StoredScores, TaskFacts
-from taskloom.runs.analysis.results import Results, name_of
+from taskloom.runs.analysis.influence import largest_group
+from taskloom.runs.analysis.results import Constant, Results
 from taskloom.runs.driver.wording import named
 
-Epochs = Callable[[str], Sequence[EpochRecord]]
 #: Standard errors within which a score is near that of a constant prediction.
 NEAR = 2.0
 #: Groups of rows that are named; further ones are counted.
 MOST_GROUPS = 4
 
 
-@dataclass(frozen=True)
-class Constant:
-    """The best that a prediction without looking at the text can do: the majority class, or any value."""
-
-    task: str
-    says: str
-    score: float
-
-
-def checks_of(results: Results, epochs: Epochs) -> list[str]:
+def checks_of(results: Results) -> list[str]:
     """Sentences for the foot of a table; none where nothing is to be said."""
     return [
         *_selection(results),
-        *_trajectories(results, epochs),
+        *_trajectories(results),
         *_constants(results),
-        *_clusters(results),
+        *_shared_texts(results),
         *_seen(results),
         *_machines(results),
+        *_test_scores(results),
     ]
 
 
 def floors_of(results: Results) -> dict[str, Constant]:
     """What a constant prediction scores in each task."""
-    found = {task: _constant(results, task, rows[0]) for task, rows in _rows_of_tasks(results).items()}
+    facts: dict[str, TaskFacts] = {}
+    for task, of_task in _facts(results):
+        facts.setdefault(task, of_task)
+    found = {task: results.constant(task, facts[task]) for task in _rows_of_tasks(results)}
     return {task: constant for task, constant in found.items() if constant is not None}
 
 
@@ -54,7 +49,7 @@ def constants_of(results: Results) -> list[Constant]:
             continue
         scores = results.scores(task)
         places = [results.place_of[label] for label in rows]
-        errors = np.sqrt(np.einsum("rsrs->rs", scores.shared).max(1))[places]
+        errors = np.sqrt(np.einsum("rsrs->rs", scores.independent).max(1))[places]
         if (_means(results, task)[places] <= constant.score + NEAR * errors).any():
             found.append(constant)
     return found
@@ -89,23 +84,6 @@ def _means(results: Results, task: str) -> NDArray[np.float64]:
     return found
 
 
-def _constant(results: Results, task: str, label: str) -> Constant | None:
-    """The constant prediction for the examples of a row; None for a metric that we do not know."""
-    facts = next(stored.tasks[task] for row, _, stored in _stored(results) if row == label and task in stored.tasks)
-    metric = facts.metric if results.metric is None else name_of(results.metric)
-    classes, counts = np.unique(results.examples(facts.examples).expected, return_counts=True)
-    share = counts.max() / counts.sum()
-    largest = classes[counts.argmax()]
-    most = f"always {facts.called(largest)!r}" if facts.names else f"always class {largest:g}"
-    if metric == "accuracy":
-        return Constant(task, most, float(share))
-    if metric == "macro_f1":
-        return Constant(task, most, float(2 * share / (1 + share) / len(classes)))
-    if metric in ("pearson", "spearman"):
-        return Constant(task, "always the same value", 0.0)
-    return None
-
-
 def _selection(results: Results) -> Iterator[str]:
     """The best epoch is chosen on the split that is shown: a maximum over more epochs is larger by chance alone."""
     chosen = {}
@@ -121,12 +99,12 @@ def _selection(results: Results) -> Iterator[str]:
         )
 
 
-def _trajectories(results: Results, epochs: Epochs) -> Iterator[str]:
+def _trajectories(results: Results) -> Iterator[str]:
     """Rows whose every epoch is the same, epochs that change nothing, and parts that had nothing to do.
 
     Something is said of a row if it holds for all its seeds, so that mostly one seed of each row is read.
     """
-    read = cache(lambda id, stage: [each for each in epochs(id) if each.stage == stage])
+    read = cache(lambda id, stage: [epoch for epoch in results.epochs(id) if epoch.stage == stage])
     cells: dict[str, list[CellRecord]] = {}
     for (label, _), cell in results.finished.items():
         cells.setdefault(label, []).append(cell)
@@ -199,25 +177,25 @@ def _constants(results: Results) -> Iterator[str]:
     same: dict[str, list[str]] = {}
     for label, _, stored in _stored(results):
         for task in stored.tasks:
-            if np.ptp(stored.read(task, "predicted")) == 0:
+            if results.is_constant(stored, task):
                 same.setdefault(task, []).append(label)
     for task, rows in same.items():
         yield f"{named(rows)}: every prediction for {task} is the same, in one seed at least."
-    for each in constants_of(results):
-        means = dict(zip(results.rows, _means(results, each.task), strict=True))
-        below = [label for label in _rows_of_tasks(results)[each.task] if means[label] <= each.score]
-        if below:
-            yield f"{named(below)}: no better on {each.task} than {each.says} ({each.score:.3f})."
+    for task, rows in _rows_of_tasks(results).items():
+        untrained = [label for label in rows if results.untrained(label, task)]
+        if untrained and (floor := floors_of(results).get(task)) is not None:
+            yield f"{named(untrained)}: untrained on {task}, no better than {floor.says} ({floor.score:.3f})."
 
 
-def _clusters(results: Results) -> Iterator[str]:
+def _shared_texts(results: Results) -> Iterator[str]:
     shared: dict[str, str] = {}
     for key, task in dict.fromkeys((facts.examples, task) for task, facts in _facts(results)):
-        sizes = np.bincount(results.examples(key).cluster)
-        if (several := int(sizes[sizes > 1].sum())) and task not in shared:
-            shared[task] = f"{several:,} of {sizes.sum():,} in {task}"
+        texts = results.examples(key).texts
+        several, most = largest_group(texts)
+        if several and task not in shared:
+            shared[task] = f"{several / len(texts):.0%} of {len(texts):,} in {task} (one text in up to {most:,})"
     if shared:
-        yield f"Examples that share a text count as one where noise is concerned: {', '.join(shared.values())}."
+        yield f"Examples that share a text with another are not counted as independent: {', '.join(shared.values())}."
 
 
 def _seen(results: Results) -> Iterator[str]:
@@ -249,3 +227,10 @@ def _machines(results: Results) -> Iterator[str]:
 
 def _with(threads: str | None) -> str:
     return f" with {threads} {'thread' if threads == '1' else 'threads'}" if threads else ""
+
+
+def _test_scores(results: Results) -> Iterator[str]:
+    """That there are test scores, where none are shown."""
+    if not results.shows_test and any(cell.test for cell in results.finished.values()):
+        command = f"taskloom table {shlex.quote(results.grid.name)} --split test"
+        yield f"There are test scores, too: `{command}` shows them, at best once, after everything was chosen on dev."

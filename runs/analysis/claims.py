@@ -1,14 +1,17 @@
-"""Claims of a grid, answered: holds, contradicted, equal or open."""
+"""Claims of a grid, answered: holds, contradicted, equal, not that large, or open."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from taskloom.core.errors import count
 from taskloom.runs.analysis.contrasts import Judged, judge
 from taskloom.runs.analysis.results import OVERALL, Results
+from taskloom.runs.analysis.tables import Table
 
-Answer = Literal["holds", "contradicted", "equal", "open"]
+Answer = Literal["holds", "contradicted", "equal", "not that large", "open", "one seed", "untrained"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Claim:
 
     ``within`` makes it a claim that the two are equal. ``reported`` is the difference of the figures published for the
     two rows, if there are any. ``before`` says whether it was written down before any of the cells that it is about had
-    started; None if nobody knows.
+    started; None if nobody knows. ``in_table`` is how the table judges the same difference, if it has it: in another
+    family, so that the verdicts may differ.
     """
 
     says: str
@@ -29,35 +33,53 @@ class Claim:
     judged: Judged
     answer: Answer
     before: bool | None
+    in_table: Judged | None = None
+
+    @property
+    def beside(self) -> str:
+        """Why the table says something else of the same two rows; "" if it does not."""
+        table = self.in_table
+        if table is None or table.verdict == self.judged.verdict:
+            return ""
+        if table.margin != self.judged.margin:
+            margins = [f"± {margin:g}" if margin else "none" for margin in (table.margin, self.judged.margin)]
+            return f"{table.verdict} in the table, where the margin is {margins[0]} and not {margins[1]}"
+        families = f"{count(table.family, 'comparison')}, the claim for {self.judged.family}"
+        return f"{table.verdict} in the table, which is corrected for {families}"
 
 
-def claims_of(results: Results, written: Mapping[str, str], margin: float | None = None) -> list[Claim]:
+def claims_of(results: Results, table: Table, written: Mapping[str, str]) -> list[Claim]:
     """The claims of a grid, judged as one family.
 
-    ``written`` is when each claim was first seen in the registry, by :func:`claim_key`. ``margin`` is what the grid
+    ``written`` is when each claim was first seen in the registry, by :func:`claim_key`. The grid's margin is what it
     calls equal; a claim may have a margin of its own. A claim is about the rows of its grid's file; where only changed
     ones were run, about those that were changed alike.
     """
     claims = list(results.grid.spec.get("claims") or ())
+    margin = table.margin
     named = [results.alike(_row(claim), str(claim.get("than") or claim.get("to"))) for claim in claims]
     rows = [(row, other, claim.get("on", OVERALL)) for (row, other), claim in zip(named, claims, strict=True)]
     contrasts = [results.difference(column, row, other) for row, other, column in rows]
-    judged = judge(contrasts, [claim.get("within") or margin for claim in claims])
-    published = {place.label: place.reported for place in results.grid.cells}
-    return [
-        Claim(
-            claim.get("says") or _sentence(claim, row, other, column),
-            row,
-            other,
-            column,
-            claim.get("within"),
-            _reported(published.get(row, {}), published.get(other, {}), column),
-            each,
-            _answer("equal" in claim, claim.get("within"), each),
-            _before(results, (row, other), written.get(claim_key(claim, margin))),
+    family = judge(contrasts, [claim.get("within") or margin for claim in claims])
+    published = {cell.label: cell.reported for cell in results.grid.cells}
+    answered = []
+    for claim, (row, other, column), judged in zip(claims, rows, family, strict=True):
+        reported = _reported(published.get(row, {}), published.get(other, {}), column)
+        answered.append(
+            Claim(
+                claim.get("says") or _sentence(claim, row, other, column),
+                row,
+                other,
+                column,
+                claim.get("within"),
+                reported,
+                judged,
+                _answer("equal" in claim, claim.get("within"), reported, judged),
+                _before(results, (row, other), written.get(claim_key(claim, margin))),
+                table.differences.get((row, column)) if other == table.baseline else None,
+            )
         )
-        for claim, (row, other, column), each in zip(claims, rows, judged, strict=True)
-    ]
+    return answered
 
 
 def claim_key(claim: Mapping[str, Any], margin: float | None) -> str:
@@ -80,14 +102,20 @@ def _sentence(claim: Mapping[str, Any], row: str, other: str, column: str) -> st
     return f"{row!r} is better than {other!r} on {column}"
 
 
-def _answer(equality: bool, within: float | None, judged: Judged) -> Answer:
-    if not equality:
-        answers: dict[str, Answer] = {"better": "holds", "worse": "contradicted", "equal": "equal", "open": "open"}
-        return answers[judged.verdict]
-    if judged.verdict == "equal":
-        return "holds"
-    low, high = judged.interval or (0.0, 0.0)
-    return "contradicted" if within is not None and (low > within or high < -within) else "open"
+def _answer(equality: bool, within: float | None, reported: float | None, judged: Judged) -> Answer:
+    low, high = judged.interval or (-math.inf, math.inf)
+    match judged.verdict:
+        case "one seed" | "untrained" as answer:
+            return answer
+        case "equal":
+            return "holds" if equality else "equal"
+        case "better" | "worse" if not equality:
+            return "holds" if judged.verdict == "better" else "contradicted"
+    if equality and within is not None and (low > within or high < -within):
+        return "contradicted"
+    if not equality and reported is not None and not low <= reported <= high:
+        return "not that large"
+    return "open"
 
 
 def _before(results: Results, rows: tuple[str, str], written: str | None) -> bool | None:

@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv
 
+from taskloom.core.data import Split
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.records import METRICS, GridCell, GridRecord
 from taskloom.registry.results.scores import TaskFacts
-from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, Verdict, holm, judge
+from taskloom.runs.analysis.checks import checks_of
+from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, holm, judge
 from taskloom.runs.analysis.errors import Example, bin_edges, example_at
+from taskloom.runs.analysis.influence import Moves, gathered, largest_group
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, in_units, texts_of
-from taskloom.runs.analysis.results import Moves, Results, gathered
+from taskloom.runs.analysis.results import Epochs, Results
+from taskloom.runs.analysis.tables import margin_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class TaskComparison:
     def mcnemar(self) -> McNemar | None:
         """McNemar's test where it answers the question: two models, accuracy, and no two examples share a text."""
         examples = len(self.a.expected)
-        apart = len(np.unique(self.a.examples.cluster)) == examples
+        apart = largest_group(self.a.examples.texts)[0] == 0
         if self.a.facts.metric != "accuracy" or len(self.a.predicted) > 1 or not apart:
             return None
         only_a, only_b = (self.a.right & ~self.b.right).sum(), (self.b.right & ~self.a.right).sum()
@@ -129,7 +133,7 @@ class TaskComparison:
         """Row and seed of ``results`` → how right or wrong each example is, [n]."""
         found = {}
         for (label, seed), cell in self.results.finished.items():
-            stored = self.results.stored(cell.id)
+            stored = self.results.stored(cell.id, self.results.split_of(label))
             facts = stored.tasks.get(self.a.task) if stored else None
             if stored and facts and facts.examples == self.a.facts.examples:
                 predicted = in_units(stored.read(self.a.task, "predicted"), self.a.expected, facts)
@@ -154,15 +158,14 @@ class TaskComparison:
 
     def _scores(self, inside: NDArray[np.bool_]) -> Scores:
         """The means of the measures over some examples, and the noise that those examples cause."""
-        _, clusters = np.unique(self.a.examples.cluster[inside], return_inverse=True)
+        texts = self.a.examples.texts[inside]
         values = np.full((len(self.results.rows), len(self.results.seeds)), np.nan)
         moves = {}
-        for place, measure in self._measures.items():
+        for index, measure in self._measures.items():
             part = measure[inside]
-            values[place] = part.mean()
-            moved: Values = np.bincount(clusters, (part - part.mean()) / len(part)).astype(np.float64)
-            moves[place] = Moves(((self.a.task, self.a.facts.examples),), moved)
-        return gathered(values, moves)
+            values[index] = part.mean()
+            moves[index] = Moves(((self.a.task, self.a.facts.examples),), (part - part.mean()) / len(part), texts)
+        return replace(gathered(values, moves), runs=self.results.runs)
 
 
 def _measure(predicted: Values, expected: Values, facts: TaskFacts) -> Values:
@@ -185,7 +188,7 @@ class Comparison:
     """A and B on all their common tasks, and the differences judged as one family.
 
     ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared. ``judged``
-    are the differences of ``tasks``, then those of ``further`` metrics.
+    are the differences of ``tasks``, then those of ``further`` metrics. ``checks`` are what to know of the two rows.
     """
 
     a: Subject
@@ -195,31 +198,49 @@ class Comparison:
     further: tuple[FurtherMetric, ...]
     judged: tuple[Judged, ...]
     left: tuple[str, ...]
+    checks: tuple[str, ...]
+    split: Split
 
 
-def compare(a: Subject, b: Subject, registry: Path, *, folder: Path | None = None) -> Comparison:
+def compare(
+    a: Subject,
+    b: Subject,
+    registry: Path,
+    *,
+    folder: Path | None = None,
+    split: Split = "dev",
+    epochs: Epochs = lambda cell: (),
+) -> Comparison:
     """Compare two subjects on their common tasks, with texts of the data that may be in a ``folder`` now."""
     cells = _paired(a, b)
     if all(one.cell.id == other.cell.id for one, other in cells):
         raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
-    names, left = _common_tasks(a, b, registry)
+    names, left = _common_tasks(a, b, registry, split)
     if not names:
         raise RegistryError(f"{a.name} and {b.name} have no task with the same examples and metric in common")
-    results, label_a, label_b = _results(a, b, cells, registry)
+    results, label_a, label_b = _results(a, b, cells, registry, split, epochs)
     weights = results.row(label_b) - results.row(label_a)
     tasks = []
     for task in names:
-        of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells]) for side in (0, 1))
-        score_a, score_b = (fmean(pair[side].cell.scores.get(task, nan) for pair in cells) for side in (0, 1))
-        texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder)
+        of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells], split) for side in (0, 1))
+        score_a, score_b = (
+            fmean(results.final_scores(label, pair[side].cell).get(task, nan) for pair in cells)
+            for side, label in enumerate((label_a, label_b))
+        )
+        texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder, split)
         tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, weights))
     further = []
     for column in (column for column, (task, _) in results.further.items() if task in names):
-        found = [[results.final_scores("", place.cell).get(column, nan) for place in pair] for pair in cells]
-        score_a, score_b = map(fmean, zip(*found, strict=True))
+        values = [
+            [results.final_scores(label_a, pair[side].cell).get(column, nan) for side in (0, 1)] for pair in cells
+        ]
+        score_a, score_b = map(fmean, zip(*values, strict=True))
         further.append(FurtherMetric(column, (score_a, score_b), results.scores(column).contrast(weights)))
     seeds = tuple((one.seed, other.seed) for one, other in cells)
-    return Comparison(a, b, seeds, tuple(tasks), tuple(further), tuple(_judge([*tasks, *further])), tuple(left))
+    judged = _judge([*tasks, *further], margin_of(results.grid))
+    compared = tuple(cell for cell in results.grid.cells if cell.label in (label_a, label_b))
+    checks = checks_of(replace(results, grid=replace(results.grid, cells=compared)))
+    return Comparison(a, b, seeds, tuple(tasks), tuple(further), tuple(judged), tuple(left), tuple(checks), split)
 
 
 def _paired(a: Subject, b: Subject) -> list[tuple[GridCell, GridCell]]:
@@ -234,41 +255,50 @@ def _paired(a: Subject, b: Subject) -> list[tuple[GridCell, GridCell]]:
 
 
 def _results(
-    a: Subject, b: Subject, cells: Sequence[tuple[GridCell, GridCell]], registry: Path
+    a: Subject,
+    b: Subject,
+    cells: Sequence[tuple[GridCell, GridCell]],
+    registry: Path,
+    split: Split,
+    epochs: Epochs,
 ) -> tuple[Results, str, str]:
     """What contrasts are computed from, and what A and B are called there.
 
-    Rows of one grid are compared with the seed variance of that grid, and by its further metrics; other cells are a
-    grid of their own. Without the rest of its specification a grid has dev scores only.
+    Rows of one grid are compared with the seed variance of that grid, and by its margin and further metrics; other
+    cells are a grid of their own.
     """
-    of_one_grid = a.grid is not None and b.grid is not None and a.grid.name == b.grid.name
-    spec = {METRICS: a.grid.spec.get(METRICS, {})} if a.grid is not None and of_one_grid else {}
-    if a.grid is not None and of_one_grid and len(cells) > 1:
-        return Results(replace(a.grid, spec=spec), registry), a.cells[0].label, b.cells[0].label
+    shared = a.grid is not None and b.grid is not None and a.grid.name == b.grid.name
+    if a.grid is not None and shared and len(cells) > 1:
+        return Results(a.grid, registry, split=split, epochs=epochs), a.cells[0].label, b.cells[0].label
     places = [
         GridCell(label, number, {}, place.cell)
         for number, pair in enumerate(cells)
         for label, place in zip("AB", pair, strict=True)
     ]
-    return Results(GridRecord("", spec, "", "", tuple(places)), registry), "A", "B"
+    spec = {METRICS: a.grid.spec.get(METRICS, {})} if a.grid is not None and shared else {}
+    grid = GridRecord("", spec, "", "", tuple(places))
+    return Results(grid, registry, split=split, epochs=epochs), "A", "B"
 
 
-def _common_tasks(a: Subject, b: Subject, registry: Path) -> tuple[list[str], list[str]]:
+def _common_tasks(a: Subject, b: Subject, registry: Path, split: Split) -> tuple[list[str], list[str]]:
     """The tasks on which both were scored with the same examples and metric, and all others."""
-    of_a, of_b = a.tasks(registry), b.tasks(registry)
+    of_a, of_b = a.tasks(registry, split), b.tasks(registry, split)
     facts = {task: [(each[task].examples, each[task].metric) for each in (of_a, of_b)] for task in of_a if task in of_b}
     common = [task for task, (one, other) in facts.items() if one == other]
     return common, [task for task in {**of_a, **of_b} if task not in common]
 
 
-def _judge(tasks: Sequence[TaskComparison | FurtherMetric]) -> list[Judged]:
-    """The tasks and further metrics as one family, corrected by Holm's procedure, each by its own test."""
+def _judge(tasks: Sequence[TaskComparison | FurtherMetric], margin: float | None) -> list[Judged]:
+    """The tasks and further metrics as one family, corrected by Holm's procedure; p and interval by its own test."""
     corrected, levels = holm([(task.mcnemar or task.contrast).p for task in tasks])
-    judged = []
-    for task, p, level in zip(tasks, corrected, levels, strict=True):
-        verdict: Verdict = "open"
-        if p < ALPHA:
-            verdict = "better" if task.contrast.delta > 0 else "worse"
-        interval = (task.mcnemar or task.contrast).interval(level)
-        judged.append(Judged(task.contrast, None if np.isnan(p) else p, interval, verdict, level))
-    return judged
+    return [
+        replace(
+            judged,
+            p=None if np.isnan(p) else p,
+            interval=(task.mcnemar or task.contrast).interval(level),
+            alpha=level,
+        )
+        for task, judged, p, level in zip(
+            tasks, judge([task.contrast for task in tasks], margin), corrected, levels, strict=True
+        )
+    ]

@@ -4,22 +4,26 @@ Every seed of every row is scored on the same examples, so a difference has two 
 another seed gives another model, another dev set another score. Radiology calls the design MRMC, readers by cases
 (Obuchowski & Rockette 1995; Hillis 2007 for the degrees of freedom); here seeds are the readers and examples the cases.
 
-For a contrast with the values d₁ … d_S, one per seed, and their mean δ:
+For a contrast with the values d₁ … d_S, one per seed, and their mean δ, two intervals are computed, and what both allow
+is the answer (Bonferroni: .8 and .2 of the level, valid however they depend on each other):
 
-- s² is the sample variance of the d_s. From few seeds it is poor, so it is pooled over the rows: Σ wᵢ² σ², with σ² the
-  residual mean square of the layout row + seed. A contrast that is noisier than the pool keeps its own s².
-- C is the mean over s ≠ s′ of the covariance of d_s and d_s′ that their common examples cause, at least 0. It follows
-  from the examples' influence values (``Metric.influence``), summed within clusters of equal texts first.
-- Var δ = s²/S + C, with df · (1 + S·C/s²)² degrees of freedom, df being those of s².
+- *pooled*: the seed variance is v = Σ wᵢ² σ̃ᵢ², at least that of the d_s. σ̃ᵢ² is the row's own variance (Grubbs 1948)
+  shrunk to the pool of all rows with the weight of two degrees of freedom; freedom by Satterthwaite's formula.
+- *own*: the seed variance is s², that of the d_s, at least the example noise that differs from seed to seed, with
+  S − 1 degrees of freedom.
+
+Both add C, the mean over s ≠ s′ of the covariance of d_s and d_s′ that their common examples cause, at least 0. It
+follows from the examples' influence values (``Metric.influence``). Pairs of examples that share a text count as
+dependent (``sharing.py``), and C is never less than for independent examples.
 
 Everything is deterministic: no resampling, the same figures to the last bit every time.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,56 +34,86 @@ ALPHA, POWER = 0.05, 0.8
 PILOT = 0.8
 #: More seeds than this are not proposed.
 MOST_SEEDS = 1000
+#: How many degrees of freedom the pool counts for when a row's variance is shrunk to it.
+PRIOR = 2
+#: The parts of the level that the two intervals of a contrast are given.
+POOLED_SHARE, OWN_SHARE = 0.8, 0.2
 _MOST_DF = 1e6
+_ROUNDING = 1e-18  # a variance below it is 0
 
 #: Why rows cannot be compared.
 UNLIKE, UNKNOWN = "they were scored on other examples", "their predictions are not in the registry or cannot be read"
+ONE_RUN = "both are one and the same run here"
 
-Verdict = Literal["better", "worse", "equal", "open"]
+Verdict = Literal["better", "worse", "equal", "open", "one seed", "untrained"]
 Values = NDArray[np.float64]
+
+
+class _SeedNoise(NamedTuple):
+    """Of all rows with the same seeds: each row's shrunk variance [R], NaN elsewhere; the pool's degrees of freedom."""
+
+    variances: Values
+    freedom: int
+
+
+class _ExampleNoise(NamedTuple):
+    """Means of covariances that common examples cause: over two different seeds, and over one seed with itself."""
+
+    between: Values
+    within: Values
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """The scores of one column, row by row and seed by seed.
 
-    ``values`` [R, S] has NaN where a seed is missing. ``shared`` [R, S, R, S] are the covariances between them that
-    their common examples cause. ``sets`` [R] numbers the set of examples that a row was scored on, −1 if it is not
-    known: only rows of one set can be compared. ``examples`` is the number of clusters of examples of each set.
+    ``values`` [R, S] has NaN where a seed is missing. ``independent`` [R, S, R, S] are the covariances between them
+    that their common examples cause if these are independent, ``dyadic`` the same if those that share a text are not;
+    None where no two share one. ``sets`` [R] numbers the set of examples that a row was scored on, −1 if it is not
+    known: only rows of one set can be compared. ``examples`` is the number of examples of each set. ``runs`` [R] is the
+    first row that is the same run under another label, ``untrained`` [R] says which rows have learned nothing, and
+    ``width`` is the largest difference that the metric allows.
     """
 
     values: Values
-    shared: Values
+    independent: Values
     sets: NDArray[np.int64]
     examples: tuple[int, ...]
+    dyadic: Values | None = None
+    runs: NDArray[np.int64] | None = None
+    untrained: NDArray[np.bool_] | None = None
+    width: float = math.inf
 
     @classmethod
     def of(cls, values: Values, moves: Values) -> "Scores":
         """Of rows that were scored on one set of examples: ``moves`` [R, S, N] are influence values divided by n."""
         rows, seeds, examples = moves.shape
         flat = moves.reshape(rows * seeds, examples)
-        shared = (flat @ flat.T).reshape(rows, seeds, rows, seeds)
-        return cls(values, shared, np.zeros(rows, np.int64), (examples,))
+        independent = (flat @ flat.T).reshape(rows, seeds, rows, seeds)
+        return cls(values, independent, np.zeros(rows, np.int64), (examples,))
 
     def contrast(self, weights: Values) -> "Contrast":
         """The contrast Σ wᵢ · rowᵢ over the seeds that all its rows have; the weights [R] sum to 0."""
-        rows = np.flatnonzero(weights)
+        by_run = np.zeros(len(weights))
+        np.add.at(by_run, self._runs, weights)  # a run counts once, whatever its labels
+        rows = np.flatnonzero(np.abs(by_run) > 1e-12)
+        if not len(rows):
+            return Contrast(why=ONE_RUN)
         used = np.asarray(np.isfinite(self.values[rows]).all(0))
         seeds = int(used.sum())
         if not seeds:
             return Contrast(why="they have no finished seed in common")
-        w = weights[rows]
+        w = by_run[rows]
         differences = w @ self.values[np.ix_(rows, used)]  # [S]
-        delta = float(differences.mean())
         examples = int(self.sets[rows[0]])
         if examples < 0 or (self.sets[rows] != examples).any():
+            delta = float(differences.mean())
             return Contrast(why=UNLIKE) if (self.sets[rows] >= 0).all() else Contrast(delta, seeds, why=UNKNOWN)
-        covariances = np.einsum("i,isjt,j->st", w, self.shared[np.ix_(rows, used, rows, used)], w)  # [S, S]
-        pairs = covariances.sum() - np.trace(covariances) if seeds > 1 else covariances[0, 0]
-        common = max(float(pairs / max(seeds * (seeds - 1), 1)), 0.0)
-        own = float(differences.var(ddof=1)) if seeds > 1 else 0.0
-        sigma, freedom = self.noise(used, examples)
-        return self._estimated(delta, seeds, examples, own, common, float(w @ w) * sigma, freedom)
+        kinds = []
+        for covariances in self._covariances:
+            between, within = _example_noise(covariances[np.ix_(rows, used, rows, used)])
+            kinds.append((float(w @ between @ w), float(w @ within @ w)))
+        return self._estimated(differences, examples, kinds, rows, w, self._seed_noise(used, examples))
 
     def differences(self, other: int) -> "list[Contrast | None]":
         """Every row less the row ``other``, as :meth:`contrast` gives it, but all at once; None for that row itself.
@@ -88,160 +122,267 @@ class Scores:
         """
         rows = len(self.values)
         common = np.isfinite(self.values) & np.isfinite(self.values[other])  # [R, S]
-        alike = (self.sets == self.sets[other]) & (self.sets >= 0) & common.any(1)
-        found: dict[int, Contrast | None] = {other: None}
+        alike = (self.sets == self.sets[other]) & (self.sets >= 0) & common.any(1) & (self._runs != self._runs[other])
+        contrasts: dict[int, Contrast | None] = {other: None}
         for used in np.unique(common[alike], axis=0):
-            members = [int(row) for row in np.flatnonzero(alike & (common == used).all(1)) if row != other]
-            found |= zip(members, self._differences(members, other, used), strict=True)
+            members = np.flatnonzero(alike & (common == used).all(1))
+            contrasts |= zip(members.tolist(), self._differences(members, other, used), strict=True)
         for row in range(rows):
-            if row not in found:  # says why there is none
-                found[row] = self.contrast(_unit(row, rows) - _unit(other, rows))
-        return [found[row] for row in range(rows)]
+            if row not in contrasts:  # says why there is none
+                contrasts[row] = self.contrast(_unit(row, rows) - _unit(other, rows))
+        return [contrasts[row] for row in range(rows)]
 
-    def _differences(self, rows: Sequence[int], other: int, used: NDArray[np.bool_]) -> "Iterator[Contrast]":
+    def _differences(self, rows: NDArray[np.int64], other: int, used: NDArray[np.bool_]) -> "Iterator[Contrast]":
         """Rows less another, all of them scored on one set of examples with these seeds."""
-        seeds, examples = int(used.sum()), int(self.sets[other])
-        key = used.tobytes(), examples
-        if key not in self._sums:
-            shared = self.shared[:, used][:, :, :, used]
-            sums = shared.sum((1, 3))  # [R, R]
-            if seeds > 1:  # over s ≠ s′
-                sums = (sums - np.einsum("isjs->ij", shared)) / (seeds * (seeds - 1))
-            self._sums[key] = sums, *self.noise(used, examples)
-        sums, sigma, freedom = self._sums[key]
-        commons = sums[rows, rows] + sums[other, other] - sums[rows, other] - sums[other, rows]
-        differences = self.values[rows][:, used] - self.values[other, used]  # [rows, S]
-        own = differences.var(1, ddof=1) if seeds > 1 else np.zeros(len(rows))
-        for delta, variance, common in zip(differences.mean(1).tolist(), own.tolist(), commons.tolist(), strict=True):
-            yield self._estimated(delta, seeds, examples, variance, max(common, 0.0), 2 * sigma, freedom)
+        key = used.tobytes()
+        if key not in self._noises:
+            self._noises[key] = [_example_noise(each[:, used][:, :, :, used]) for each in self._covariances]
+        first, base = self._runs[rows], self._runs[other]
+        kinds = [
+            [(means[first, first] + means[base, base] - means[first, base] - means[base, first]) for means in noise]
+            for noise in self._noises[key]
+        ]
+        seed_noise = self._seed_noise(used, examples := int(self.sets[other]))
+        values, weights = self.values[rows][:, used] - self.values[other, used], np.array([1.0, -1.0])
+        for number, row in enumerate(first):
+            parts = [(float(between[number]), float(within[number])) for between, within in kinds]
+            yield self._estimated(values[number], examples, parts, np.array([row, base]), weights, seed_noise)
 
     def _estimated(
-        self, delta: float, seeds: int, examples: int, own: float, common: float, pooled: float, freedom: int
+        self,
+        differences: Values,
+        examples: int,
+        kinds: Sequence[tuple[float, float]],
+        rows: NDArray[np.int64],
+        weights: Values,
+        seed_noise: _SeedNoise,
     ) -> "Contrast":
-        """A contrast, by the larger of the pooled seed variance and its own."""
+        """A contrast of rows with these weights, from its value of every seed.
+
+        ``kinds`` are the covariances of its values by independent and by dependent examples, between two seeds and
+        within one; the larger counts.
+        """
+        seeds, delta = len(differences), float(differences.mean())
+        common, within = max((max(between if seeds > 1 else within, 0.0), within) for between, within in kinds)
         if seeds == 1:
-            return Contrast(delta, 1, "examples", common=common, freedom=max(self.examples[examples] - 1, 1))
-        if delta == own == 0 and common < 1e-18:  # the same on every seed and example, but for rounding
-            return Contrast(0.0, seeds, "own", freedom=seeds - 1)
-        if own > pooled * (1 + 1e-9) or not freedom:
-            return Contrast(delta, seeds, "own", own, common, seeds - 1)
-        return Contrast(delta, seeds, "pooled", pooled, common, freedom)
+            noises = [Noise("examples", 1.0, 0.0, max(self.examples[examples] - 1, 1), common, 1)]
+        else:
+            own = float(differences.var(ddof=1))
+            parts = weights**2 * seed_noise.variances[rows]
+            pooled, squares = float(parts.sum()), float((parts**2).sum())
+            freedom = min(pooled**2 * (seeds - 1 + PRIOR) / squares if squares else _MOST_DF, seed_noise.freedom)
+            noises = [
+                Noise("pooled", POOLED_SHARE, max(pooled, own), freedom, common, seeds),
+                Noise("own", OWN_SHARE, max(own, within - common), seeds - 1, common, seeds),
+            ]
+            if delta == 0 and noises[1].error ** 2 < _ROUNDING:  # the same on every seed and example, but for rounding
+                noises = [Noise("own", OWN_SHARE, 0.0, seeds - 1, 0.0, seeds)]
+        untrained = [] if self.untrained is None else self.untrained[rows].tolist()
+        return Contrast(
+            delta,
+            seeds,
+            tuple(noise for noise in noises if noise.error or delta == 0),
+            self.width * float(np.abs(weights).sum()) / 2,
+            "all" if untrained and all(untrained) else "some" if any(untrained) else "",
+        )
+
+    @property
+    def _covariances(self) -> list[Values]:
+        return [self.independent, *([] if self.dyadic is None else [self.dyadic])]
 
     @cached_property
-    def _sums(self) -> dict[tuple[bytes, int], tuple[Values, float, int]]:
+    def _runs(self) -> NDArray[np.int64]:
+        return np.arange(len(self.values)) if self.runs is None else self.runs
+
+    @cached_property
+    def _noises(self) -> dict[bytes, list[_ExampleNoise]]:
         return {}
 
-    def noise(self, used: NDArray[np.bool_], examples: int = 0) -> tuple[float, int]:
-        """σ² and its degrees of freedom: the residual mean square of row + seed, over rows that have these seeds."""
-        values = self.values[self.sets == examples][:, used]
-        whole = values[np.isfinite(values).all(1)]
-        rows, seeds = whole.shape
-        if rows < 2 or seeds < 2:
-            return 0.0, 0
-        rest = whole - whole.mean(1, keepdims=True) - whole.mean(0, keepdims=True) + whole.mean()
-        freedom = (rows - 1) * (seeds - 1)
-        return float((rest**2).sum() / freedom), freedom
+    @cached_property
+    def _seed_noises(self) -> dict[tuple[bytes, int], _SeedNoise]:
+        return {}
+
+    def _seed_noise(self, used: NDArray[np.bool_], examples: int) -> _SeedNoise:
+        """The variance over seeds of every row that has these seeds and examples, shrunk to that of all of them."""
+        key = used.tobytes(), examples
+        if key not in self._seed_noises:
+            members = (self.sets == examples) & np.isfinite(self.values[:, used]).all(1)
+            members &= self._runs == np.arange(len(self.values))  # a run counts once
+            variances = np.full(len(self.values), np.nan)
+            variances[members], freedom = shrunk_variances(self.values[members][:, used])
+            self._seed_noises[key] = _SeedNoise(variances, freedom)
+        return self._seed_noises[key]
 
 
-def _unit(place: int, size: int) -> Values:
-    found = np.zeros(size)
-    found[place] = 1.0
-    return found
+def shrunk_variances(values: Values) -> tuple[Values, int]:
+    """Each row's variance over seeds, shrunk to the pool, [R]; and the pool's degrees of freedom, (R − 1)(S − 1).
+
+    With row and seed means taken out of the scores [R, S], Vᵢ = Σ_s r²ᵢₛ / (S − 1) has the expectation
+    σᵢ²(1 − 2/R) + Σσ²/R², which is solved for σᵢ² (Grubbs 1948). The pool is the residual mean square σ², and
+    σ̃ᵢ² = (2σ² + (S − 1) σ̂ᵢ²) / (S + 1). Fewer than three rows have the pool alone.
+    """
+    rows, seeds = values.shape
+    freedom = (rows - 1) * (seeds - 1)
+    if freedom < 1:
+        return np.zeros(rows), 0
+    rest = values - values.mean(1, keepdims=True) - values.mean(0, keepdims=True) + values.mean()
+    pool = float((rest**2).sum() / freedom)
+    if rows < 3:
+        return np.full(rows, pool), freedom
+    own = (rest**2).sum(1) / (seeds - 1)
+    total = own.sum() * rows / (rows - 1)
+    own = np.maximum((own - total / rows**2) * rows / (rows - 2), 0.0)
+    shrunk: Values = (PRIOR * pool + (seeds - 1) * own) / (PRIOR + seeds - 1)
+    return shrunk, freedom
+
+
+def _example_noise(covariances: Values) -> _ExampleNoise:
+    """Of covariances [R, S, R, S] the means over s ≠ s′ and over s = s′, [R, R] each; of one seed both are the same."""
+    seeds = covariances.shape[1]
+    within = np.einsum("isjs->ij", covariances)
+    between = (covariances.sum((1, 3)) - within) / (seeds * (seeds - 1)) if seeds > 1 else within
+    return _ExampleNoise(between, within / seeds)
+
+
+def _unit(index: int, size: int) -> Values:
+    weights = np.zeros(size)
+    weights[index] = 1.0
+    return weights
+
+
+@dataclass(frozen=True)
+class Noise:
+    """An estimate of the noise of a contrast, which may use a ``share`` of the level.
+
+    ``spread`` is the seed variance s² with its degrees of ``freedom``, ``common`` is C. ``kind`` says which variance it
+    is: ``pooled``, the contrast's ``own``, or none because there is one seed and only ``examples`` speak.
+    """
+
+    kind: Literal["pooled", "own", "examples"]
+    share: float
+    spread: float
+    freedom: float
+    common: float
+    seeds: int
+
+    @property
+    def error(self) -> float:
+        """The standard error, √(s²/S + C)."""
+        return math.sqrt(self.spread / self.seeds + self.common)
+
+    @property
+    def total_freedom(self) -> float:
+        """The degrees of freedom of the standard error: of a pooled variance more where examples have a part in it.
+
+        A contrast's own s² may be small by luck, and the same formula would then make it a certainty.
+        """
+        if self.kind != "pooled":
+            return self.freedom
+        factor = (1 + self.seeds * self.common / self.spread) ** 2 if self.spread else math.inf
+        return min(self.freedom * factor, _MOST_DF)
+
+    def half(self, alpha: float) -> float:
+        """Half of the width of the interval at its share of the level."""
+        return self.error and _t_quantile(1 - self.share * alpha / 2, self.total_freedom) * self.error
+
+    def p_below(self, distance: float) -> float:
+        """The p value, for its share of the level, of a test on one side; ``distance`` is how far 0 is passed."""
+        if not self.error:
+            return 0.0 if distance > 0 else 1.0
+        return min(_t_below(-distance / self.error, self.total_freedom) / self.share, 1.0)
+
+    def shows(self, gap: float, tail: float) -> bool:
+        """Whether a test at level ``tail`` on one side shows a gap of this size, with a power of ``POWER``."""
+        quantiles = (_t_quantile(share, self.total_freedom) for share in (1 - self.share * tail, POWER))
+        return gap >= sum(quantiles) * self.error
+
+    def with_seeds(self, seeds: int) -> "Noise":
+        """The same of so many seeds, with an upper limit of s², which few seeds often understate."""
+        from scipy.special import chdtri
+
+        spread = self.spread * self.freedom / float(chdtri(self.freedom, PILOT))
+        return replace(self, spread=spread, freedom=self.freedom * (seeds - 1) / (self.seeds - 1), seeds=seeds)
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """An estimated contrast: ``delta``, from so many ``seeds``, and its noise.
+    """An estimated contrast: ``delta``, from so many ``seeds``, and its ``noises``, of which the least decides.
 
-    ``variance`` says which seed variance ``spread`` (s²) is: ``pooled`` over the rows, the contrast's ``own``, or none
-    because there is one seed and only ``examples`` speak. ``common`` is C, ``freedom`` the degrees of freedom of s².
-    ``why`` says what makes an interval impossible.
+    The metric allows no difference beyond ± ``limit``. ``untrained`` says whether all or some of its rows have learned
+    nothing. ``why`` says what makes an interval impossible.
     """
 
     delta: float = math.nan
     seeds: int = 0
-    variance: Literal["pooled", "own", "examples"] | None = None
-    spread: float = 0.0
-    common: float = 0.0
-    freedom: float = 0.0
+    noises: tuple[Noise, ...] = ()
+    limit: float = math.inf
+    untrained: Literal["", "some", "all"] = ""
     why: str = ""
 
     def __post_init__(self) -> None:
-        if not self.why and self.error == 0 and self.delta != 0:
+        if not self.why and not self.noises and not math.isnan(self.delta) and self.seeds:
             object.__setattr__(self, "why", "nothing varies, neither over seeds nor over examples")
 
-    @property
-    def error(self) -> float:
-        """The standard error of ``delta``."""
-        return math.sqrt(self.spread / max(self.seeds, 1) + self.common)
+    def variance(self, alpha: float = ALPHA) -> Literal["pooled", "own", "examples"] | None:
+        """Which estimate of the noise decides at a level: that with the narrower interval."""
+        return None if self.why else self._least(alpha).kind
 
-    @property
-    def total_freedom(self) -> float:
-        """The degrees of freedom of the standard error: those of s², more where examples have a part in it."""
-        if self.variance == "examples":
-            return self.freedom
-        if self.spread == 0:
-            return _MOST_DF
-        return min(self.freedom * (1 + self.seeds * self.common / self.spread) ** 2, _MOST_DF)
+    def error(self, alpha: float = ALPHA) -> float:
+        """The standard error of ``delta`` by the estimate that decides."""
+        return self._least(alpha).error
+
+    def _least(self, alpha: float) -> Noise:
+        return min(self.noises, key=lambda noise: noise.half(alpha))
 
     @property
     def identical(self) -> bool:
         """Whether there is no difference at all, on any seed and example."""
-        return not self.why and self.delta == 0 and self.error == 0
+        return not self.why and self.delta == 0 and all(noise.error == 0 for noise in self.noises)
 
     @property
     def p(self) -> float:
         """The two-sided p value, uncorrected; NaN where there is none."""
         if self.why:
             return math.nan
-        return 1.0 if self.identical else 2 * _t_below(-abs(self.delta) / self.error, self.total_freedom)
+        return min(1.0, *(2 * noise.p_below(abs(self.delta)) for noise in self.noises))
 
     def p_equal(self, margin: float) -> float:
         """The p value of two one-sided tests that the difference is within ± ``margin``, uncorrected."""
         if self.why:
             return math.nan
-        if self.error == 0:
-            return 0.0
-        return _t_below((abs(self.delta) - margin) / self.error, self.total_freedom)
+        return min(noise.p_below(margin - abs(self.delta)) for noise in self.noises)
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float] | None:
-        """The confidence interval of level 1 − ``alpha``."""
+        """The confidence interval of level 1 − ``alpha``: what all estimates of the noise and the metric allow."""
         if self.why:
             return None
-        half = self.error and _t_quantile(1 - alpha / 2, self.total_freedom) * self.error
-        return self.delta - half, self.delta + half
+        half = self._least(alpha).half(alpha)
+        return max(self.delta - half, -self.limit), min(self.delta + half, self.limit)
 
     def seeds_needed(self, alpha: float = ALPHA, margin: float | None = None) -> int | None:
         """How many seeds in all would show a difference of this size; None if no number up to ``MOST_SEEDS`` would.
 
-        The smallest S′ with |δ| ≥ (t₁₋α/₂ + t_power) · √(s²/S′ + C). As S′ grows √C remains (see
-        :meth:`smallest`). Of one seed s² is not known, so the answer is 3, to begin with. With a ``margin`` it is
-        settled as well by what shows that the two are equal: margin − |δ| ≥ (t₁₋α + t_power) · √(s²/S′ + C).
+        The smallest S′ with |δ| ≥ (t₁₋α/₂ + t_power) · √(s²/S′ + C), by either estimate at its share of the level. As
+        S′ grows √C remains (see :meth:`smallest`). Of one seed s² is not known, so the answer is 3, to begin with.
+        With a ``margin`` it is settled as well by what shows that the two are equal: margin − |δ| ≥
+        (t₁₋α + t_power) · √(s²/S′ + C).
         """
         gaps = [(abs(self.delta), alpha / 2), ((margin or 0.0) - abs(self.delta), alpha)]
         gaps = [(gap, tail) for gap, tail in gaps if gap > 0]
         if self.why or not gaps:
             return None
-        if self.variance == "examples":
-            return 3 if any(self._shown(gap, tail, self.common, _MOST_DF) for gap, tail in gaps) else None
-        from scipy.special import chdtri
-
-        spread = self.spread * self.freedom / float(chdtri(self.freedom, PILOT))
+        if self.seeds == 1:
+            return 3 if any(noise.shows(gap, tail) for noise in self.noises for gap, tail in gaps) else None
         for seeds in range(2, MOST_SEEDS + 1):
-            freedom = self.freedom * (seeds - 1) / (self.seeds - 1)
-            if spread:
-                freedom = min(freedom * (1 + seeds * self.common / spread) ** 2, _MOST_DF)
-            if any(self._shown(gap, tail, spread / seeds + self.common, freedom) for gap, tail in gaps):
+            planned = [noise.with_seeds(seeds) for noise in self.noises]
+            if any(noise.shows(gap, tail) for noise in planned for gap, tail in gaps):
                 return seeds
         return None
 
     def smallest(self, alpha: float = ALPHA) -> float:
         """The smallest difference that these examples could show, with however many seeds: about 2.8 · √C."""
-        return (_t_quantile(1 - alpha / 2, _MOST_DF) + _t_quantile(POWER, _MOST_DF)) * math.sqrt(self.common)
-
-    def _shown(self, gap: float, tail: float, variance: float, freedom: float) -> bool:
-        """Whether a test at level ``tail`` on one side shows a gap of this size, with a power of ``POWER``."""
-        return gap >= (_t_quantile(1 - tail, freedom) + _t_quantile(POWER, freedom)) * math.sqrt(variance)
+        quantiles = _t_quantile(1 - POOLED_SHARE * alpha / 2, _MOST_DF) + _t_quantile(POWER, _MOST_DF)
+        return quantiles * math.sqrt(self.noises[0].common)
 
 
 def _t_below(t: float, freedom: float) -> float:
@@ -260,7 +401,11 @@ def _t_quantile(share: float, freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Judged:
-    """A contrast in its family: the corrected p value, the interval of the level that it was tested at, the verdict."""
+    """A contrast in its family: the corrected p value, the interval of the level that it was tested at, the verdict.
+
+    ``p_equal`` is the corrected p value of the tests that the difference is within ± ``margin``, None without one.
+    ``family`` is the number of comparisons that it was corrected for.
+    """
 
     contrast: Contrast
     p: float | None
@@ -268,6 +413,13 @@ class Judged:
     verdict: Verdict
     alpha: float
     margin: float | None = None
+    p_equal: float | None = None
+    family: int = 1
+
+    @property
+    def variance(self) -> Literal["pooled", "own", "examples"] | None:
+        """Which estimate of the noise decided."""
+        return self.contrast.variance(self.alpha)
 
     @property
     def seeds_needed(self) -> int | None:
@@ -277,25 +429,39 @@ class Judged:
 def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] | None = None) -> list[Judged]:
     """Judge a family of contrasts together, corrected by Holm's procedure.
 
-    The interval of a contrast has the level of the step at which Holm's procedure tested it: it leaves out 0 just
-    where the corrected p value is below 0.05. ``equal`` is only said of what is within ± ``margin`` by two one-sided
-    tests, corrected alike; it goes before ``better`` and ``worse``, since less than the margin is of no account, and
-    its p value and interval are those of these tests: the interval is within the margin. Each contrast may have a
-    margin of its own.
+    p and interval are those of the difference: the interval has the level of the step at which Holm's procedure tested
+    it, so that it leaves out 0 just where the corrected p value is below 0.05. ``equal`` is only said of what is within
+    ± ``margin`` by two one-sided tests, corrected alike; it goes before ``better`` and ``worse``, since less than the
+    margin is of no account. Each contrast may have a margin of its own. One seed is about two models and not about
+    their methods, so its verdict is ``one seed``. Rows that have learned nothing are ``untrained``: where all rows of a
+    contrast are, and where a row is that would be called equal.
     """
     margins = margin if isinstance(margin, Sequence) else [margin] * len(contrasts)
-    ps, levels = holm([each.p for each in contrasts])
+    ps, levels = holm([contrast.p for contrast in contrasts])
     tests = zip(contrasts, margins, strict=True)
-    equals, tails = holm([each.p_equal(within) if within else math.nan for each, within in tests])
+    equals, _ = holm([contrast.p_equal(within) if within else math.nan for contrast, within in tests])
+    family = sum(not contrast.why for contrast in contrasts)
     judged = []
-    for each, p, level, equal, tail, within in zip(contrasts, ps, levels, equals, tails, margins, strict=True):
-        verdict: Verdict = "open"
-        if equal < ALPHA:
-            verdict, p, level = "equal", equal, 2 * tail
-        elif p < ALPHA:
-            verdict = "better" if each.delta > 0 else "worse"
-        judged.append(Judged(each, None if each.why else p, each.interval(level), verdict, level, within))
+    for contrast, p, level, equal, within in zip(contrasts, ps, levels, equals, margins, strict=True):
+        interval, p_equal = contrast.interval(level), None if math.isnan(equal) else equal
+        verdict = _verdict(contrast, p, equal)
+        judged.append(Judged(contrast, None if contrast.why else p, interval, verdict, level, within, p_equal, family))
     return judged
+
+
+def _verdict(contrast: Contrast, p: float, p_equal: float) -> Verdict:
+    verdict: Verdict = "open"
+    if contrast.why:
+        return verdict
+    if contrast.seeds == 1:
+        verdict = "one seed"
+    elif p_equal < ALPHA:
+        verdict = "equal"
+    elif p < ALPHA:
+        verdict = "better" if contrast.delta > 0 else "worse"
+    if contrast.untrained == "all" or (contrast.untrained and verdict == "equal"):
+        verdict = "untrained"
+    return verdict
 
 
 def holm(ps: Sequence[float]) -> tuple[list[float], list[float]]:

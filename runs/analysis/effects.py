@@ -16,6 +16,7 @@ import numpy as np
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, judge
 from taskloom.runs.analysis.results import OVERALL, Results
+from taskloom.runs.analysis.tables import margin_of
 from taskloom.runs.driver.wording import format_state
 from taskloom.runs.grid.paths import PathError, values_at
 
@@ -209,9 +210,7 @@ def _crossings(one: Factor, other: Factor) -> list[_Change]:
 def _family(results: Results, column: str, changes: Iterable[_Change], factors: Sequence[Factor]) -> list[Effect]:
     """The effects of changes that are judged together."""
     estimated = [(change, *_estimate(results, column, change, factors)) for change in changes]
-    judged = iter(
-        judge([contrast for *_, contrast in estimated if contrast is not None], results.grid.spec.get("margin"))
-    )
+    judged = iter(judge([contrast for *_, contrast in estimated if contrast is not None], margin_of(results.grid)))
     effects = []
     for change, pairs, used, missing, contrast in estimated:
         factor, other = change.factor, change.other

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from taskloom.core.data import Split
 from taskloom.runs.analysis.contrasts import Values
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, texts_of
 
@@ -64,16 +65,19 @@ class TaskErrors:
     by_class: tuple[ClassScores, ...]
 
 
-def errors_of(subject: Subject, registry: Path, *, limit: int = 10, folder: Path | None = None) -> list[TaskErrors]:
+def errors_of(
+    subject: Subject, registry: Path, *, limit: int = 10, folder: Path | None = None, split: Split = "dev"
+) -> list[TaskErrors]:
     """The errors of a subject, task by task, the ``limit`` worst with their texts."""
-    found = []
-    for task in subject.tasks(registry):
-        of = Predictions.load(registry, task, [place.cell for place in subject.cells])
-        texts = texts_of(task, subject.spec["tasks"][task]["data"], of.examples, folder)
-        scores = tuple(place.cell.scores.get(task, float("nan")) for place in subject.cells)
+    errors = []
+    for task in subject.tasks(registry, split):
+        of = Predictions.load(registry, task, [place.cell for place in subject.cells], split)
+        texts = texts_of(task, subject.spec["tasks"][task]["data"], of.examples, folder, split)
+        recorded = [place.cell.scores if split == "dev" else place.cell.test for place in subject.cells]
+        scores = tuple(scores.get(task, float("nan")) for scores in recorded)
         worst = tuple(_worst(of, texts, limit))
-        found.append(TaskErrors(of, texts, scores, worst, confusion_of(of), tuple(class_scores(of))))
-    return found
+        errors.append(TaskErrors(of, texts, scores, worst, confusion_of(of), tuple(class_scores(of))))
+    return errors
 
 
 def _worst(of: Predictions, texts: Texts, limit: int) -> Iterator[Example]:

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import EpochRecord, GridRecord
+from taskloom.registry.results.records import EpochRecord
 from taskloom.runs.analysis.claims import Claim, claims_of
-from taskloom.runs.analysis.contrasts import Contrast, Judged, judge
+from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.effects import Effects, effects_of
 from taskloom.runs.analysis.errors import Confusion, confusion_of
 from taskloom.runs.analysis.predictions import Predictions
 from taskloom.runs.analysis.results import OVERALL, Results
-from taskloom.runs.analysis.tables import COSTS, Table, Wanted, table_of
+from taskloom.runs.analysis.tables import COSTS, Table, Wanted, differences_to, table_of
 
 #: Column → row → the row less the baseline.
 Differences = Mapping[str, Mapping[str, Judged]]
@@ -66,24 +65,25 @@ class Overview:
     @property
     def margin(self) -> float | None:
         """Differences below it are of no account, says the grid."""
-        return self.results.grid.spec.get("margin")
+        return self.table.margin
 
     @cached_property
     def differences(self) -> Differences:
+        """The table's, or where its baseline has no result, those to the row that stands in for it."""
+        if self.baseline == self.table.baseline:
+            return self._by_column(self.table.differences)
         return self.against(self.baseline)
 
     def against(self, baseline: str) -> Differences:
-        """Each row less a baseline: the primary column's differences are one family, all others' a second one."""
-        found: dict[str, dict[str, Judged]] = {column: {} for column in self.columns}
-        place = self.results.rows.index(baseline)
-        for family in ([self.table.primary], [column for column in self.columns if column != self.table.primary]):
-            contrasts: dict[tuple[str, str], Contrast] = {}
-            for column in family:
-                each = zip(self.results.rows, self.results.scores(column).differences(place), strict=True)
-                contrasts |= {(column, row): contrast for row, contrast in each if contrast is not None}
-            for (column, row), judged in zip(contrasts, judge([*contrasts.values()], self.margin), strict=True):
-                found[column][row] = judged
-        return found
+        """Each row less a baseline, judged as the table judges."""
+        return self._by_column(differences_to(self.results, baseline))
+
+    def _by_column(self, judged: Mapping[tuple[str, str], Judged]) -> Differences:
+        columns: dict[str, dict[str, Judged]] = {column: {} for column in self.columns}
+        for (row, column), difference in judged.items():
+            if column in columns:
+                columns[column][row] = difference
+        return columns
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
@@ -128,13 +128,14 @@ class Overview:
     def confusions(self, label: str) -> Iterator[Confusion]:
         """What a row predicted for what, task by task, where its predictions are stored."""
         cells = [cell for (row, _), cell in self.results.finished.items() if row == label]
-        stored = {cell.id: found.tasks for cell in cells if (found := self.results.stored(cell.id))}
+        split = self.results.split_of(label)
+        stored = {cell.id: kept.tasks for cell in cells if (kept := self.results.stored(cell.id, split))}
         cells = [cell for cell in cells if cell.id in stored]
         for task in cells[0].spec["tasks"] if cells else ():
             facts = stored[cells[0].id].get(task)
             same = [cell for cell in cells if stored[cell.id].get(task) == facts]
             if facts:
-                yield confusion_of(Predictions.load(self.results.registry, task, same))
+                yield confusion_of(Predictions.load(self.results.registry, task, same, split))
 
     @property
     def environment(self) -> dict[str, Counter[str]]:
@@ -147,15 +148,13 @@ class Overview:
         return found
 
 
-def overview_of(ledger: Ledger, grid: GridRecord) -> Overview:
-    """All that is known of a grid; an error if none of its cells is finished."""
-    results = Results(grid, ledger.folder)
-    if not results.finished:
-        raise TaskloomError(f"no cell of {grid.name!r} is finished yet; `taskloom cells {grid.name}` shows why")
+def overview_of(results: Results, ledger: Ledger) -> Overview:
+    """All that is known of a grid of which at least one cell is finished."""
+    grid = results.grid
     history = {cell.id: ledger.epochs(cell.id) for cell in results.finished.values()}
-    table = table_of(results, ledger.epochs)
+    table = table_of(results)
     if not {*table.columns} - {*COSTS}:  # a table of costs only: a page has scores
-        table = table_of(results, ledger.epochs, Wanted(columns=(*table.columns, OVERALL)))
+        table = table_of(results, Wanted(columns=(*table.columns, OVERALL)))
     scored = [row for row in results.rows if any(label == row for label, _ in results.finished)]
     baseline = results.baseline
     return Overview(
@@ -163,7 +162,7 @@ def overview_of(ledger: Ledger, grid: GridRecord) -> Overview:
         table,
         baseline if baseline is not None and baseline in scored else scored[0],
         tuple(column for column in table.columns if column not in COSTS),
-        tuple(claims_of(results, ledger.claims(grid.name), grid.spec.get("margin"))),
+        tuple(claims_of(results, table, ledger.claims(grid.name))),
         history,
     )
 

@@ -1,4 +1,4 @@
-"""What cells predicted for every example of the dev split, and the texts of those examples, read again. No torch."""
+"""What cells predicted for every example of a split, and the texts of those examples, read again. No torch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taskloom.core.data import Split
 from taskloom.core.errors import RegistryError, TaskloomError
 from taskloom.registry.installed.manager import guard
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
@@ -32,9 +33,9 @@ class Subject:
     def spec(self) -> dict[str, Any]:
         return self.cells[0].cell.spec
 
-    def tasks(self, registry: Path) -> dict[str, TaskFacts]:
-        """The tasks with predictions."""
-        stored = _stored(registry, self.cells[0].cell.id).tasks
+    def tasks(self, registry: Path, split: str = "dev") -> dict[str, TaskFacts]:
+        """The tasks with predictions for a split."""
+        stored = _stored(registry, self.cells[0].cell.id, split).tasks
         return {task: stored[task] for task in self.spec["tasks"] if task in stored}
 
 
@@ -56,9 +57,9 @@ class Predictions:
     decided: Values
 
     @classmethod
-    def load(cls, registry: Path, task: str, cells: Sequence[CellRecord]) -> "Predictions":
+    def load(cls, registry: Path, task: str, cells: Sequence[CellRecord], split: str = "dev") -> "Predictions":
         """Of these cells."""
-        stored = [_stored(registry, cell.id) for cell in cells]
+        stored = [_stored(registry, cell.id, split) for cell in cells]
         facts = stored[0].tasks[task]
         if any(task not in each.tasks or each.tasks[task].examples != facts.examples for each in stored):
             raise RegistryError(f"task {task!r}: the seeds were scored on different examples; run the grid again")
@@ -113,14 +114,19 @@ def in_units(predicted: NDArray[Any], expected: Values, facts: TaskFacts) -> Val
     return found
 
 
-def _stored(registry: Path, cell: str) -> StoredScores:
-    stored = find_scores(registry, cell)
-    if stored is None:
-        raise RegistryError(
-            f"there are no stored predictions of cell {cell[:12]}: it was run before they were kept, or its files are "
-            "gone. Run its grid again in another --registry."
-        )
-    return stored
+def _stored(registry: Path, cell: str, split: str) -> StoredScores:
+    stored = find_scores(registry, cell, split)
+    if stored is not None:
+        return stored
+    if split == "test":
+        scored = 'a run with "score": {"test": true} keeps them'
+        raise RegistryError(f"cell {cell[:12]} has no predictions for a labelled test split; {scored}")
+    if split == "train":
+        raise RegistryError("predictions for the training data are not kept; those for dev and test are")
+    raise RegistryError(
+        f"there are no stored predictions of cell {cell[:12]}: it was run before they were kept, or its files are "
+        "gone. Run its grid again in another --registry."
+    )
 
 
 def _softmax(scores: Values) -> Values:
@@ -137,13 +143,15 @@ class Texts:
     note: str = ""
 
 
-def texts_of(task: str, spec: Mapping[str, Any], examples: ExampleSet, folder: Path | None = None) -> Texts:
+def texts_of(
+    task: str, spec: Mapping[str, Any], examples: ExampleSet, folder: Path | None = None, split: Split = "dev"
+) -> Texts:
     """The texts of a task's examples, read again from its data set (``spec``), which may be in a ``folder`` now."""
     from taskloom.runs.grid.contents import read_split  # which a report does without
 
     try:
         with guard(f"data set {spec.get('name')!r}"):
-            found = read_split(spec, "dev", folder)
+            found = read_split(spec, split, folder)
     except TaskloomError as error:
         advice = "--data FOLDER says where they are now" if folder is None else "put the files back to see texts"
         return Texts(None, f"{task}: ids are shown, because the data cannot be read ({error}); {advice}")

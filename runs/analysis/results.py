@@ -1,7 +1,7 @@
 """A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
@@ -12,15 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core.data import Metric
-from taskloom.core.errors import PluginError, RegistryError, TaskloomError, unknown
+from taskloom.core.errors import PluginError, RegistryError, TaskloomError
 from taskloom.core.overall import Overall
-from taskloom.registry.results.records import CellRecord, GridRecord
-from taskloom.registry.results.scores import ExampleSet, StoredScores, find_scores, load_examples
+from taskloom.registry.results.records import CellRecord, EpochRecord, GridRecord
+from taskloom.registry.results.scores import ExampleSet, StoredScores, TaskFacts, find_scores, load_examples
 from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
+from taskloom.runs.analysis.influence import NO_MOVES, Moves, gathered, joined_texts
+from taskloom.runs.analysis.metrics import asking, fits, light_metric, width_of
 
 OVERALL = "overall"
-#: What the name of a metric begins with that is the F1 score of one class.
-PER_CLASS = "f1:"
+#: What scores can be of. Predictions are kept for dev and test.
+SPLITS = ("dev", "test", "train")
+#: Gives the epochs of a cell.
+Epochs = Callable[[str], Sequence[EpochRecord]]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant prediction for a task and its score, which a model that has learned something exceeds."""
+
+    task: str
+    says: str
+    score: float
 
 
 @dataclass(frozen=True)
@@ -28,12 +41,15 @@ class Results:
     """A grid's finished cells, by row and seed, and their stored scores.
 
     The scores of further metrics are computed from the stored predictions. With a ``metric`` all scores are, of the
-    tasks whose labels it can judge; further metrics then play no part.
+    tasks whose labels it can judge; further metrics then play no part. A ``split`` is shown for all rows; without one
+    each row shows dev, or what the grid states for it. ``epochs`` gives what cells recorded over time.
     """
 
     grid: GridRecord
     registry: Path
     metric: Metric | None = None
+    split: str = ""
+    epochs: Epochs = lambda cell: ()
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -75,8 +91,13 @@ class Results:
         return {cell["label"]: cell for cell in self.grid.spec.get("cells") or ()}
 
     def split_of(self, label: str) -> str:
-        """The split that a row shows: dev, unless the grid states that the row is about test."""
-        return str(self.stated(label).get("split", "dev"))
+        """The split that a row shows: the one that is asked for, or what the grid states for the row, or dev."""
+        return self.split or str(self.stated(label).get("split", "dev"))
+
+    @cached_property
+    def shows_test(self) -> bool:
+        """Whether there are test scores among what is shown."""
+        return any(self.split_of(label) == "test" and cell.test for (label, _), cell in self.finished.items())
 
     @cached_property
     def further(self) -> dict[str, tuple[str, Metric | None]]:
@@ -84,7 +105,7 @@ class Results:
         found: dict[str, tuple[str, Metric | None]] = {}
         for column, (task, spec) in self.grid.further.items() if self.metric is None else ():
             try:
-                found[column] = task, _light_metric(spec)
+                found[column] = task, light_metric(spec)
             except TaskloomError as error:
                 found[column], self.broken[column] = (task, None), str(error)
         return found
@@ -116,7 +137,7 @@ class Results:
     def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
         """A finished cell's scores on the split that its row shows."""
         split = self.split_of(label)
-        given = cell.scores if split == "dev" else cell.test
+        given = self._recorded_scores(cell, split)
         if self.metric is None and not self.further:
             return given
         if (cell.id, split) not in self._final:
@@ -126,6 +147,14 @@ class Results:
             found = {**(given if self.metric is None else {}), **made}
             self._final[cell.id, split] = found if overall is None else {**found, OVERALL: overall}
         return self._final[cell.id, split]
+
+    def _recorded_scores(self, cell: CellRecord, split: str) -> dict[str, float]:
+        """What a finished cell's ledger has of a split; of train, the scores of a sample after the best epoch."""
+        if split == "train":
+            last = len(cell.spec.get("stages", ())) - 1
+            epochs = [epoch for epoch in self.epochs(cell.id) if (epoch.stage, epoch.epoch) == (last, cell.best_epoch)]
+            return epochs[0].train if epochs else {}
+        return cell.scores if split == "dev" else cell.test
 
     def _computed(self, stored: StoredScores) -> dict[str, tuple[str, Metric]]:
         """The columns that are computed from stored predictions, each with its task and metric."""
@@ -142,7 +171,7 @@ class Results:
         for column, (task, metric) in self._computed(stored).items():
             predicted, expected = stored.read(task, "predicted"), self.examples(stored.tasks[task].examples).expected
             try:
-                with _asking(metric):
+                with asking(metric):
                     found[column] = float(metric(predicted, expected))
             except PluginError as error:
                 found[column], self.broken[column] = nan, str(error)
@@ -169,16 +198,110 @@ class Results:
         """One row less another."""
         if missing := [row for row in (label, other) if row not in self.place_of]:
             return Contrast(why=f"{missing[0]!r} was not run")
-        runs = [[place.cell.id for place in self.grid.cells if place.label == row] for row in (label, other)]
-        if runs[0] == runs[1]:
-            return Contrast(why="both are one and the same run here")
         return self.scores(column).contrast(self.row(label) - self.row(other))
 
-    def why_unscored(self, cell: CellRecord, column: str) -> str:
-        """Why a finished cell has no test score."""
-        if not cell.spec.get("score", {}).get("test"):
+    def why_unscored(self, cell: CellRecord, column: str, split: str) -> str:
+        """Why a finished cell has no score on a split."""
+        score = cell.spec.get("score", {})
+        if split == "test" and not score.get("test"):
             return 'test was not scored; a run with "score": {"test": true} does that'
-        return f"{column} has no labelled test split"
+        if split == "train" and not score.get("train"):
+            return 'train was not scored; a run with "score": {"train": 500} does that'
+        return f"{column} has no labelled test split" if split == "test" else f"{column} was not measured"
+
+    @cached_property
+    def runs(self) -> NDArray[np.int64]:
+        """For every row the first one that is the same run, [R]: a grid may give one run several labels."""
+        ids: dict[str, list[tuple[int, str]]] = {}
+        for place in self.grid.cells:
+            ids.setdefault(place.label, []).append((place.seed, place.cell.id))
+        first: dict[tuple[tuple[int, str], ...], int] = {}
+        return np.array([first.setdefault(tuple(sorted(ids[label])), row) for row, label in enumerate(self.rows)])
+
+    # What has been learned
+
+    def constant(self, task: str, facts: TaskFacts, column: str = "") -> Constant | None:
+        """The best constant prediction for the examples of a task; None if its metric is not known here.
+
+        ``column`` may be that of a further metric.
+        """
+        metric = self.metric if self.metric is not None else self.further.get(column, (task, None))[1]
+        key = task, column, facts.examples
+        if key not in self._constants:
+            self._constants[key] = self._best_constant(task, facts, metric, column in self.further)
+        return self._constants[key]
+
+    def _best_constant(self, task: str, facts: TaskFacts, metric: Metric | None, further: bool) -> Constant | None:
+        value, score = facts.constant, facts.floor
+        if metric is not None or score is None:  # not by the run's own metric, or kept before floors were
+            from taskloom.registry.installed.light import own_components
+
+            if metric is None and facts.metric in own_components(Metric.kind) and not further:
+                metric = light_metric({"name": facts.metric})
+            if metric is None or not fits(metric, facts.classes):
+                return None
+            try:
+                with asking(metric), np.errstate(all="ignore"):
+                    value, score = metric.best_constant(self.examples(facts.examples).expected, facts.classes)
+            except PluginError:
+                return None
+        if value is None or not np.isfinite(score):
+            return None
+        if not facts.classes:
+            return Constant(task, "always the same value", score)
+        return Constant(task, f"always {facts.called(value)!r}" if facts.names else f"always class {value:g}", score)
+
+    def untrained(self, label: str, column: str) -> bool:
+        """Whether a row has learned nothing in a column: in no seed more than one prediction, or a mean score no better
+        than that of a constant prediction. In the overall score: if that is so in all tasks that count.
+        """
+        cells = {seed: cell for (row, seed), cell in self.finished.items() if row == label}
+        scores = [self.final_scores(label, cell) for cell in cells.values()]
+        if column == OVERALL:
+            scored = {task for each in scores for task in each} - {OVERALL, *self.further}
+            tasks = self.overall[label].shares(sorted(scored))
+            return bool(tasks) and all(self.untrained(label, task) for task in tasks)
+        task = self.further[column][0] if column in self.further else column
+        values = [each[column] for each in scores if np.isfinite(each.get(column, np.nan))]
+        stored = [self.stored(cell.id, self.split_of(label)) for cell in cells.values()]
+        if not values or any(each is None or task not in each.tasks for each in stored):
+            return False
+        if all(each is not None and self.is_constant(each, task) for each in stored):
+            return True
+        assert stored[0] is not None
+        floor = self.constant(task, stored[0].tasks[task], column)
+        return floor is not None and float(np.mean(values)) <= floor.score + 1e-12
+
+    def is_constant(self, stored: StoredScores, task: str) -> bool:
+        """Whether all predictions of a cell for a task are the same."""
+        key = stored.path, task
+        if key not in self._collapsed:
+            self._collapsed[key] = bool(np.ptp(stored.read(task, "predicted")) == 0)
+        return self._collapsed[key]
+
+    def width(self, column: str) -> float:
+        """The largest difference that the metric of a column allows; of the overall score, the tasks' together."""
+        widths: set[float] = set()
+        for (label, _), cell in self.finished.items():
+            if (stored := self.stored(cell.id, self.split_of(label))) is None:
+                continue
+            own = {
+                task: facts.width if self.metric is None else width_of(self.metric)
+                for task, facts in stored.tasks.items()
+            }
+            own |= {name: width_of(metric) for name, (_, metric) in self.further.items() if metric is not None}
+            if column == OVERALL:
+                slopes = self._slopes(label, cell, stored)
+                widths.add(sum(slope * own.get(task, np.inf) for task, slope in slopes.items()))
+            else:
+                widths.add(own.get(column, np.inf))
+        return max(widths, default=np.inf)
+
+    def _slopes(self, label: str, cell: CellRecord, stored: StoredScores) -> dict[str, float]:
+        """How far a cell's overall score moves with that of each task."""
+        scored = sorted({*self.final_scores(label, cell)} - {OVERALL, *self.further})  # in one order for all cells
+        correlations = [name for name, facts in stored.tasks.items() if facts.correlation]
+        return self.overall[label].slopes(scored, correlations)
 
     def stored(self, cell: str, split: str = "dev") -> StoredScores | None:
         """The stored scores of a cell; None if there are none that can be read, with their examples."""
@@ -209,45 +332,57 @@ class Results:
         values = np.full(shape, np.nan)
         moves: dict[tuple[int, int], Moves] = {}
         for (label, seed), cell in self.finished.items():
-            place = self.place_of[label], self.seeds.index(seed)
-            values[place] = self.final_scores(label, cell).get(column, np.nan)
-            if np.isfinite(values[place]):
-                moves[place] = self._moves(label, cell, column)
-        return gathered(values, moves)
+            index = self.place_of[label], self.seeds.index(seed)
+            values[index] = self.final_scores(label, cell).get(column, np.nan)
+            if np.isfinite(values[index]):
+                moves[index] = self._moves(label, cell, column)
+        untrained = np.array([self.untrained(label, column) for label in self.rows], np.bool_)
+        scores = gathered(values, moves)
+        return replace(scores, runs=self.runs, untrained=untrained, width=self.width(column))
 
     def _moves(self, label: str, cell: CellRecord, column: str) -> "Moves":
-        """How far each cluster of examples moves a cell's score, and which examples those are."""
+        """How far each example moves a cell's score, and which examples those are."""
         stored = self.stored(cell.id, self.split_of(label))
         if stored is None:
-            return Moves((), np.zeros(0))
-        slopes = {column: 1.0}
-        if column == OVERALL:
-            scored = sorted({*self.final_scores(label, cell)} - {OVERALL, *self.further})  # in one order for all cells
-            slopes = self.overall[label].slopes(
-                scored, [name for name, each in stored.tasks.items() if each.correlation]
-            )
+            return NO_MOVES
+        slopes = self._slopes(label, cell, stored) if column == OVERALL else {column: 1.0}
         tasks = {name: self.further[name][0] if name in self.further else name for name in slopes}
         if not tasks or not {*tasks.values()} <= stored.tasks.keys():
-            return Moves((), np.zeros(0))
+            return NO_MOVES
         try:
             parts = [slope * self._column_moves(stored, name) for name, slope in slopes.items()]
         except PluginError as error:
             self.broken[column] = str(error)
-            return Moves((), np.zeros(0))
-        return Moves(tuple((task, stored.tasks[task].examples) for task in tasks.values()), np.concatenate(parts))
+            return NO_MOVES
+        key = tuple((task, stored.tasks[task].examples) for task in tasks.values())
+        if key not in self._texts:
+            self._texts[key] = joined_texts([self.examples(examples).texts for _, examples in key])
+        return Moves(key, np.concatenate(parts), self._texts[key])
 
     def _column_moves(self, stored: StoredScores, column: str) -> Values:
-        """How far each cluster of examples moves the score of one task by one metric."""
+        """How far each example moves the score of one task by one metric."""
         if (stored.path, column) not in self._moved:
             task, metric = self._computed(stored).get(column, (column, None))
             examples = self.examples(stored.tasks[task].examples)
-            with nullcontext() if metric is None else _asking(metric):
+            with nullcontext() if metric is None else asking(metric):
                 if metric is None:
                     influence = stored.read(task, "influence")
                 else:
                     influence = metric.influence(stored.read(task, "predicted"), examples.expected)
-                self._moved[stored.path, column] = np.bincount(examples.cluster, influence) / len(examples.expected)
+                self._moved[stored.path, column] = influence / len(examples.expected)
         return self._moved[stored.path, column]
+
+    @cached_property
+    def _texts(self) -> dict[tuple[tuple[str, str], ...], NDArray[np.int64]]:
+        return {}
+
+    @cached_property
+    def _constants(self) -> dict[tuple[str, str, str], Constant | None]:
+        return {}
+
+    @cached_property
+    def _collapsed(self) -> dict[tuple[Path, str], bool]:
+        return {}
 
     @cached_property
     def _moved(self) -> dict[tuple[Path, str], Values]:
@@ -268,91 +403,3 @@ class Results:
     @cached_property
     def _scores(self) -> dict[str, Scores]:
         return {}
-
-
-class ClassScore(Metric):
-    """The F1 score of one class: 2·hits / (predicted as it + expected as it); 0 if neither happens."""
-
-    reads = "classes"
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __call__(self, predicted: Values, expected: Values) -> float:
-        guessed, real = predicted == self.number, expected == self.number
-        size = guessed.sum() + real.sum()
-        return float(2 * (guessed & real).sum() / size) if size else 0.0
-
-    def influence(self, predicted: Values, expected: Values) -> Values:
-        guessed, real = predicted == self.number, expected == self.number
-        size = guessed.mean() + real.mean()
-        found: Values = 2 * (guessed & real) - self(predicted, expected) * (guessed.astype(np.float64) + real)
-        return (found - found.mean()) / size if size else np.zeros(len(expected))
-
-
-def metric_named(name: str) -> Metric:
-    """An installed metric, or ``f1:2``, the F1 score of class 2; ``TaskloomError`` if there is none."""
-    if name.startswith(PER_CLASS):
-        number = name.removeprefix(PER_CLASS)
-        if not (number.isascii() and number.isdigit()):
-            raise TaskloomError(f"--metric {name}: {PER_CLASS} takes the number of a class, such as {PER_CLASS}2")
-        return ClassScore(int(number))
-    from taskloom.registry.installed.light import own_components
-
-    if name not in own_components(Metric.kind):
-        from taskloom.registry.installed.catalogue import load_catalogue
-
-        if name not in (known := load_catalogue().names(Metric.kind)):
-            raise TaskloomError(unknown("metric", name, [*known, f"{PER_CLASS}CLASS"], where="there are"))
-    return _light_metric({"name": name})
-
-
-def _light_metric(spec: Mapping[str, Any]) -> Metric:
-    from taskloom.registry.installed.light import make_light
-
-    return make_light(Metric, spec)
-
-
-def _asking(metric: Metric) -> AbstractContextManager[None]:
-    """A block that asks a metric, which may be a third party's: whatever it raises is a ``PluginError``."""
-    from taskloom.registry.installed.manager import guard
-
-    return guard(f"metric {name_of(metric)!r}")
-
-
-def name_of(metric: Metric) -> str:
-    """What :func:`metric_named` calls a metric."""
-    return f"{PER_CLASS}{metric.number}" if isinstance(metric, ClassScore) else metric.name
-
-
-def fits(metric: Metric, classes: int) -> bool:
-    """Whether a metric can judge labels of so many classes, 0 for values."""
-    if isinstance(metric, ClassScore) and metric.number >= classes:
-        return False
-    return metric.reads == "either" or (metric.reads == "classes") == bool(classes)
-
-
-@dataclass(frozen=True, eq=False)
-class Moves:
-    """How far each cluster of examples moves a score, [N]; ``key`` says which examples, empty if nobody knows."""
-
-    key: tuple[tuple[str, str], ...]
-    values: NDArray[np.float64]
-
-
-def gathered(values: Values, moves: dict[tuple[int, int], Moves]) -> Scores:
-    """Scores [R, S] with the covariances that follow from what moves each of them."""
-    rows, seeds = values.shape
-    keys = list(dict.fromkeys(each.key for each in moves.values() if each.key))
-    of_row: list[set[int]] = [set() for _ in range(rows)]
-    for (row, _), each in moves.items():
-        of_row[row].add(keys.index(each.key) if each.key else -1)
-    sets = np.array([found.pop() if len(found) == 1 else -1 for found in of_row], np.int64)
-    shared = np.zeros((rows * seeds, rows * seeds))
-    for number in range(len(keys)):
-        places = [place for place in moves if sets[place[0]] == number]
-        flat = [row * seeds + seed for row, seed in places]
-        matrix = np.stack([moves[place].values for place in places])
-        shared[np.ix_(flat, flat)] = matrix @ matrix.T
-    sizes = {each.key: len(each.values) for each in moves.values()}
-    return Scores(values, shared.reshape(rows, seeds, rows, seeds), sets, tuple(sizes[key] for key in keys))

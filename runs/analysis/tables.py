@@ -18,9 +18,10 @@ from taskloom.core.data import Metric
 from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.core.overall import Overall
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.checks import Constant, Epochs, checks_of, constants_of, floors_of
-from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
-from taskloom.runs.analysis.results import OVERALL, Results, fits, name_of
+from taskloom.runs.analysis.checks import checks_of, constants_of, floors_of
+from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Values, judge
+from taskloom.runs.analysis.metrics import fits, name_of
+from taskloom.runs.analysis.results import OVERALL, Constant, Results
 from taskloom.runs.driver.wording import format_state, named
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Missing:
 class TableRow:
     """One line of the table; ``n`` of its ``seeds`` are finished.
 
-    ``reported`` are figures that somebody published for it, taken on ``split``, and ``derived`` is the overall
-    score that follows from them; rounding moves a printed one from it by ``slack`` at most.
+    Its figures are of ``split``. ``reported`` are figures that somebody published for it, taken on ``reported_on``, and
+    ``derived`` is the overall score that follows from them; rounding moves a printed one from it by ``slack`` at most.
     """
 
     label: str
@@ -78,6 +79,7 @@ class TableRow:
     reported: dict[str, float]
     missing: tuple[Missing, ...]
     split: str = "dev"
+    reported_on: str = "dev"
     reported_train: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     derived: float | None = None
@@ -95,9 +97,9 @@ class TableRow:
         return abs(self.reported["overall"] - self.derived) <= self.slack + 1e-9  # the parts are binary fractions
 
     def difference(self, column: str) -> float | None:
-        """Our mean less the reported figure; both are of the row's split."""
+        """Our mean less the reported figure; None unless both are of one split."""
         ours = self.figures[column].mean
-        if ours is None or column not in self.reported:
+        if ours is None or column not in self.reported or self.split != self.reported_on:
             return None
         return ours - self.reported[column]
 
@@ -112,7 +114,7 @@ class Table:
     by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
     where a row is near it, ``floors`` the same for every task, to hold published figures to. ``checks`` is what was
     found by computing, ``notes`` what the grid's author says, ``laid`` what was laid down for rows: weights in
-    the overall score, and what the command line set.
+    the overall score, and what the command line set. Text, page, plot, notebook, JSON and claims render this object.
     """
 
     name: str
@@ -145,6 +147,11 @@ class Table:
         return [task for task, floor in self.floors.items() if row.reported.get(task, math.inf) <= floor.score]
 
     @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that rows show."""
+        return tuple(dict.fromkeys(row.split for row in self.rows))
+
+    @property
     def begun(self) -> bool:
         """Whether any cell was ever started."""
         return any(row.n or any(one.status != "planned" for one in row.missing) for row in self.rows)
@@ -162,14 +169,14 @@ class Wanted:
 NOTHING_ELSE = Wanted()
 
 
-def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) -> Table:
+def table_of(results: Results, wanted: Wanted = NOTHING_ELSE) -> Table:
     """The table of a grid, by the columns, digits and baseline that its JSON states."""
     grid = results.grid
     asked = grid.spec.get("table") or {}
     columns = _columns(results, wanted, asked.get("columns") or ())
     rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
     baseline = results.baseline
-    margin = None if grid.spec.get("margin") is None else float(grid.spec["margin"])
+    margin = margin_of(grid)
     notes: list[str] = []
     if results.metric is not None:
         fitting = "overall is the mean over the tasks that it fits"
@@ -204,8 +211,13 @@ def table_of(results: Results, epochs: Epochs, wanted: Wanted = NOTHING_ELSE) ->
         best=_best(results, table, weights, differences),
         constants=tuple(constants_of(results)),
         floors={} if results.metric else floors_of(results),  # published figures are by the grid's own metrics
-        checks=(*notes, *checks_of(results, epochs)),
+        checks=(*notes, *checks_of(results)),
     )
+
+
+def margin_of(grid: GridRecord) -> float | None:
+    """Differences below it are of no account, says the grid."""
+    return None if grid.spec.get("margin") is None else float(grid.spec["margin"])
 
 
 def _weighted(results: Results, columns: Sequence[str]) -> list[str]:
@@ -229,20 +241,44 @@ def _run_with(grid: GridRecord) -> list[str]:
 
 
 def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
-    """Each row less the baseline; Holm's correction over the rows of the overall score, and over all other columns.
-
-    Which columns are shown makes no difference: nobody should choose a family by looking.
-    """
+    """Each row less the baseline, where rows may be means of the grid's rows."""
     baseline = table.baseline
     if baseline is None or baseline not in weights:
         return {}
-    found: dict[tuple[str, str], Judged] = {}
-    columns = dict.fromkeys((*table.scores, *results.columns))
-    for family in ([OVERALL] if OVERALL in columns else [], [column for column in columns if column != OVERALL]):
-        keys = [(row, column) for column in family for row in weights if row != baseline]
-        contrasts = [results.scores(column).contrast(weights[row] - weights[baseline]) for row, column in keys]
-        found |= zip(keys, judge(contrasts, table.margin), strict=True)
-    return found
+    if baseline in results.place_of:
+        return differences_to(results, baseline)
+    contrasts = {
+        (row, column): results.scores(column).contrast(weights[row] - weights[baseline])
+        for column in results.columns
+        for row in weights
+        if row != baseline
+    }
+    return _judged(contrasts, table.margin)
+
+
+def differences_to(results: Results, baseline: str) -> dict[tuple[str, str], Judged]:
+    """Each row less a baseline, by row and column, judged.
+
+    Holm's correction is over the rows of the overall score, and over all other columns. Which columns are shown makes
+    no difference: nobody should choose a family by looking.
+    """
+    contrasts = {
+        (row, column): contrast
+        for column in results.columns
+        for row, contrast in zip(
+            results.rows, results.scores(column).differences(results.place_of[baseline]), strict=True
+        )
+        if contrast is not None
+    }
+    return _judged(contrasts, margin_of(results.grid))
+
+
+def _judged(contrasts: Mapping[tuple[str, str], Contrast], margin: float | None) -> dict[tuple[str, str], Judged]:
+    judged: dict[tuple[str, str], Judged] = {}
+    for is_first in (True, False):
+        keys = [key for key in contrasts if (key[1] == OVERALL) == is_first]
+        judged |= zip(keys, judge([contrasts[key] for key in keys], margin), strict=True)
+    return judged
 
 
 def _best(
@@ -264,8 +300,9 @@ def _best(
         comparisons = len(family) or (len(weights) - 1) * len(table.scores)
         compared = ranked if best == table.baseline else [best]
         equal = any(differences[key].verdict == "equal" for row in compared if (key := (row, column)) in differences)
-        contrasts = (scores.contrast(weights[best] - weights[other]) for other in ranked[1:])
-        if not equal and all(contrast.p * comparisons < ALPHA for contrast in contrasts):
+        contrasts = [scores.contrast(weights[best] - weights[other]) for other in ranked[1:]]
+        shown = all(contrast.p * comparisons < ALPHA and contrast.seeds > 1 for contrast in contrasts)
+        if not equal and shown and not any(contrast.untrained == "all" for contrast in contrasts):
             found[column] = best
     return found
 
@@ -389,7 +426,8 @@ def _row(
         figures={column: Figure(tuple(filter(math.isfinite, _values(results, label, column)))) for column in columns},
         reported=dict(places[0].reported),
         missing=tuple(dict.fromkeys(missing for place in places for missing in _missing(results, place, columns))),
-        split=stated.get("split", "dev"),
+        split=results.split_of(label),
+        reported_on=stated.get("split", "dev"),
         reported_train=stated.get("reported_train", {}),
         note=stated.get("note", ""),
         derived=derived,
@@ -426,7 +464,7 @@ def _missing(results: Results, place: GridCell, columns: Sequence[str]) -> Itera
         elif column in scores or (column in COSTS and math.isfinite(cost_of(cell, column))):
             continue
         elif column in (*COSTS, OVERALL) or (task := column.partition(":")[0]) in cell.spec.get("tasks", {}):
-            why = results.why_unscored(cell, column) if split == "test" else f"{column} was not measured"
+            why = results.why_unscored(cell, column, split) if column not in COSTS else f"{column} was not measured"
             if column in results.further or (results.metric is not None and column not in COSTS):
                 why = results.broken.get(column, "its predictions are not in the registry")
             yield Missing(place.seed, cell.status, why)

@@ -22,8 +22,9 @@ class Answer(Generic[Found]):
     """What a question came to.
 
     ``found`` holds the numbers as objects, ``str()`` is what the command of the same name prints, ``as_json()`` what it
-    prints with ``--json``, and ``to_pandas()`` is a data frame of it. A notebook shows it as HTML. ``notes`` are what a
-    reader should know beside it; the command line prints them to stderr.
+    prints with ``--json``, and ``to_pandas()`` is a data frame of it. A notebook shows it as HTML. ``checks`` are what
+    was found by computing and stands below the numbers: in the text, in the JSON and in ``to_pandas().attrs``.
+    ``notes`` are what a reader should know beside it; the command line prints them to stderr.
     """
 
     found: Found
@@ -31,6 +32,7 @@ class Answer(Generic[Found]):
     json: Callable[[], Any]
     records: Callable[[], Sequence[dict[str, Any]]]
     notes: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
 
     def noting(self, notes: Iterable[str]) -> Self:
         """The same answer with notes before its own."""
@@ -46,16 +48,18 @@ class Answer(Generic[Found]):
             import pandas as pd
         except ImportError:
             raise TaskloomError("a data frame needs pandas: pip install 'taskloom[pandas]'") from None
-        return pd.DataFrame.from_records(list(self.records()))
+        frame = pd.DataFrame.from_records(list(self.records()))
+        frame.attrs["checks"] = list(self.checks)
+        return frame
 
     def __str__(self) -> str:
-        return as_text(self.parts())
+        return as_text([*self.parts(), "\n".join(self.checks)])
 
     def __repr__(self) -> str:
         return visible("\n".join([*self.notes, str(self)]))
 
     def _repr_html_(self) -> str:
-        return as_html([*self.notes, *self.parts()])
+        return as_html([*self.notes, *self.parts(), "\n".join(self.checks)])
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -80,5 +84,11 @@ class TableAnswer(Answer["Table"]):
 def table_answer(table: "Table", notes: Iterable[str] = (), *, reported: bool = False) -> TableAnswer:
     """A table as an answer."""
     return TableAnswer(
-        table, lambda: [], lambda: as_json(table), lambda: flat_rows(table, reported), tuple(notes), reported
+        table,
+        lambda: [],
+        lambda: as_json(table),
+        lambda: flat_rows(table, reported),
+        tuple(notes),
+        table.checks,
+        reported,
     )

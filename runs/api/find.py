@@ -147,16 +147,26 @@ def check_finished(cell: CellRecord, what: str) -> None:
         raise RegistryError(f"only a finished cell {what}. Cell {cell.id[:12]}: {state}")
 
 
-def finished_results(ledger: Ledger, grid: GridRecord, column: str = "") -> "Results":
-    """The results of a grid, of which at least one cell is finished and has a score in the column."""
+def finished_results(ledger: Ledger, grid: GridRecord, column: str = "", split: str = "") -> "Results":
+    """The results of a grid, of which at least one cell is finished and has a score in the column, on the split."""
     from taskloom.runs.analysis.results import Results
 
-    results = Results(grid, ledger.folder)
+    results = Results(grid, ledger.folder, split=split, epochs=ledger.epochs)
     if not results.finished:
         raise TaskloomError(f"no cell of {grid.name!r} is finished yet; `taskloom cells {grid.name}` shows why")
+    check_split(results)
     if column and column not in results.columns:
         raise TaskloomError(unknown("column", column, results.columns, where=f"scores of {grid.name}"))
     return results
+
+
+def check_split(results: "Results") -> None:
+    """Raise an error if a split is asked for on which no finished cell was scored."""
+    scored = [cell for (label, _), cell in results.finished.items() if results.final_scores(label, cell)]
+    if results.finished and results.split and not scored:
+        cell = next(iter(results.finished.values()))
+        why = results.why_unscored(cell, "the grid", results.split)
+        raise TaskloomError(f"no cell of {results.grid.name!r} has {results.split} scores: {why}")
 
 
 def states_in(ledger: Ledger, grid: str | None) -> "list[CellState]":
@@ -171,13 +181,26 @@ def states_in(ledger: Ledger, grid: str | None) -> "list[CellState]":
     return states_of(ledger, grids, [cell for cell in ledger.cells() if cell.id not in known])
 
 
-def counted_look(ledger: Ledger, made: "Table") -> "Table":
-    """The table. If it has test scores, the look at them is written down, and said from the second time on."""
-    if not any(row.split == "test" and any(row.figures[name].values for name in made.scores) for row in made.rows):
-        return made
+def counted_look(ledger: Ledger, grid: str) -> list[str]:
+    """Write down that a grid's test scores are looked at; a sentence from the second time on, or if it cannot be."""
     try:
-        looks = ledger.add_look(made.name)
+        looks = ledger.add_look(grid)
     except RegistryError:  # a registry that may only be read
-        return replace(made, checks=(*made.checks, "That the test scores were looked at could not be written down."))
-    said = f"The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."
-    return replace(made, checks=(*made.checks, *([said] if looks > 1 else [])))
+        return ["That the test scores were looked at could not be written down."]
+    if looks < 2:
+        return []
+    return [f"The test scores of this grid were looked at {looks} times; what is chosen by them is no longer a test."]
+
+
+def checks_with_looks(ledger: Ledger, results: "Results") -> tuple[str, ...]:
+    """What a reader should know of results. A look at test scores is written down."""
+    from taskloom.runs.analysis.checks import checks_of
+
+    looks = counted_look(ledger, results.grid.name) if results.shows_test else []
+    return (*checks_of(results), *looks)
+
+
+def table_with_looks(ledger: Ledger, results: "Results", table: "Table") -> "Table":
+    """A table of these results. A look at test scores is written down."""
+    looks = counted_look(ledger, results.grid.name) if results.shows_test else []
+    return replace(table, checks=(*table.checks, *looks))

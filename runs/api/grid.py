@@ -176,16 +176,24 @@ class Grid(WrittenGrid):
         sort: str = "",
         group_by: str = "",
         metric: str = "",
+        split: str = "",
         reported: bool = False,
     ) -> TableAnswer:
         """The comparison table as far as the grid was run.
 
         ``columns`` are tasks, overall, seconds, memory, examples and backwards; ``sort`` puts the best of one first,
-        ``group_by`` makes a row per value of an axis, ``metric`` scores the stored predictions anew. With ``reported``
-        published figures stand beside ours, before the first run too. Test scores count as looked at.
+        ``group_by`` makes a row per value of an axis, ``metric`` scores the stored predictions anew, ``split`` shows
+        ``dev``, ``test`` or ``train`` for all rows. With ``reported`` published figures stand beside ours, before the
+        first run too. Test scores count as looked at.
         """
         columns = columns.split(",") if isinstance(columns, str) else columns
-        wanted: dict[str, Any] = {"columns": columns, "sort": sort, "group_by": group_by, "metric": metric}
+        wanted: dict[str, Any] = {
+            "columns": columns,
+            "sort": sort,
+            "group_by": group_by,
+            "metric": metric,
+            "split": split,
+        }
         wanted = {key: checked(key, value) or "" for key, value in wanted.items()}
         if reported:  # for which the grid's file is enough
             with Ledger.find(self.registry) or nullcontext() as ledger:
@@ -199,30 +207,34 @@ class Grid(WrittenGrid):
         with self._recorded() as (ledger, grid, notes):
             return questions.table(ledger, grid, self.registry, reported=False, **wanted).noting(notes)
 
-    def claims(self) -> "Answer[list[Claim]]":
-        """The claims of the grid, each with its answer: holds, contradicted, equal or open."""
+    def claims(self, *, split: str = "") -> "Answer[list[Claim]]":
+        """The claims of the grid, each with its answer: holds, contradicted, equal, not that large or open."""
         with self._recorded() as (ledger, grid, notes):
-            return questions.claims(ledger, grid).noting(notes)
+            return questions.claims(ledger, grid, checked("split", split)).noting(notes)
 
-    def effects(self, on: str = "overall") -> "Answer[Effects]":
+    def effects(self, on: str = "overall", *, split: str = "") -> "Answer[Effects]":
         """What each axis does to a score, over pairs of rows that differ in nothing else."""
         with self._recorded() as (ledger, grid, notes):
-            return questions.effects(ledger, grid, on).noting(notes)
+            return questions.effects(ledger, grid, on, checked("split", split)).noting(notes)
 
     def seeds_needed(self, on: str = "overall", *, queue: bool = False) -> "Answer[list[NamedContrast]]":
         """How many more seeds settle each open comparison; ``queue`` lets the next run add them."""
         with self._recorded() as (ledger, grid, notes):
             return questions.seeds_needed(ledger, grid, on, queue).noting(notes)
 
-    def errors(self, row: str, *, limit: int = 10, data: questions.Folder = None) -> "Answer[list[TaskErrors]]":
-        """What a row over its finished seeds, or a cell by its identity, gets wrong on the dev examples."""
+    def errors(
+        self, row: str, *, limit: int = 10, data: questions.Folder = None, split: str = ""
+    ) -> "Answer[list[TaskErrors]]":
+        """What a row over its finished seeds, or a cell by its identity, gets wrong on the examples of a split."""
         with self._recorded() as (ledger, grid, notes):
-            return questions.errors(ledger, row, [grid], limit, data).noting(notes)
+            return questions.errors(ledger, row, [grid], limit, data, checked("split", split)).noting(notes)
 
-    def compare(self, a: str, b: str, *, limit: int = 10, data: questions.Folder = None) -> "Answer[Comparison]":
+    def compare(
+        self, a: str, b: str, *, limit: int = 10, data: questions.Folder = None, split: str = ""
+    ) -> "Answer[Comparison]":
         """What differs between two rows or cells, example by example, and whether it is more than noise."""
         with self._recorded() as (ledger, grid, notes):
-            return questions.compare(ledger, a, b, [grid], limit, data).noting(notes)
+            return questions.compare(ledger, a, b, [grid], limit, data, checked("split", split)).noting(notes)
 
     def cells(self) -> "Answer[Sequence[CellState]]":
         """The state of every cell, at any time, also while another process runs them."""
@@ -251,15 +263,16 @@ class Grid(WrittenGrid):
         with self._recorded() as (_, grid, _):
             return cell_of(best_cell(grid, row, checked("seed", seed)), self.registry)
 
-    def report(self, out: str | os.PathLike[str] = "report.html") -> Answer[Path]:
+    def report(self, out: str | os.PathLike[str] = "report.html", *, split: str = "") -> Answer[Path]:
         """Write the results as one HTML page that needs nothing else."""
         with self._recorded() as (ledger, grid, notes):
-            return questions.report(ledger, grid, Path(checked("out", out))).noting(notes)
+            return questions.report(ledger, grid, Path(checked("out", out)), checked("split", split)).noting(notes)
 
-    def plot(self, out: str | os.PathLike[str], kind: str = "forest") -> Answer[Path]:
+    def plot(self, out: str | os.PathLike[str], kind: str = "forest", *, split: str = "") -> Answer[Path]:
         """Draw one figure for a paper to a .pdf, .svg or .png file: forest, curves, bars, effects, conflicts …"""
         with self._recorded() as (ledger, grid, notes):
-            return questions.plot(ledger, grid, Path(checked("out", out)), kind).noting(notes)
+            figure = questions.plot(ledger, grid, Path(checked("out", out)), kind, checked("split", split))
+            return figure.noting(notes)
 
     @contextmanager
     def _recorded(self) -> Iterator[tuple[Ledger, GridRecord, list[str]]]:

@@ -6,12 +6,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core.errors import TaskloomError
+from taskloom.core.errors import TaskloomError, unknown
 from taskloom.registry.results.artifacts import write_bytes
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
-from taskloom.runs.api.find import counted_look, find_subject, finished_results
+from taskloom.runs.api.find import (
+    check_split,
+    checks_with_looks,
+    counted_look,
+    find_subject,
+    finished_results,
+    table_with_looks,
+)
 from taskloom.runs.driver.wording import file_size
 from taskloom.runs.show.parts import Aligned
 from taskloom.runs.show.plan import plan_parts
@@ -23,6 +30,7 @@ if TYPE_CHECKING:  # which import numpy
     from taskloom.runs.analysis.effects import Effects
     from taskloom.runs.analysis.errors import TaskErrors
     from taskloom.runs.analysis.explain import Explanation
+    from taskloom.runs.analysis.predictions import Subject
     from taskloom.runs.driver.forecast import Cost
     from taskloom.runs.grid.plan import Plan
     from taskloom.runs.show.findings import NamedContrast
@@ -74,75 +82,101 @@ def table(
     sort: str,
     group_by: str,
     metric: str,
+    split: str,
 ) -> TableAnswer:
     """The comparison table; without a ledger that of published figures."""
-    from taskloom.runs.analysis.results import Results, metric_named
+    from taskloom.runs.analysis.metrics import metric_named
+    from taskloom.runs.analysis.results import Results
     from taskloom.runs.analysis.tables import Wanted, table_of
 
     epochs = ledger.epochs if ledger else lambda cell: ()
-    results = Results(grid, registry, metric_named(metric) if metric else None)
-    made = table_of(results, epochs, Wanted(tuple(columns), sort, group_by))
-    return table_answer(counted_look(ledger, made) if ledger else made, reported=reported)
+    results = Results(grid, registry, metric_named(metric) if metric else None, checked_split(split), epochs)
+    check_split(results)
+    judged = table_of(results, Wanted(tuple(columns), sort, group_by))
+    return table_answer(table_with_looks(ledger, results, judged) if ledger else judged, reported=reported)
 
 
-def claims(ledger: Ledger, grid: GridRecord) -> "Answer[list[Claim]]":
+def write_table(table: TableAnswer, form: str, out: Path) -> str:
+    """Write a table to a file; csv has no room for what to know of it, which goes to a file beside it."""
+    beside = {out.with_name(f"{out.name}.notes.txt"): "\n".join(table.checks)} if form == "csv" and table.checks else {}
+    files = {out: table.format(form), **beside}
+    written = [_written(path, f"{text}\n".encode(), ()) for path, text in files.items()]
+    return "\n".join(map(str, written))
+
+
+def claims(ledger: Ledger, grid: GridRecord, split: str = "") -> "Answer[list[Claim]]":
     """The claims of a grid, answered."""
     from taskloom.runs.analysis.claims import claims_of
+    from taskloom.runs.analysis.tables import table_of
     from taskloom.runs.show.findings import claims_json, claims_parts
 
-    results = finished_results(ledger, grid)
-    found = claims_of(results, ledger.claims(grid.name), grid.spec.get("margin"))
+    results = finished_results(ledger, grid, split=checked_split(split))
+    answered = claims_of(results, table_of(results), ledger.claims(grid.name))
+    checks = checks_with_looks(ledger, results) if answered else ()
     none = f"{grid.name} makes no claims; `taskloom claims --help` shows one"
     return Answer(
-        found,
-        lambda: claims_parts(found) if found else [none],
-        lambda: claims_json(found),
-        lambda: [flat(each) for each in claims_json(found)],
+        answered,
+        lambda: claims_parts(answered) if answered else [none],
+        lambda: {"claims": claims_json(answered), "checks": list(checks)},
+        lambda: [flat(claim) for claim in claims_json(answered)],
+        checks=checks,
     )
 
 
-def effects(ledger: Ledger, grid: GridRecord, column: str) -> "Answer[Effects]":
+def effects(ledger: Ledger, grid: GridRecord, column: str, split: str = "") -> "Answer[Effects]":
     """What each axis of a grid does to a score."""
     from taskloom.runs.analysis.effects import effects_of
     from taskloom.runs.show.findings import effects_json, effects_parts
 
-    found = effects_of(finished_results(ledger, grid, column), column)
+    results = finished_results(ledger, grid, column, checked_split(split))
+    estimated = effects_of(results, column)
+    checks = checks_with_looks(ledger, results)
 
     def records() -> list[dict[str, Any]]:
-        shown = effects_json(found)
-        return [{"kind": kind, **flat(each)} for kind in ("main", "interactions", "simple") for each in shown[kind]]
+        shown = effects_json(estimated)
+        return [{"kind": kind, **flat(effect)} for kind in ("main", "interactions", "simple") for effect in shown[kind]]
 
-    return Answer(found, lambda: effects_parts(found), lambda: effects_json(found), records)
+    return Answer(
+        estimated,
+        lambda: effects_parts(estimated),
+        lambda: {**effects_json(estimated), "checks": list(checks)},
+        records,
+        checks=checks,
+    )
 
 
 def seeds_needed(ledger: Ledger, grid: GridRecord, column: str, queue: bool) -> "Answer[list[NamedContrast]]":
     """How many more seeds settle each open comparison with the baseline, and each open claim."""
     from taskloom.runs.analysis.claims import claims_of
-    from taskloom.runs.analysis.contrasts import judge
-    from taskloom.runs.show.findings import NamedContrast, advised_seeds, seeds_json, seeds_parts
+    from taskloom.runs.analysis.tables import table_of
+    from taskloom.runs.show.findings import OPEN, NamedContrast, advised_seeds, seeds_json, seeds_parts
 
     results = finished_results(ledger, grid, column)
-    margin, baseline = grid.spec.get("margin"), results.baseline
-    rows = [row for row in results.rows if row != baseline] if baseline in results.rows else []
-    judged = judge([results.difference(column, row, str(baseline)) for row in rows], margin)
-    found = [
-        *(NamedContrast(f"{row} − {baseline}", column, each) for row, each in zip(rows, judged, strict=True)),
+    judged = table_of(results)
+    comparisons = [
+        *(
+            NamedContrast(f"{row} − {judged.baseline}", column, difference)
+            for (row, of), difference in judged.differences.items()
+            if of == column
+        ),
         *(
             NamedContrast(claim.says, claim.column, claim.judged)
-            for claim in claims_of(results, ledger.claims(grid.name), margin)
-            if claim.answer == "open"
+            for claim in claims_of(results, judged, ledger.claims(grid.name))
+            if claim.answer in OPEN
         ),
     ]
-    number = advised_seeds([comparison.judged for comparison in found])
+    number = advised_seeds([comparison.judged for comparison in comparisons])
     if queue and number:
         ledger.queue_seeds(grid.name, number)
-    if not found:
+    if not comparisons:
         raise TaskloomError(f"{grid.name} has no baseline and no open claims, so there is nothing to compare")
+    checks = checks_with_looks(ledger, results)
     return Answer(
-        found,
-        lambda: seeds_parts(found),
-        lambda: seeds_json(found),
-        lambda: [flat(each) for each in seeds_json(found)],
+        comparisons,
+        lambda: seeds_parts(comparisons),
+        lambda: {"comparisons": seeds_json(comparisons), "checks": list(checks)},
+        lambda: [flat(comparison) for comparison in seeds_json(comparisons)],
+        checks=checks,
     )
 
 
@@ -160,7 +194,7 @@ def cells_answer(states: "Sequence[CellState]") -> "Answer[Sequence[CellState]]"
 
 
 def errors(
-    ledger: Ledger, source: str, grids: Sequence[GridRecord], limit: int, data: Folder
+    ledger: Ledger, source: str, grids: Sequence[GridRecord], limit: int, data: Folder, split: str = ""
 ) -> "Answer[list[TaskErrors]]":
     """The worst errors of a row or cell, and what it confuses."""
     _check_limit(limit)
@@ -169,7 +203,9 @@ def errors(
     from taskloom.runs.analysis.errors import errors_of
     from taskloom.runs.show.errors import errors_json, show_errors
 
-    found = errors_of(subject, ledger.folder, limit=limit, folder=folder_of(data))
+    shown: Any = checked_split(split) or "dev"
+    found = errors_of(subject, ledger.folder, limit=limit, folder=folder_of(data), split=shown)
+    checks = _subject_checks(ledger, subject, shown)
 
     def records() -> list[dict[str, Any]]:
         return [
@@ -186,26 +222,67 @@ def errors(
             for each in task.worst
         ]
 
-    return Answer(found, lambda: [Aligned(show_errors(subject, found))], lambda: errors_json(subject, found), records)
+    return Answer(
+        found,
+        lambda: [Aligned(show_errors(subject, found))],
+        lambda: {**errors_json(subject, found), "split": shown, "checks": list(checks)},
+        records,
+        checks=checks,
+    )
+
+
+def _subject_checks(ledger: Ledger, subject: "Subject", split: str) -> tuple[str, ...]:
+    """What to know of a row or a cell. A look at its test scores is written down."""
+    from dataclasses import replace
+
+    from taskloom.runs.analysis.checks import checks_of
+    from taskloom.runs.analysis.results import Results
+
+    grid = subject.grid or GridRecord("", {}, "", "", subject.cells)
+    rows = [cell for cell in grid.cells if cell.label == subject.cells[0].label]
+    results = Results(replace(grid, cells=tuple(rows)), ledger.folder, split=split, epochs=ledger.epochs)
+    return (*checks_of(results), *_looks(ledger, [subject], split))
+
+
+def _looks(ledger: Ledger, subjects: "Sequence[Subject]", split: str) -> list[str]:
+    """Write down that the test scores of the grids of these rows or cells are looked at."""
+    if split != "test":
+        return []
+    grids = dict.fromkeys(
+        subject.grid.name if subject.grid else row.grid
+        for subject in subjects
+        for row in ledger.rows_of(subject.cells[0].cell.id)[:1]
+    )
+    return [line for grid in grids for line in counted_look(ledger, grid)]
 
 
 def compare(
-    ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Folder
+    ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Folder, split: str = ""
 ) -> "Answer[Comparison]":
     """Two rows or cells, example by example."""
     _check_limit(limit)
     first, second = (find_subject(ledger, source, grids) for source in (a, b))
 
+    from dataclasses import replace
+
     from taskloom.runs.analysis import compare as comparing
     from taskloom.runs.show.errors import comparison_json, show_comparison
 
-    made = comparing.compare(first, second, ledger.folder, folder=folder_of(data))
+    shown: Any = checked_split(split) or "dev"
+    made = comparing.compare(first, second, ledger.folder, folder=folder_of(data), split=shown, epochs=ledger.epochs)
+    made = replace(made, checks=(*made.checks, *_looks(ledger, [first, second], shown)))
 
     def records() -> list[dict[str, Any]]:
         keys = ("task", "metric", "examples", "a", "b", "delta", "interval", "p", "verdict", "variance", "seeds")
         return [flat({key: task[key] for key in keys}) for task in comparison_json(made, 0)["tasks"]]
 
-    return Answer(made, lambda: [Aligned(show_comparison(made, limit))], lambda: comparison_json(made, limit), records)
+    return Answer(
+        made,
+        lambda: [Aligned(show_comparison(made, limit))],
+        lambda: comparison_json(made, limit),
+        records,
+        checks=made.checks,
+    )
 
 
 def folder_of(data: Folder) -> Path | None:
@@ -230,29 +307,40 @@ def explained(found: "Sequence[Explanation]", grid: str, notes: Iterable[str]) -
     )
 
 
-def report(ledger: Ledger, grid: GridRecord, out: Path) -> Answer[Path]:
+def report(ledger: Ledger, grid: GridRecord, out: Path, split: str = "") -> Answer[Path]:
     """The results as one HTML page."""
     from dataclasses import replace
 
     from taskloom.runs.analysis.overview import overview_of
     from taskloom.runs.show.report.page import render_report
 
-    overview = overview_of(ledger, grid)
-    return _written(out, render_report(replace(overview, table=counted_look(ledger, overview.table))).encode())
+    overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
+    table = table_with_looks(ledger, overview.results, overview.table)
+    return _written(out, render_report(replace(overview, table=table)).encode(), table.checks)
 
 
-def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str) -> Answer[Path]:
+def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str, split: str = "") -> Answer[Path]:
     """One figure of the results."""
     from taskloom.runs.analysis.overview import overview_of
     from taskloom.runs.show.plots import draw
 
-    overview = overview_of(ledger, grid)
-    made = _written(out, draw(overview, kind, out.suffix))
+    overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
+    content = draw(overview, kind, out.suffix)
+    written = _written(out, content, table_with_looks(ledger, overview.results, overview.table).checks)
     if overview.baseline != (stated := grid.spec.get("baseline")) and stated:
-        return made.noting(
+        return written.noting(
             [f"{stated!r}, the grid's baseline, has no result; differences are to {overview.baseline!r}."]
         )
-    return made
+    return written
+
+
+def checked_split(split: str) -> str:
+    """The split that is asked for, or ""; an error if there is none of that name."""
+    from taskloom.runs.analysis.results import SPLITS
+
+    if split and split not in SPLITS:
+        raise TaskloomError(unknown("split", split, SPLITS, where="splits"))
+    return split
 
 
 def _check_limit(limit: int) -> None:
@@ -260,10 +348,16 @@ def _check_limit(limit: int) -> None:
         raise TaskloomError(f"limit should be an integer from 0 on. Found {limit!r}.")
 
 
-def _written(path: Path, content: bytes) -> Answer[Path]:
+def _written(path: Path, content: bytes, checks: tuple[str, ...]) -> Answer[Path]:
     try:
         write_bytes(path, content)
     except OSError as error:
         raise TaskloomError(f"{path} cannot be written: {error.strerror}; choose another file") from error
     facts = {"path": str(path), "bytes": len(content)}
-    return Answer(path, lambda: [f"{path} ({file_size(len(content))})"], lambda: facts, lambda: [facts])
+    return Answer(
+        path,
+        lambda: [f"{path} ({file_size(len(content))})"],
+        lambda: {**facts, "checks": list(checks)},
+        lambda: [facts],
+        checks=checks,
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from taskloom.core.errors import RequestError, TaskloomError, count
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.api.answer import TableAnswer, table_answer
-from taskloom.runs.api.find import counted_look
+from taskloom.runs.api.find import table_with_looks
 from taskloom.runs.driver.signals import Stop
 from taskloom.runs.show.parts import Aligned, as_html
 from taskloom.runs.show.render import failures_summary, render
@@ -108,7 +108,8 @@ def run_grid(
             tracking.patience *= stop.asked < 2
             raise InterruptedRun(outcome)
         record = ledger.grid(plan.grid.name)
-        table = counted_look(ledger, table_of(Results(record, ledger.folder), ledger.epochs))
+        results = Results(record, ledger.folder, epochs=ledger.epochs)
+        table = table_with_looks(ledger, results, table_of(results))
         tracking.grid_finished(render(table, "github"))
     made = table_answer(table, () if progress else plan.notes)
     failures = [failures_summary(record, registry, {cell.id for cell in plan.chosen})]

@@ -26,7 +26,7 @@ STEM, DIGEST = 80, 6
 #: Arguments of the Python API: the type of a value, that of each item or key in it, and both in words.
 KINDS: dict[str, tuple[Any, Any, str]] = {
     **dict.fromkeys(("registry", "data", "out"), (str | os.PathLike, str | os.PathLike, "a path")),
-    **dict.fromkeys(("path", "weights", "sort", "group_by", "metric"), (str, str, "a string")),
+    **dict.fromkeys(("path", "weights", "sort", "group_by", "metric", "split"), (str, str, "a string")),
     **dict.fromkeys(("epochs", "seed"), (int, int, "an integer")),
     "name": (str, str, "a string that is not empty"),
     "settings": (Mapping, str, "a mapping from paths to values"),

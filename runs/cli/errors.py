@@ -10,7 +10,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api import questions
 from taskloom.runs.cli.common import recorded_grid, say_answer
-from taskloom.runs.cli.options import combined, json_option, moved_data_option, registry_option
+from taskloom.runs.cli.options import combined, json_option, moved_data_option, registry_option, split_option
 
 _options = combined(
     click.option("--grid", metavar="GRID", help="Of which grid a row is, by name or path."),
@@ -24,6 +24,7 @@ _options = combined(
     ),
     moved_data_option,
     registry_option,
+    split_option,
     json_option,
 )
 
@@ -39,9 +40,11 @@ def compare(
     limit: int,
     data: Path | None,
     registry: Path,
+    split: str,
     as_json: bool,
 ) -> None:
-    """Compare A and B on the dev examples: which flipped in either direction, and whether that is more than noise.
+    """Compare A and B on the dev examples, or on those of --split test: which flipped in either direction, and whether
+    that is more than noise.
 
     A and B are labels of rows, or identities of cells or unique prefixes of them (see `taskloom cells`). A row stands
     for all its finished seeds: pairs of one seed are compared, and an example counts as flipped if it did in most of
@@ -60,7 +63,7 @@ def compare(
       taskloom compare sum pcgrad --json | jq '.tasks[] | {task, delta, p}'
     """
     with _grids(registry, grid) as (ledger, grids):
-        say_answer(questions.compare(ledger, a, b, grids, limit, data), as_json=as_json)
+        say_answer(questions.compare(ledger, a, b, grids, limit, data, split), as_json=as_json)
 
 
 @click.command(short_help="Show the worst errors of a row or cell, and which classes it confuses.")
@@ -72,9 +75,10 @@ def errors(
     limit: int,
     data: Path | None,
     registry: Path,
+    split: str,
     as_json: bool,
 ) -> None:
-    """Show what a cell, or a row over its finished seeds, gets wrong on the dev examples.
+    """Show what a cell, or a row over its finished seeds, gets wrong on the dev examples, or on those of --split test.
 
     ROW is a label, CELL the identity of a cell or a unique prefix of it (see `taskloom cells`). Of classes the worst
     errors are shown, with label, prediction and how sure the model was of it, the surest first; then the confusion
@@ -89,7 +93,7 @@ def errors(
       taskloom errors pcgrad --json | jq '.tasks[0].confusion'
     """
     with _grids(registry, grid) as (ledger, grids):
-        say_answer(questions.errors(ledger, source, grids, limit, data), as_json=as_json)
+        say_answer(questions.errors(ledger, source, grids, limit, data, split), as_json=as_json)
 
 
 @contextmanager

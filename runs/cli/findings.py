@@ -8,18 +8,19 @@ import click
 from taskloom.core.errors import count
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import program, registry_given, say, say_answer
-from taskloom.runs.cli.options import json_option, registry_option
+from taskloom.runs.cli.options import json_option, registry_option, split_option
 
 column_option = click.option(
     "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, overall, or task:metric."
 )
 
 
-@click.command(short_help="Answer the claims of a grid: holds, contradicted, equal or open.")
+@click.command(short_help="Answer the claims of a grid: holds, contradicted, equal, not that large or open.")
 @click.argument("grid")
 @registry_option
+@split_option
 @json_option
-def claims(grid: str, registry: Path, as_json: bool) -> None:
+def claims(grid: str, registry: Path, split: str, as_json: bool) -> None:
     """Answer the claims that GRID makes about its rows.
 
     A claim is written into the grid, at best before it is run:
@@ -32,22 +33,24 @@ def claims(grid: str, registry: Path, as_json: bool) -> None:
 
     A claim holds or is contradicted if the difference, with the noise of seeds and of examples, is on one side of
     zero; it is open otherwise. Claims are judged together (Holm), so that many of them do not make one true by chance.
-    Where figures were published for both rows, their difference is shown beside ours.
+    Where figures were published for both rows, their difference is shown beside ours; a claim that is open although
+    the interval leaves out that size is "not that large".
 
     \b
     Examples:
       taskloom claims quickstart
-      taskloom claims grid.json --json | jq '.[] | select(.answer == "open") | .more_seeds'
+      taskloom claims grid.json --json | jq '.claims[] | select(.answer == "open") | .more_seeds'
     """
-    say_answer(Grid(grid, registry=registry).claims(), as_json=as_json)
+    say_answer(Grid(grid, registry=registry).claims(split=split), as_json=as_json)
 
 
 @click.command(short_help="Show what each axis of a grid does, over matched rows.")
 @click.argument("grid")
 @registry_option
 @column_option
+@split_option
 @json_option
-def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
+def effects(grid: str, registry: Path, column: str, split: str, as_json: bool) -> None:
     """Show what each axis of GRID does to a score.
 
     The effect of a change is the mean over the pairs of rows that differ in nothing else. Interactions are differences
@@ -59,7 +62,7 @@ def effects(grid: str, registry: Path, column: str, as_json: bool) -> None:
       taskloom effects surgery.json
       taskloom effects surgery.json --on sts --json
     """
-    say_answer(Grid(grid, registry=registry).effects(column), as_json=as_json)
+    say_answer(Grid(grid, registry=registry).effects(column, split=split), as_json=as_json)
 
 
 @click.command(short_help="Say how many more seeds settle each open comparison.")

@@ -31,6 +31,12 @@ def path_option(*flags: str, help: str, metavar: str = "FOLDER", **more: Any) ->
 registry_option = path_option(
     "--registry", help="Where results are kept.", envvar="TASKLOOM_REGISTRY", default="taskloom-runs"
 )
+split_option = click.option(
+    "--split",
+    type=click.Choice(["dev", "test", "train"]),
+    default="",
+    help="Scores on which split, of all rows.  [default: dev, or what the grid states for a row]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 format_option = click.option(
     "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."

@@ -6,7 +6,7 @@ import click
 
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import say_answer
-from taskloom.runs.cli.options import path_option, registry_option
+from taskloom.runs.cli.options import path_option, registry_option, split_option
 
 KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 
@@ -15,7 +15,8 @@ KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 @click.argument("grid")
 @registry_option
 @path_option("-o", "--out", help="The page.", metavar="FILE", default="report.html")
-def report(grid: str, registry: Path, out: Path) -> None:
+@split_option
+def report(grid: str, registry: Path, out: Path, split: str) -> None:
     """Write the results of GRID as one HTML page that needs nothing else: no network, no library, no server.
 
     It has the differences of all rows to the baseline with verdicts in words, the table (sort it, filter it, choose
@@ -28,7 +29,7 @@ def report(grid: str, registry: Path, out: Path) -> None:
       taskloom report quickstart
       taskloom report grid.json -o grid.html
     """
-    say_answer(Grid(grid, registry=registry).report(out))
+    say_answer(Grid(grid, registry=registry).report(out, split=split))
 
 
 @click.command(short_help="Draw a figure of a grid's results for a paper.")
@@ -36,7 +37,8 @@ def report(grid: str, registry: Path, out: Path) -> None:
 @registry_option
 @click.option("--kind", type=click.Choice(KINDS), default="forest", show_default=True, help="What is drawn.")
 @path_option("-o", "--out", help="A .pdf, .svg or .png file.", metavar="FILE", required=True)
-def plot(grid: str, registry: Path, kind: str, out: Path) -> None:
+@split_option
+def plot(grid: str, registry: Path, kind: str, out: Path, split: str) -> None:
     """Draw one figure of the results of GRID, as wide as a column of a paper, in colours that everybody can tell apart.
 
     \b
@@ -54,4 +56,4 @@ def plot(grid: str, registry: Path, kind: str, out: Path) -> None:
       taskloom plot quickstart -o forest.pdf
       taskloom plot quickstart --kind curves -o curves.pdf
     """
-    say_answer(Grid(grid, registry=registry).plot(out, kind))
+    say_answer(Grid(grid, registry=registry).plot(out, kind, split=split))

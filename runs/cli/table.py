@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from taskloom.runs.api.grid import Grid
-from taskloom.runs.cli.common import note, say_table
-from taskloom.runs.cli.options import format_option, registry_option
+from taskloom.runs.api.questions import write_table
+from taskloom.runs.cli.common import note, say, say_table
+from taskloom.runs.cli.options import format_option, path_option, registry_option, split_option
 
 
 @click.command(short_help="Print the comparison table of a grid.")
@@ -28,7 +29,9 @@ from taskloom.runs.cli.options import format_option, registry_option
     metavar="NAME",
     help="Score what is stored anew: accuracy, macro_f1, pearson, spearman, or f1:2 for the F1 of class 2.",
 )
+@split_option
 @format_option
+@path_option("-o", "--out", help="Write to a file; of csv, what to know goes to FILE.notes.txt.", metavar="FILE")
 def table(
     grid: str,
     registry: Path,
@@ -38,6 +41,8 @@ def table(
     sort: str,
     group_by: str,
     metric: str,
+    split: str,
+    out: Path | None,
 ) -> None:
     """Print the comparison table of GRID as far as it was run.
 
@@ -63,11 +68,19 @@ def table(
       taskloom table quickstart --metric macro_f1
       taskloom table finetuning-techniques --reported
       taskloom table grid.json --format latex > table.tex
-      taskloom table quickstart --format json | jq '.[] | [.label, .metrics.overall.verdict]'
+      taskloom table grid.json --format csv -o table.csv
+      taskloom table grid.json --split test
+      taskloom table quickstart --format json | jq '.rows[] | [.label, .metrics.overall.verdict]'
     """
     made = Grid(grid, registry=registry).table(
-        columns=columns, sort=sort, group_by=group_by, metric=metric, reported=reported
+        columns=columns, sort=sort, group_by=group_by, metric=metric, split=split, reported=reported
     )
     for line in made.notes:
         note(line)
+    if out is not None:
+        say(write_table(made, form, out))
+        return
     say_table(made.found, form, reported=reported)
+    if form == "csv":
+        for line in made.checks:
+            note(line)

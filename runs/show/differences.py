@@ -12,18 +12,17 @@ LEVEL = 0.05
 
 def format_difference(judged: "Judged", digits: int = DIGITS) -> str:
     """A difference with its interval: ``+0.012 [-0.003, +0.027]``; without one where there is none."""
+    delta, *interval = difference_texts(judged, digits) or ["—"]
+    return f"{delta} [{', '.join(interval)}]" if interval else delta
+
+
+def difference_texts(judged: "Judged", digits: int = DIGITS) -> list[str]:
+    """The difference, and the ends of its interval if it has one, as every output rounds them."""
     if judged.contrast.seeds == 0:
-        return "—"
+        return []
     sure = judged.verdict in ("better", "worse")
     delta = (_with_its_sign if sure else signed)(judged.contrast.delta, digits)
-    return delta + format_interval(judged, digits)
-
-
-def format_interval(judged: "Judged", digits: int = DIGITS) -> str:
-    if judged.interval is None:
-        return ""
-    low, high = judged.interval
-    return f" [{_with_its_sign(low, digits)}, {_with_its_sign(high, digits)}]"
+    return [delta, *(_with_its_sign(end, digits) for end in judged.interval or ())]
 
 
 def _with_its_sign(value: float, digits: int) -> str:
@@ -32,7 +31,9 @@ def _with_its_sign(value: float, digits: int) -> str:
     >>> _with_its_sign(0.0123, 3), _with_its_sign(-0.00012, 3), _with_its_sign(0, 3)
     ('+0.012', '-0.0001', '+0.000')
     """
-    return f"{value:+.1g}" if value and not round(value, digits) else signed(value, digits)
+    if not value or round(value, digits):
+        return signed(value, digits)
+    return f"{float(f'{value:.1g}'):+.10f}".rstrip("0") if abs(value) > 1e-10 else signed(0.0, digits)
 
 
 def signed(value: float, digits: int = DIGITS) -> str:
@@ -57,15 +58,29 @@ def format_p(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def format_verdict(judged: "Judged") -> str:
+    """A verdict in words: *equal* with its margin; a dash where there is no interval."""
+    if judged.interval is None:
+        return "—"
+    return f"equal ±{judged.margin:g}" if judged.verdict == "equal" else judged.verdict
+
+
 def judged_json(judged: "Judged") -> dict[str, Any]:
-    """A judged difference for programs."""
+    """A judged difference for programs.
+
+    ``p`` is that of the difference, ``p_equal`` that of equality within ``margin``; ``corrected_for`` is the number of
+    comparisons of its family.
+    """
     contrast = judged.contrast
     return {
         "delta": contrast.delta if contrast.seeds else None,
         "interval": None if judged.interval is None else list(judged.interval),
         "p": judged.p,
         "verdict": judged.verdict,
-        "variance": contrast.variance,
+        "margin": judged.margin,
+        "p_equal": judged.p_equal,
+        "variance": judged.variance,
         "seeds": contrast.seeds,
+        "corrected_for": judged.family,
         **({"why": contrast.why} if contrast.why else {}),
     }

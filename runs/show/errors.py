@@ -10,7 +10,7 @@ from taskloom.core.errors import count
 from taskloom.runs.analysis.compare import Comparison, FurtherMetric, Part, TaskComparison
 from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
-from taskloom.runs.show.differences import format_difference, format_p, judged_json
+from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line
 
@@ -32,8 +32,8 @@ def show_comparison(made: Comparison, limit: int) -> str:
         (
             *(task, metric, sizes[task]),
             *map(_figure, each.scores),
-            *(format_difference(judged), format_p(judged.p), judged.verdict),
-            "McNemar" if each.mcnemar else f"paired, noise: {judged.contrast.variance or 'unknown'}",
+            *(format_difference(judged), format_p(judged.p), format_verdict(judged)),
+            "McNemar" if each.mcnemar else f"paired, noise: {judged.variance or 'unknown'}",
         )
         for (task, metric, each), judged in zip(compared, made.judged, strict=True)
     ]
@@ -46,13 +46,16 @@ def _notes(made: Comparison) -> Iterator[str]:
     """What the differences, intervals and p values are, and what is missing."""
     yield (
         "Differences are B less A. The p values and intervals of a table are corrected for its rows (Holm). For the "
-        "paired test both seeds and examples are noise, that of seeds pooled over the rows or, where it is larger, the "
-        "difference's own."
+        "paired test both seeds and examples are noise, that of seeds pooled over the rows or, where that leaves less "
+        "open, the difference's own."
     )
+    if made.split != "dev":
+        yield f"Scores and predictions are those of {made.split}."
     if len(made.seeds) == 1:
         yield "One seed: this is about these two models, not about these two methods."
     yield from (f"{task.of.task}: {why}" for task in made.tasks if (why := task.contrast.why))
     yield from (f"{task} is not compared: A and B do not have the same examples and metric" for task in made.left)
+    yield from made.checks
 
 
 def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:
@@ -199,6 +202,8 @@ def comparison_json(made: Comparison, limit: int) -> dict[str, Any]:
             for each, judged in zip(made.further, made.judged[len(made.tasks) :], strict=True)
         ],
         "not_compared": made.left,
+        "split": made.split,
+        "checks": list(made.checks),
     }
 
 

@@ -9,9 +9,12 @@ from taskloom.core.errors import count
 from taskloom.runs.analysis.claims import Claim
 from taskloom.runs.analysis.contrasts import MOST_SEEDS, Contrast, Judged
 from taskloom.runs.analysis.effects import Effect, Effects
-from taskloom.runs.show.differences import format_difference, format_p, judged_json
+from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
 from taskloom.runs.show.parts import Listing, Part
 
+#: Verdicts and answers that more seeds may settle, and all that are not settled.
+OPEN = ("open", "one seed")
+UNSETTLED = (*OPEN, "untrained")
 #: The most seeds that are advised, unless nothing is settled with fewer: tiny differences take hundreds.
 AFFORDABLE = 20
 
@@ -28,7 +31,9 @@ class NamedContrast:
 def format_seeds(judged: Judged) -> str:
     """How many more seeds settle a comparison that is open, or that no number will; "" for one that is settled."""
     contrast = judged.contrast
-    if judged.verdict != "open":
+    if judged.verdict == "untrained":
+        return "training: no better than a constant prediction"
+    if judged.verdict not in OPEN:
         return ""
     if contrast.why:
         return contrast.why
@@ -61,7 +66,7 @@ def claims_parts(claims: Sequence[Claim]) -> Iterator[Part]:
         "difference": [format_difference(claim.judged) for claim in answered],
         "p": [format_p(claim.judged.p) for claim in answered],
         "seeds": [claim.judged.contrast.seeds for claim in answered],
-        "to settle it": [format_seeds(claim.judged) if claim.answer == "open" else "" for claim in answered],
+        "to settle it": [format_seeds(claim.judged) if claim.answer in UNSETTLED else "" for claim in answered],
         "written": [{True: "before the run", False: "afterwards", None: ""}[claim.before] for claim in answered],
     }
     if not any(columns["reported"]):
@@ -74,14 +79,14 @@ def claims_parts(claims: Sequence[Claim]) -> Iterator[Part]:
         for why, number in waiting.items()
     ]
     if len(answered) > 1:
-        lines.append(
-            f"Intervals and p are corrected for {len(answered)} claims (Holm); of equal rows, those of equality."
-        )
+        lines.append(f"Intervals and p are corrected for {len(answered)} claims (Holm).")
+    lines += [f"{claim.says}: {claim.beside}." for claim in answered if claim.beside]
     yield "\n".join(lines)
     yield from _one_seed(claim.judged for claim in claims)
 
 
 def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """An object per claim; ``in_table`` is the verdict of the table on the same two rows."""
     return [
         {
             "says": claim.says,
@@ -92,8 +97,9 @@ def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
             "reported": claim.reported,
             "answer": claim.answer,
             **judged_json(claim.judged),
-            "more_seeds": more_seeds(claim.judged) if claim.answer == "open" else None,
+            "more_seeds": more_seeds(claim.judged) if claim.answer in OPEN else None,
             "written_before_the_run": claim.before,
+            "in_table": claim.in_table and claim.in_table.verdict,
         }
         for claim in claims
     ]
@@ -101,7 +107,7 @@ def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 
 def more_seeds(judged: Judged) -> int | None:
     """How many more seeds settle an open comparison; None if no number does."""
-    needed = judged.seeds_needed if judged.verdict == "open" else None
+    needed = judged.seeds_needed if judged.verdict in OPEN else None
     return None if needed is None else max(needed - judged.contrast.seeds, 1)
 
 
@@ -114,7 +120,7 @@ def advised_seeds(judged: Sequence[Judged]) -> int:
 def seeds_settle(judged: Sequence[Judged], number: int) -> str:
     """What so many more seeds should do."""
     settled = sum((more_seeds(each) or number + 1) <= number for each in judged)
-    left = count(sum(each.verdict == "open" for each in judged), "open comparison")
+    left = count(sum(each.verdict in OPEN for each in judged), "open comparison")
     return f"would settle, with a power of 80 % each, {settled} of {left}"
 
 
@@ -127,7 +133,7 @@ def seeds_parts(comparisons: Sequence[NamedContrast]) -> Iterator[Part]:
             format_difference(each.judged),
             format_p(each.judged.p),
             each.judged.contrast.seeds,
-            each.judged.verdict,
+            format_verdict(each.judged),
             format_seeds(each.judged),
         )
         for each in comparisons
@@ -161,7 +167,7 @@ def effects_parts(effects: Effects) -> Iterator[Part]:
             yield _listed(found)
     yield "\n".join(effects.notes)
     if not (effects.main or effects.interactions or effects.simple or effects.notes):
-        yield "no two rows differ in one thing alone, so no effect can be told"
+        yield "no two rows differ in exactly one setting, so no effect can be estimated"
     yield "Intervals and p are corrected over the changes of each axis, or pair of axes (Holm)."
     yield from _one_seed(effect.judged for effect in effects.main if effect.judged)
 
@@ -180,7 +186,7 @@ def _listed(effects: Sequence[Effect]) -> Listing:
                 format_pairs(effect),
                 "—" if judged is None else format_difference(judged),
                 "" if judged is None else format_p(judged.p),
-                "" if judged is None else judged.contrast.why or judged.verdict,
+                "" if judged is None else judged.contrast.why or format_verdict(judged),
             )
         )
     headers = ("axis", "change", *(["with"] if at else []), "over", "effect", "p", "verdict")

@@ -10,6 +10,7 @@ import numpy as np
 from taskloom.core.errors import TaskloomError, unknown
 from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.overview import SCORE, Overview
+from taskloom.runs.show.differences import format_verdict
 from taskloom.runs.show.report.figures import NAMES
 from taskloom.runs.show.report.svg import clipped, span_of
 
@@ -22,7 +23,8 @@ COLUMN = 3.3
 #: The colours of Okabe and Ito, and lines that differ without them.
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
-VERDICTS = {"better": "#009e73", "worse": "#d55e00", "equal": "#0072b2", "open": "#666666"}
+VERDICTS = {"better": "#009e73", "worse": "#d55e00", "equal": "#0072b2"}
+OPEN = "#666666"
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -79,7 +81,9 @@ def _effects(figure: "Figure", overview: Overview) -> None:
         if each.judged is not None
     ]
     if not lines:
-        raise TaskloomError(f"no two rows of {overview.table.name} differ in one thing alone, so no effect can be told")
+        raise TaskloomError(
+            f"no two rows of {overview.table.name} differ in exactly one setting, so no effect can be estimated"
+        )
     axes = _intervals(figure, lines, overview.margin)
     axes.set_xlabel(f"effect on {overview.effects.column}")
 
@@ -95,11 +99,11 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
     for place, (_, judged) in enumerate(lines):
         low, high = judged.interval or (judged.contrast.delta,) * 2
         shown.append((low, judged.contrast.delta, high))
-        colour = VERDICTS[judged.verdict]
+        colour = VERDICTS.get(judged.verdict, OPEN)
         axes.plot([low, high], [place, place], color=colour)
-        filled = "white" if judged.verdict == "open" else colour
+        filled = colour if judged.verdict in VERDICTS else "white"
         axes.plot(judged.contrast.delta, place, "o", markersize=4, color=colour, markerfacecolor=filled)
-        word = judged.verdict if judged.interval else "no interval"
+        word = format_verdict(judged) if judged.interval else "no interval"
         axes.annotate(word, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=colour, fontsize=7)
     low, high = span_of(shown)
     pad = 0.04 * (high - low)

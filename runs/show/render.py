@@ -23,7 +23,7 @@ from taskloom.core.errors import count
 from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.driver.wording import format_state, named
-from taskloom.runs.show.differences import format_difference, format_p, judged_json
+from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
 from taskloom.runs.show.visible import one_line, visible
 
 if TYPE_CHECKING:  # which imports numpy
@@ -75,9 +75,9 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
         return visible(_csv(flat_rows(table, reported)))
     form = "terminal" if form == "plain" and terminal else form
     (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
-    marked, body = False, []
+    marked, mixed, body = False, len(table.splits) > 1, []
     for row in table.rows:
-        body.append([escape(one_line(row.label if row.split == "dev" else f"{row.label} ({row.split})"))])
+        body.append([escape(one_line(f"{row.label} ({row.split})" if row.split != "dev" and mixed else row.label))])
         for part, column in parts:
             text = escape(_text(table, row, part, column))
             if part == "figure" and table.best.get(column) == row.label:
@@ -101,7 +101,8 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
     notes = _short_list([f"— {line}" for line in reasons], table.name)
     notes += ["* better than every other of its column"] if marked and form == "plain" else []
     notes += _reported_notes(table) if reported else [*_difference_notes(table), *_constant_notes(table), *table.checks]
-    lines = [note_form.format(escape(one_line(note))) for note in (*notes, *table.laid)]
+    notes = [*split_notes(table), *notes, *table.laid]
+    lines = [note_form.format(escape(one_line(note))) for note in notes]
     return "\n".join([text, "", *lines] if lines else [text])
 
 
@@ -145,8 +146,7 @@ def _text(table: "Table", row: "TableRow", part: str, column: str) -> str:
         case "p":
             return format_p(table.differences[row.label, column].p)
         case "verdict":
-            judged = table.differences[row.label, column]
-            return "—" if judged.interval is None else judged.verdict
+            return format_verdict(table.differences[row.label, column])
     sd = _shown(table, column, row.figures[column].sd)
     return (_shown(table, column, row.figures[column].mean) or "—") + (sd and f" ± {sd}")
 
@@ -239,25 +239,43 @@ def _difference_notes(table: "Table") -> list[str]:
         shown += f"; intervals and p are corrected for {comparisons} comparisons (Holm)"
     notes.append(f"{shown}.")
     notes += _seed_notes(table, judged)
-    if any(each.verdict == "equal" for each in table.differences.values()):
+    if any(difference.verdict == "equal" for difference in table.differences.values()):
         notes.append(
-            f"equal: within ± {table.margin:g} of {table.baseline!r}, which is the grid's margin, by two one-sided "
-            "tests at 5 %, corrected alike; p and interval (90 %) are theirs, and this goes before better and worse."
+            f"equal ±{table.margin:g}: within the grid's margin of {table.baseline!r}, by two one-sided tests at 5 %, "
+            "corrected alike; this goes before better and worse."
         )
+    if any(difference.verdict == "untrained" for difference in table.differences.values()):
+        notes.append("untrained: no better than a constant prediction, so that there is nothing to compare.")
     return [*notes, *_other_columns(table)]
+
+
+def split_notes(table: "Table") -> list[str]:
+    """Which split the scores are of, unless it is dev."""
+    if table.splits in ((), ("dev",)):
+        return []
+    if len(table.splits) > 1:
+        return [f"Scores are on {' and '.join(table.splits)}, as the rows say."]
+    sample = ", of a sample, after the best epoch" if table.splits == ("train",) else ""
+    return [f"Scores are on {table.splits[0]}{sample}."]
 
 
 def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
     """Which noise the differences were measured by, and over which seeds."""
     kinds: dict[str | None, list[str]] = {}
-    for row, each in judged.items():
-        kinds.setdefault(each.contrast.variance, []).append(row)
+    for row, difference in judged.items():
+        kinds.setdefault(difference.variance, []).append(row)
     notes = []
     if kinds.keys() & {"pooled", "own"}:
-        noise = "Two kinds of noise count: that of the scored examples, and that of the seeds, pooled over the rows"
-        if own := [row for row in kinds.get("own", ()) if judged[row].contrast.spread > 0]:
-            noise += f" ({named(own)} {'vary more and keep their' if own[1:] else 'varies more and keeps its'} own)"
-        notes.append(f"{noise}.")
+        noise = (
+            "Two kinds of noise count: that of the scored examples, and that of the seeds. The latter is taken from "
+        )
+        own = [row for row in kinds.get("own", ()) if not judged[row].contrast.identical]
+        pooled = "all rows"
+        if own and "pooled" in kinds:
+            pooled = f"all rows or, where that leaves less open, from the difference alone ({named(own)})"
+        elif own:
+            pooled = "each difference alone, which leaves less open than all rows together"
+        notes.append(f"{noise}{pooled}.")
     if "examples" in kinds:
         notes.append(
             f"{named(kinds['examples'])}: one seed in common with {table.baseline!r}. That compares these models, not "
@@ -324,22 +342,26 @@ def _reported_notes(table: "Table") -> list[str]:
     if marked:
         floors = [f"{table.floors[task].says} ({task}, {table.floors[task].score:.{table.digits}f})" for task in marked]
         notes.append(f"‡ no better than a prediction without looking, on the examples scored here: {', '.join(floors)}")
-    test = [row.label for row in table.rows if row.split != "dev" and row.reported]
+    test = [row.label for row in table.rows if row.split == row.reported_on != "dev" and row.reported]
     if test:
         notes.append(f"reported on test, and ours too: {'; '.join(test)}")
+    apart = [row.label for row in table.rows if row.split != row.reported_on and row.reported]
+    if apart:
+        notes.append(f"not compared, since ours are on another split than what was reported: {named(apart)}")
     return [*notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes]
 
 
-def as_json(table: "Table") -> list[dict[str, Any]]:
-    """One object per row: label, number of finished seeds, and what was published.
+def as_json(table: "Table") -> dict[str, Any]:
+    """What is said of the whole table, and under ``rows`` an object per row.
 
-    ``metrics`` has mean, sd and n of each column, and for scores the difference to the baseline: delta, interval
-    ([low, high]), p (both corrected), verdict and variance ("pooled", "own" or, of one seed, "examples").
+    ``checks`` are what was found by computing, ``notes`` what the grid's author says. A row's ``metrics`` have mean, sd
+    and n of each column, and for scores the difference to the baseline: delta, interval ([low, high]) and p, both
+    corrected, verdict, p_equal of equality within margin, and variance ("pooled", "own" or, of one seed, "examples").
     ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
     parts, and ``follows`` whether the reported one does; ``no_better`` has the columns in which the reported figure is
     no better than a constant prediction.
     """
-    same = ("label", "n", "seeds", "reported", "reported_train", "split", "derived", "follows", "note")
+    same = ("label", "n", "seeds", "reported", "reported_train", "split", "reported_on", "derived", "follows", "note")
     rows = []
     for row in table.rows:
         metrics: dict[str, dict[str, Any]] = {}
@@ -358,11 +380,24 @@ def as_json(table: "Table") -> list[dict[str, Any]]:
                 "missing": [vars(missing) for missing in row.missing],
             }
         )
-    return rows
+    return {
+        "grid": table.name,
+        "baseline": table.baseline,
+        "primary": table.primary,
+        "margin": table.margin,
+        "best": dict(table.best),
+        "constants": [vars(constant) for constant in table.constants],
+        "checks": list(table.checks),
+        "notes": list(table.notes),
+        "overrides": list(table.laid),
+        "rows": rows,
+    }
 
 
 #: What is known of a difference that does not exist, such as that of the baseline to itself.
-_NOT_COMPARED: dict[str, Any] = dict.fromkeys(("delta", "interval", "p", "verdict", "variance", "seeds"))
+_NOT_COMPARED: dict[str, Any] = dict.fromkeys(
+    ("delta", "interval", "p", "verdict", "margin", "p_equal", "variance", "seeds", "corrected_for")
+)
 _CSV_FACTS = ("delta", "low", "high", "p", "verdict", "variance")
 
 

@@ -147,6 +147,8 @@ def store_scores(
             task.labels.classes,
             count_seen(examples[name], train[name]),
             task.labels.names,
+            *(bound if isfinite(bound) else None for bound in task.metric.range),
+            *_best_constant(task, labels),
         )
         influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
         if influence.shape != labels.shape or not np.isfinite(influence).all():
@@ -154,6 +156,16 @@ def store_scores(
             raise TrainingError(f"{found} should give {len(labels)} finite numbers, one per example")
         columns[name] = {"score": each.score, "predicted": each.decided, "influence": influence}
     save_scores(artifacts.cell(cell), split, facts, columns)
+
+
+def _best_constant(task: Task, labels: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
+    """The best constant prediction and its score; a metric need not be able to judge one."""
+    with np.errstate(all="ignore"):
+        try:
+            constant, score = task.metric.best_constant(labels, task.labels.classes)
+        except Exception:
+            return None, None
+    return (constant, score) if isfinite(constant) and isfinite(score) else (None, None)
 
 
 def count_seen(examples: Examples, train: Examples) -> int:

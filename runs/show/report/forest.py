@@ -31,23 +31,32 @@ def forest_section(view: View) -> Section | None:
     overview, found = view.overview, view.overview.differences[view.primary]
     if not found:
         return None
+    beside: dict[str, list[str]] = {}  # claims about the same rows with another answer
+    for claim in overview.claims:
+        if claim.beside and claim.column == view.primary and overview.baseline == overview.table.baseline:
+            families = f"{claim.judged.family} claims, this for {found[claim.row].family} comparisons"
+            beside.setdefault(claim.row, []).append(
+                f"claim “{claim.says}”: {claim.answer}, as that is corrected for {families}"
+                if claim.judged.margin == overview.margin
+                else f"claim “{claim.says}”: {claim.answer}, as it has a margin of its own"
+            )
     lines = [
-        Line(view.link(label), found.get(label), word="" if label in found else "baseline", place=place)
+        Line(view.link(label), found.get(label), beside.get(label, ()), "" if label in found else "baseline", place)
         for label, place in view.places.items()
     ]
-    equal = f", one within ± {overview.margin:g} (shaded) is equal" if overview.margin else ""
+    equal = f"; what two tests put within ± {overview.margin:g} (shaded) is equal" if overview.margin else ""
     caption = joined(
         [
             "Each row less ",
             view.base(),
             f", {view.primary} on {view.splits}. Lines are 95\u00a0% intervals with the noise of seeds and examples, "
             "corrected for the number of rows (Holm); one that leaves out zero is better or worse"
-            f"{equal}. All else is open: these results do not tell. The noise of seeds is pooled over the rows; a row "
-            "that is noisier is judged by its own variance.",
+            f"{equal}. All else is open: these results do not tell. The noise of seeds is that of all rows or, where "
+            "that leaves less open, of the difference alone (own variance).",
         ]
     )
     table = _forest(view, caption, "row", "verdict", lines, margin=overview.margin, id="forest-table")
-    one = [element("p", ONE_SEED)] if any(each.contrast.variance == "examples" for each in found.values()) else []
+    one = [element("p", ONE_SEED)] if any(each.variance == "examples" for each in found.values()) else []
     return "forest", "Differences to the baseline", [table, *one]
 
 
@@ -63,6 +72,8 @@ def claims_section(view: View) -> Section | None:
             "" if claim.within is None else f"equal within ± {claim.within:g}",
             count(claim.judged.contrast.seeds, "seed"),
             settle and f"to settle it: {settle}",
+            "" if claim.reported is None else f"published {claim.reported:+.3f}",
+            claim.beside,
             {True: "written before the run", False: "written afterwards", None: ""}[claim.before],
         ]
         lines.append(Line(head, claim.judged, notes, claim.answer))
@@ -108,7 +119,7 @@ def _forest(
     rows = []
     for line, each in zip(lines, found, strict=True):
         mark = strip(each.interval if each else None, scale, each.verdict if each else "", margin)
-        word = verdict_word(line.word or (each.verdict if each else ""))
+        word = verdict_word(line.word or (each.word if each else ""))
         notes = "; ".join(note for note in (each.chance if each else "", *line.notes) if note)
         numbers = f" {each.numbers}" if each and each.numbers else ""
         cells = [
@@ -123,5 +134,5 @@ def _forest(
 
 def verdict_word(word: str) -> Markup:
     """A verdict or an answer in its colour."""
-    colour = {"holds": "better", "contradicted": "worse"}.get(word, word.replace(" ", "-"))
+    colour = {"holds": "better", "contradicted": "worse"}.get(word, word.partition(" ±")[0].replace(" ", "-"))
     return element("b", word, class_=colour)

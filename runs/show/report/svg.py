@@ -86,7 +86,7 @@ def strip(interval: tuple[float, float, float] | None, scale: Scale, kind: str, 
         if scale(high) > 100:
             marks.append(element("text", "›", class_="a e", x="100%", y=17))
         marks.append(element("circle", cx=percent(min(max(scale(middle), 1.0), 99.0)), cy=12, r=5))
-    return element("svg", *marks, class_=f"f {kind}", height=STRIP, aria_hidden="true")
+    return element("svg", *marks, class_=f"f {kind.replace(' ', '-')}", height=STRIP, aria_hidden="true")
 
 
 def strip_axis(scale: Scale) -> Markup:

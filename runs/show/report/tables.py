@@ -9,6 +9,7 @@ from taskloom.runs.analysis.tables import TableRow
 from taskloom.runs.show.render import number
 from taskloom.runs.show.report.forest import verdict_word
 from taskloom.runs.show.report.markup import Markup, element, joined
+from taskloom.runs.show.report.packed import LETTERS
 from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table
 
 
@@ -35,7 +36,7 @@ def scores_section(view: View) -> Section:
 
 def _controls(view: View) -> Markup:
     """What only the script can serve, which also shows it."""
-    verdicts = [element("option", each, value=each) for each in ("any verdict", "better", "worse", "equal", "open")]
+    verdicts = [element("option", each, value=each) for each in ("any verdict", *LETTERS)]
     parts = [
         element("label", "Baseline ", element("select", id="base")),
         element("label", "Rows with ", element("input", id="filter", type="search", placeholder="part of a name")),
@@ -68,7 +69,7 @@ def _figure(view: View, row: TableRow, column: str) -> Markup:
     if column in view.differences:
         each = view.differences[column].get(row.label)
         numbers = f" {each.numbers}" if each and each.numbers else ""
-        parts.append(element("small", verdict_word(each.verdict if each else "baseline"), numbers))
+        parts.append(element("small", verdict_word(each.word if each else "baseline"), numbers))
     return element("td", *parts, data_v=f"{figure.mean:.6g}")
 
 

@@ -4,26 +4,30 @@
   const table = document.getElementById("scores-table");
   const forest = document.getElementById("forest-table");
   const all = (where, what) => [...where.querySelectorAll(what)];
-  const words = { b: "better", w: "worse", e: "equal", o: "open" };
+  const words = { b: "better", w: "worse", e: "equal", o: "open", s: "one seed", n: "untrained" };
   const unit = 10 ** -data.digits;
-  const signed = (value) => (value < 0 ? "−" : "+") + (Math.abs(value) * unit).toFixed(data.digits);
+  // Whole numbers are in units of the last digit; others are shown with all their digits.
+  const value = (field) => (field.includes(".") ? Number(field) : Number(field) * unit);
+  const signed = (field) => (field.startsWith("-") ? "−" : "+")
+    + (field.includes(".") ? field.replace("-", "") : Math.abs(value(field)).toFixed(data.digits));
 
   // Differences, as packed.py packs them.
-  const unpack = (text) => [...text.matchAll(/([-\d,]*)([a-zA-Z])/g)].map(([, fields, letter]) => {
-    if (letter === "x") return { verdict: "baseline", numbers: "", chance: "" };
-    const given = fields.split(",").map((field) => (field === "" ? null : Number(field)));
-    const [delta, second] = given;
+  const unpack = (text) => [...text.matchAll(/([-\d,.]*)([a-zA-Z])/g)].map(([, fields, letter]) => {
+    if (letter === "x") return { verdict: "baseline", word: "baseline", numbers: "", chance: "" };
+    const [delta, low, high, p = "1000"] = fields.split(",");
     if (letter === "u") {
-      const word = delta === null ? "no result" : "open";
-      return { verdict: word, numbers: delta === null ? "" : signed(delta), chance: data.reasons[second] };
+      const word = delta === "" ? "no result" : "open";
+      return { verdict: word, word, numbers: delta === "" ? "" : signed(delta), chance: data.reasons[Number(low)] };
     }
-    const [, low, high, p = 1000] = given;
     const own = letter === letter.toUpperCase() ? ", own variance" : "";
+    const chance = { 0: "<0.001", 49.9: "<0.05" }[p] ?? (Number(p) / 1000).toFixed(3);
+    const verdict = words[letter.toLowerCase()];
     return {
-      verdict: words[letter.toLowerCase()],
+      verdict,
+      word: verdict === "equal" ? `equal ±${data.margin}` : verdict,
       numbers: `${signed(delta)} [${signed(low)},\u00a0${signed(high)}]`,
-      chance: (p === 0 ? "p <0.001" : `p ${(p / 1000).toFixed(3)}`) + own,
-      interval: [low * unit, delta * unit, high * unit],
+      chance: `p ${chance}${own}`,
+      interval: [low, delta, high].map(value),
     };
   });
   const cache = {};
@@ -88,7 +92,7 @@
         if (to > 100) marks.push(draw("text", { class: "a e", x: "100%", y: 17 }, "›"));
         marks.push(draw("circle", { cx: clip(middle, 1, 99), cy: 12, r: 5 }));
       }
-      svg.setAttribute("class", `f ${each.verdict}`);
+      svg.setAttribute("class", `f ${each.verdict.replace(" ", "-")}`);
       svg.replaceChildren(...marks);
       const note = document.createElement("small");
       note.textContent = each.chance;
@@ -97,7 +101,7 @@
   };
   const verdict = (each) => {
     const word = document.createElement("b");
-    word.textContent = each.verdict;
+    word.textContent = each.word;
     word.className = each.verdict.replace(" ", "-");
     return word;
   };
@@ -131,12 +135,12 @@
     const upward = before ? before === "descending" : column === 0;
     for (const other of all(table, "thead th")) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", upward ? "ascending" : "descending");
-    const value = (row) => {
+    const valueOf = (row) => {
       const cell = row.cells[column];
       return column === 0 ? cell.textContent : cell.dataset.v === undefined ? NaN : Number(cell.dataset.v);
     };
     const compare = (one, other) => {
-      const a = value(one), b = value(other);
+      const a = valueOf(one), b = valueOf(other);
       if (column === 0) return a.localeCompare(b, undefined, { numeric: true }) * (upward ? 1 : -1);
       if (isNaN(a) || isNaN(b)) return isNaN(a) - isNaN(b);
       return upward ? a - b : b - a;
