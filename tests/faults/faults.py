@@ -87,7 +87,7 @@ def result_of(registry: Path, grid: str = "grid") -> dict[str, Any]:
     """What two runs of one grid should have in common to the last bit: table, figures, weights, predictions."""
     with Ledger.open(registry, create=False) as ledger:
         record = ledger.grid(grid)
-        table = table_of(Results(record, registry), ledger.epochs)
+        table = table_of(Results(record, registry, epochs=ledger.epochs))
         rows = json.loads(render(table, "json"))
         for row in rows:
             row["metrics"].pop("seconds")  # a matter of the machine

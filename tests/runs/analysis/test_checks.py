@@ -15,7 +15,8 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, EpochRecord
 from taskloom.registry.results.scores import find_scores, load_examples, save_examples, save_scores
 from taskloom.runs.analysis.checks import checks_of, constants_of
-from taskloom.runs.analysis.results import Results, metric_named
+from taskloom.runs.analysis.metrics import metric_named
+from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import table_of
 from taskloom.runs.show.render import as_json, render
 
@@ -70,12 +71,12 @@ def histories(results: Results, **given: Callable[[int, int], Mapping[str, Any]]
 
 def test_a_sound_grid_has_nothing_to_say(made: Path) -> None:
     results = results_of(made)
-    assert checks_of(results, histories(results)) == []
+    assert checks_of(replace(results, epochs=histories(results))) == []
     assert constants_of(results) == []
 
 
 def said(results: Results, **given: Any) -> str:
-    (line,) = checks_of(results, histories(results, **given))
+    (line,) = checks_of(replace(results, epochs=histories(results, **given)))
     return line
 
 
@@ -83,7 +84,7 @@ def test_identical_trajectories(made: Path) -> None:
     same = lambda seed, epoch: {"losses": {"sst": epoch + seed}, "scores": {"sst": 0.5}}  # noqa: E731
     results = results_of(made, lambda label, cell: replace(cell, scores={"sst": 0.5}))
     assert said(results, a=same, b=same).endswith("whatever they differ in did nothing: 'a' and 'b'.")
-    assert checks_of(results, histories(results, a=same)) == []
+    assert checks_of(replace(results, epochs=histories(results, a=same))) == []
 
 
 @pytest.mark.parametrize("path", ["", "stages.0.epochs", "axes"])
@@ -114,7 +115,7 @@ def test_a_combiner_without_conflict(made: Path) -> None:
         "The combiner of 'b' met no conflict between tasks and did only what a sum does."
     ), "a sum is not said to do what a sum does"
     assert said(results, b=gradients(0.0, 0.5)) == "The combiner of 'b' did only what a sum does."
-    assert checks_of(results, histories(results, b=gradients(0.1, 0.5))) == []
+    assert checks_of(replace(results, epochs=histories(results, b=gradients(0.1, 0.5)))) == []
 
 
 def test_a_margin_that_never_moved(made: Path) -> None:
@@ -140,7 +141,7 @@ def test_constant_predictions_and_scores_below_the_majority_class(made: Path) ->
     share = max(expected.mean(), 1 - expected.mean())
     (constant,) = constants_of(results)
     assert (constant.task, constant.score) == ("para", pytest.approx(share))
-    lines = checks_of(results, histories(results))
+    lines = checks_of(replace(results, epochs=histories(results)))
     assert lines[1] == f"'b': no better on para than {constant.says} ({share:.3f})."
 
 
@@ -164,7 +165,7 @@ def test_examples_that_share_texts_and_texts_seen_in_training(made: Path) -> Non
     for label in ("a", "b"):
         rewrite(results, label, "sst", examples=doubled, seen=7)
     results = results_of(made)
-    shared, seen = checks_of(results, histories(results))
+    shared, seen = checks_of(replace(results, epochs=histories(results)))
     assert shared == "Examples that share a text count as one where noise is concerned: 10 of 200 in sst."
     assert seen == "Scored examples whose texts are also in the training data: 7 of 200 in sst."
 
@@ -182,10 +183,10 @@ def test_devices_and_threads(made: Path) -> None:
     moved = results_of(made, lambda _, cell: replace(cell, device="cuda (NVIDIA T4), then cuda (NVIDIA A100)"))
     assert "'a' and 'b' on cuda (NVIDIA T4), then cuda (NVIDIA A100)." in said(moved)
     alike = results_of(made, lambda label, cell: replace(cell, device="cuda", versions={"threads": str(ord(label))}))
-    assert checks_of(alike, histories(alike)) == [], "threads make no difference on a GPU"
+    assert checks_of(replace(alike, epochs=histories(alike))) == [], "threads make no difference on a GPU"
     for device, threads in (("cpu", "2"), ("cpu", None)):
         results = results_of(made, on(device, threads))
-        assert checks_of(results, histories(results)) == []
+        assert checks_of(replace(results, epochs=histories(results))) == []
 
 
 def test_more_epochs_to_choose_from(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_more_epochs_to_choose_from(tmp_path: Path) -> None:
     assert "'long' had 9, others as few as 3" in said(results_of(record(tmp_path / "r", rows)))
     rows = [Row(row.label, set={**row.set, "selection": "last"}) for row in rows]
     results = results_of(record(tmp_path / "last", rows))
-    assert checks_of(results, histories(results)) == [], "the last epoch is not chosen"
+    assert checks_of(replace(results, epochs=histories(results))) == [], "the last epoch is not chosen"
 
 
 def test_a_published_figure_is_marked_exactly_where_the_best_constant_does_as_well(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_a_published_figure_is_marked_exactly_where_the_best_constant_does_as_we
     share = float(np.bincount(labels.astype(int)).max() / len(labels))
     figures = {"below": share - 0.01, "at": share, "above": share + 0.01}
     folder = record(tmp_path / "r", [Row(name, reported={"para": figure}) for name, figure in figures.items()])
-    table = table_of(results_of(folder), lambda cell: ())
+    table = table_of(results_of(folder))
     assert {row.label: table.no_better(row) for row in table.rows} == {"below": ["para"], "at": ["para"], "above": []}
     assert table.constants == (), "our own scores are far from it"
     text = render(table, "plain", reported=True)

@@ -14,10 +14,12 @@ from taskloom.registry.results.records import METRICS as FURTHER
 from taskloom.runs.analysis.claims import claims_of
 from taskloom.runs.analysis.compare import compare
 from taskloom.runs.analysis.effects import effects_of
+from taskloom.runs.analysis.metrics import metric_named
 from taskloom.runs.analysis.overview import overview_of
 from taskloom.runs.analysis.predictions import Subject
-from taskloom.runs.analysis.results import Results, metric_named
+from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import Table, Wanted, table_of
+from taskloom.runs.api.find import finished_results
 from taskloom.runs.show.render import render
 
 ROWS = [Row("a"), Row("same"), Row("better", 2.5)]
@@ -31,7 +33,7 @@ def results_of(folder: Path, **with_metric: Any) -> Results:
 
 
 def tabled(results: Results, **wanted: Any) -> Table:
-    return table_of(results, lambda cell: (), Wanted(**wanted))
+    return table_of(results, Wanted(**wanted))
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +75,11 @@ def test_their_names_are_taken_wherever_a_column_is(made: Path) -> None:
     assert tabled(results, columns=("sts:spearman",)).primary == "sts:spearman"
     with pytest.raises(TaskloomError, match="no column 'sst:macro_f2'; did you mean 'sst:macro_f1'"):
         tabled(results, columns=("sst:macro_f2",))
-    (claim,) = claims_of(results, {})
+    (claim,) = claims_of(results, table_of(results), {})
     assert (claim.column, claim.answer) == ("sst:macro_f1", "holds")
     assert effects_of(results, "sts:spearman").column == "sts:spearman"
     with Ledger.open(made, create=False) as ledger:
-        overview = overview_of(ledger, ledger.grid("made"))
+        overview = overview_of(finished_results(ledger, ledger.grid("made")), ledger)
     assert overview.columns == COLUMNS
     assert overview.differences["sst:macro_f1"].keys() >= {"same", "better"}
 

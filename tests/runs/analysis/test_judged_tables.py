@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from contrasted import contrast_of
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import METRICS, Row, record
 
 from taskloom.core.data import Metric
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.contrasts import Contrast, judge
-from taskloom.runs.analysis.results import ClassScore, Results, metric_named
+from taskloom.runs.analysis.contrasts import judge
+from taskloom.runs.analysis.metrics import ClassScore, metric_named
+from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import Table, Wanted, table_of
 from taskloom.runs.cli import cli
 from taskloom.runs.show.differences import format_difference, format_p
@@ -34,7 +36,7 @@ def results_of(folder: Path, name: str = "made", metric: Metric | None = None) -
 
 
 def made_table(results: Results, **wanted: Any) -> Table:
-    return table_of(results, lambda cell: (), Wanted(**wanted))
+    return table_of(results, Wanted(**wanted))
 
 
 def taskloom(folder: Path, *arguments: str) -> Any:
@@ -55,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_json_has_what_the_contrasts_give_for_every_score(made: Path) -> None:
     results = results_of(made)
-    rows = {row["label"]: row["metrics"] for row in json.loads(render(made_table(results), "json"))}
+    rows = {row["label"]: row["metrics"] for row in json.loads(render(made_table(results), "json"))["rows"]}
     others = [row.label for row in ROWS[1:]]
     for family in (["overall"], ["sst", "para", "sts"]):
         keys = [(label, column) for column in family for label in others]
@@ -64,7 +66,7 @@ def test_json_has_what_the_contrasts_give_for_every_score(made: Path) -> None:
             found = rows[label][column]
             assert (found["delta"], found["p"]) == (each.contrast.delta, each.p)
             assert found["interval"] == list(each.interval)
-            assert (found["verdict"], found["variance"]) == (each.verdict, each.contrast.variance)
+            assert (found["verdict"], found["variance"]) == (each.verdict, each.variance)
             assert found["variance"] in ("pooled", "own")
     assert [rows[label]["overall"]["verdict"] for label in others] == ["open", "better", "worse"]
     assert {rows["a"]["overall"][part] for part in PARTS} == {None}, "the baseline has no difference to itself"
@@ -79,7 +81,7 @@ def test_what_is_shown_changes_no_verdict(made: Path) -> None:
 
 def test_csv_has_the_same_in_columns(made: Path) -> None:
     table = made_table(results_of(made))
-    facts = {row["label"]: row["metrics"]["sts"] for row in as_json(table)}
+    facts = {row["label"]: row["metrics"]["sts"] for row in as_json(table)["rows"]}
     for row in csv.DictReader(io.StringIO(render(table, "csv"))):
         fact = facts[row["label"]]
         low, high = fact["interval"] or (None, None)
@@ -106,14 +108,14 @@ def test_a_row_that_lacks_seeds_is_marked_and_gets_no_star(tmp_path: Path) -> No
     assert re.search(r"^better +2/3 ", text, re.MULTILINE)
     assert "— better, seed 2: failed: it broke" in text
     assert "'better': Δ is over the 2 seeds in common with 'a'." in text
-    row = as_json(table)[2]
+    row = as_json(table)["rows"][2]
     assert (row["n"], row["metrics"]["sst"]["n"], row["metrics"]["sst"]["seeds"]) == (2, 2, 2)
 
 
 def test_the_foot_says_how_differences_were_judged(made: Path) -> None:
     text = render(made_table(results_of(made)), "plain")
     assert "Δ overall: difference to 'a' and its 95 % interval; intervals and p are corrected for 3 comparisons" in text
-    assert "pooled over the rows" in text
+    assert "The latter is taken from all rows" in text
     assert "sst, para and sts: intervals and p corrected together for 9 comparisons" in text
     assert "Δ sts: 'better' is better, +" in text
 
@@ -121,15 +123,19 @@ def test_the_foot_says_how_differences_were_judged(made: Path) -> None:
 def test_equal_is_said_with_its_margin(tmp_path: Path) -> None:
     table = made_table(results_of(record(tmp_path / "r", ROWS[:2], baseline="a", margin=0.2)))
     assert table.differences["same", "overall"].verdict == "equal"
-    assert "equal: within ± 0.2 of 'a'" in render(table, "plain")
+    assert "equal ±0.2: within the grid's margin of 'a'" in render(table, "plain")
+    assert re.search(r"^same .* equal ±0.2 ", render(table, "plain"), re.MULTILINE)
 
 
 def test_one_seed_compares_these_models_and_not_these_methods(tmp_path: Path) -> None:
     table = made_table(results_of(record(tmp_path / "r", ROWS, seeds=[0], baseline="a")))
     text = render(table, "plain")
     assert "That compares these models, not these methods" in text
-    assert "pooled" not in text
-    assert as_json(table)[2]["metrics"]["overall"]["variance"] == "examples"
+    assert "all rows" not in text
+    assert {difference.verdict for difference in table.differences.values()} == {"one seed"}
+    assert table.best == {}
+    assert "*" not in text
+    assert as_json(table)["rows"][2]["metrics"]["overall"]["variance"] == "examples"
 
 
 def test_rows_on_other_examples_are_not_compared(tmp_path: Path) -> None:
@@ -144,7 +150,7 @@ def test_rows_on_other_examples_are_not_compared(tmp_path: Path) -> None:
     text = render(table, "plain")
     assert "Not compared with 'a': 'b'; they were scored on other examples." in text
     assert re.search(r"^b .* — ", text, re.MULTILINE)
-    assert as_json(table)[1]["metrics"]["overall"]["interval"] is None
+    assert as_json(table)["rows"][1]["metrics"]["overall"]["interval"] is None
 
 
 def test_no_finished_cell_and_scores_that_are_no_number(tmp_path: Path) -> None:
@@ -157,7 +163,7 @@ def test_no_finished_cell_and_scores_that_are_no_number(tmp_path: Path) -> None:
         if place.label == "better" and place.seed == 1:
             place.cell.scores.update(sst=math.nan, overall=math.nan)
     table = made_table(results)
-    row = as_json(table)[2]
+    row = as_json(table)["rows"][2]
     assert row["metrics"]["sst"]["n"] == row["metrics"]["sst"]["seeds"] == 2
     assert row["metrics"]["sts"]["n"] == 3
     assert "— better, seed 1: sst is nan" in render(table, "plain")
@@ -178,7 +184,7 @@ def axes(*missing: str) -> list[Row]:
 def test_group_by_is_the_mean_over_rows_seed_by_seed(tmp_path: Path) -> None:
     results = results_of(record(tmp_path / "r", axes(), failed={("pcgrad, 0.2", 1): "no"}))
     table = made_table(results, group_by="combiner")
-    rows = as_json(table)
+    rows = as_json(table)["rows"]
     assert [row["label"] for row in rows] == ["sum", "pcgrad"]
     values = results.scores("sst").values
     means = values[2:, [0, 2]].mean(0)
@@ -285,18 +291,14 @@ def test_a_row_about_test_shows_test_scores_and_looks_are_counted(tmp_path: Path
 def test_printed_intervals_and_p_never_contradict_the_verdict(
     given_: list[tuple[float, float, int]], margin: float | None
 ) -> None:
-    contrasts = [Contrast(delta, 3, "pooled", 3 * error**2, 0.0, df) for delta, error, df in given_]
-    for each in judge(contrasts, margin):
-        delta, low, high = re.findall(r"[-+][\d.e-]+", format_difference(each))
-        p = format_p(each.p)
+    contrasts = [contrast_of(delta, 3, 3 * error**2, 0.0, df) for delta, error, df in given_]
+    for judged in judge(contrasts, margin):
+        delta, low, high = re.findall(r"[-+][\d.e-]+", format_difference(judged))
+        p = format_p(judged.p)
         significant = p == "<0.05" or float(p.removeprefix("<")) < 0.05
-        if each.verdict == "equal":  # of which p and interval are those of equality
+        assert significant == (float(low) > 0 or float(high) < 0), "also of what is equal"
+        if judged.verdict in ("better", "worse"):
             assert significant
-            assert -margin <= each.interval[0] <= each.interval[1] <= margin
-            continue
-        assert significant == (float(low) > 0 or float(high) < 0)
-        if each.verdict in ("better", "worse"):
-            assert significant
-            assert (float(delta) > 0) == (each.verdict == "better")
-        elif each.verdict == "open":
+            assert (float(delta) > 0) == (judged.verdict == "better")
+        elif judged.verdict == "open":
             assert not significant

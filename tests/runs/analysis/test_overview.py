@@ -11,13 +11,14 @@ from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.contrasts import Scores, judge
 from taskloom.runs.analysis.overview import Overview, overview_of
+from taskloom.runs.api.find import finished_results
 
 ROWS = [Row("a"), Row("same"), Row("better", 1.6), Row("noisy", 1.0, 0.5)]
 
 
 def look(folder: Path) -> Overview:
     with Ledger.open(folder, create=False) as ledger:
-        return overview_of(ledger, ledger.grid("made"))
+        return overview_of(finished_results(ledger, ledger.grid("made")), ledger)
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,12 @@ from taskloom.core import Examples
 from taskloom.core.errors import RegistryError
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import clusters_of, find_scores, load_examples, save_examples
-from taskloom.runs.analysis.claims import claims_of
+from taskloom.registry.results.scores import find_scores, load_examples, number_texts, save_examples
+from taskloom.runs.analysis.claims import Claim, claims_of
 from taskloom.runs.analysis.contrasts import UNKNOWN, judge
 from taskloom.runs.analysis.effects import effects_of
 from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.tables import table_of
 
 
 def results_of(folder: Path, name: str = "made") -> Results:
@@ -42,8 +43,8 @@ def test_scores_are_the_ledgers_and_their_covariances_follow_from_the_stored_pre
         examples = results.examples(stored.tasks[task].examples)
         influence = METRICS[task].influence(stored.read(task, "predicted"), examples.expected)
         variance[task] = (influence**2).sum() / len(influence) ** 2
-        assert results.scores(task).shared[0, 0, 0, 0] == pytest.approx(variance[task])
-    assert results.scores("overall").shared[0, 0, 0, 0] == pytest.approx(sum(variance.values()) / 9)
+        assert results.scores(task).independent[0, 0, 0, 0] == pytest.approx(variance[task])
+    assert results.scores("overall").independent[0, 0, 0, 0] == pytest.approx(sum(variance.values()) / 9)
 
 
 def test_what_differs_is_found_and_what_does_not_is_open(made):
@@ -53,13 +54,13 @@ def test_what_differs_is_found_and_what_does_not_is_open(made):
     assert judged[0].contrast.seeds == 2
 
 
-def test_examples_that_share_a_text_count_as_one(tmp_path):
+def test_the_texts_of_examples_are_numbered(tmp_path):
     one = examples_of("sst", 30)
     twice = Examples((one.columns[0] * 2,), np.tile(one.labels, 2), (*one.ids, *(f"{id}b" for id in one.ids)))
     found = load_examples(tmp_path, save_examples(Artifacts(tmp_path), twice))
     assert found.ids == twice.ids
-    assert found.cluster.tolist() == [*range(30)] * 2
-    assert clusters_of((("a", "b", "A  "), ("x", "a", "y"))).tolist() == [0, 0, 0]
+    assert found.texts[:, 0].tolist() == [*range(30)] * 2
+    assert number_texts((("a", "b", "A  "), ("x", "a", "y"))).tolist() == [[0, 2], [1, 0], [0, 3]]
 
 
 def test_predictions_that_are_gone_or_damaged_are_never_guessed(tmp_path):
@@ -116,6 +117,10 @@ def test_paths_that_move_together_are_one_factor(tmp_path):
     assert "cannot be told apart" in found.notes[0]
 
 
+def answers(folder: Path, written: dict[str, str]) -> list[Claim]:
+    return claims_of(results := results_of(folder), table_of(results), written)
+
+
 def test_claims_are_answered(tmp_path):
     claims = [
         {"says": "better wins", "better": "better", "than": "a"},
@@ -124,9 +129,9 @@ def test_claims_are_answered(tmp_path):
         {"better": "b", "than": "a", "on": "sst"},
     ]
     folder = record(tmp_path / "r", [Row("a"), Row("b"), Row("better", 1.8)], claims=claims)
-    found = claims_of(results_of(folder), {})
+    found = answers(folder, {})
     assert [claim.answer for claim in found] == ["holds", "contradicted", "holds", "open"]
     assert found[3].says == "'b' is better than 'a' on sst"
     first = json.dumps({"margin": None, **claims[0]}, sort_keys=True)
-    assert claims_of(results_of(folder), {first: "1999-01-01"})[0].before is True
-    assert claims_of(results_of(folder), {first: "2999-01-01"})[0].before is False
+    assert answers(folder, {first: "1999-01-01"})[0].before is True
+    assert answers(folder, {first: "2999-01-01"})[0].before is False

@@ -10,6 +10,7 @@ from recorded import Row, record
 from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.overview import Overview, overview_of
+from taskloom.runs.api.find import finished_results
 from taskloom.runs.cli.report import KINDS
 from taskloom.runs.show import plots
 
@@ -19,7 +20,7 @@ ROWS = [Row("sum $x$", reported={"sst": 0.7}), Row("lr <0.1>", 1.6, set={"stages
 
 def look(folder: Path) -> Overview:
     with Ledger.open(folder, create=False) as ledger:
-        return overview_of(ledger, ledger.grid("made"))
+        return overview_of(finished_results(ledger, ledger.grid("made")), ledger)
 
 
 @pytest.fixture(scope="module")

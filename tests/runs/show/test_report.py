@@ -18,6 +18,7 @@ from recorded import Row, record
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.overview import overview_of
+from taskloom.runs.api.find import finished_results
 from taskloom.runs.show.report.page import render_report
 from taskloom.runs.show.visible import visible
 
@@ -60,7 +61,8 @@ def registry(folder: Path) -> Path:
 def make(registry: Path, **changes: Any) -> str:
     with Ledger.open(registry, create=False) as ledger:
         grid = ledger.grid("made")
-        return render_report(overview_of(ledger, type(grid)(**{**vars(grid), "spec": {**grid.spec, **changes}})))
+        changed = type(grid)(**{**vars(grid), "spec": {**grid.spec, **changes}})
+        return render_report(overview_of(finished_results(ledger, changed), ledger))
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_the_ledger_knows_the_threads_of_a_cell_and_a_table_that_mixes_them_says
             record = ledger.grid("grid")
             found = {place.label: place.cell for place in record.cells}
             threads[cells] = {label: (cell.device, cell.versions["threads"]) for label, cell in found.items()}
-            said = checks_of(Results(record, registry), ledger.epochs)
+            said = checks_of(Results(record, registry, epochs=ledger.epochs))
     assert threads == {1: {"wide": ("cpu", "2")}, 2: {"narrow": ("cpu", "1"), "wide": ("cpu", "2")}}
     words = "Rows were trained on different devices or numbers of threads: "
     assert f"{words}'narrow' on cpu with 1 thread; 'wide' on cpu with 2 threads." in said
