@@ -19,16 +19,21 @@ class Smart(Loss):
     ``bound: "normalise"`` δ ← (δ + η·g) / (‖δ + η·g‖∞ + ε), so ε only guards the division and ‖δ‖∞ is near 1;
     ``bound: "project"`` δ ← δ + η·g/‖g‖∞, clipped to ‖δ‖∞ ≤ ε.
     The first is what the public implementations compute, the second the algorithm as it is printed; they differ by
-    orders of magnitude. δ is then a constant, and the gradient of D flows through f(e) and f(e + δ). (The public
-    implementations detach one side of each half of the divergence there, which about halves its gradient.)
+    orders of magnitude. δ is then a constant.
 
-    D is the symmetrised Kullback-Leibler divergence for classes (in the ascent, with ``ascent: "one_way"``, only
-    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it), one logit being the two logits (0, s) where labels have two classes,
-    and the squared difference for one number. Where the wrapped loss looks at vectors only, it is their mean squared
-    difference.
+    D is the symmetrised Kullback-Leibler divergence for classes, one logit being the two logits (0, s) where labels
+    have two classes, and the squared difference for one number. Where the wrapped loss looks at vectors only, it is
+    their mean squared difference.
+
+    With P = f(e)ᵢ and Q = f(e + δ)ᵢ the target of each half of the divergence is a constant (sg, stop-gradient), as in
+    the public implementations: KL(sg(P)‖Q) + KL(sg(Q)‖P), whose gradient is p − q in the logits of P and q − p in
+    those of Q. ``kl_target: "attached"`` is the gradient of D itself, twice that for small changes, so that λ counts
+    double. Squared differences have their full gradient either way. In the ascent only KL(P‖Q) is climbed, or with
+    ``ascent: "symmetric"`` D itself.
 
     ``proximal`` adds β · 1/B Σᵢ D(f(e; θ)ᵢ, f(e; θ̃)ᵢ), θ̃ ← m θ̃ + (1 − m) θ being a moving average of encoder and
-    head: one more forward pass, and a copy of the trained weights for each task that has it. The average is state.
+    head: one more forward pass, and a copy of the trained weights for each task that has it. The average is state, and
+    the gradient that of D itself.
 
     Reads: what the wrapped loss reads. Outside of training only the wrapped loss counts.
 
@@ -40,7 +45,8 @@ class Smart(Loss):
         noise: σ, the size of the noise that δ begins as
         steps: ascent steps
         bound: "normalise" or "project", see above
-        ascent: "symmetric" climbs D itself, "one_way" one half of it, see above
+        ascent: "one_way" climbs one half of D, "symmetric" D itself, see above
+        kl_target: whether the target of each half of the KL divergence is "detached" or "attached", see above
         divergence: "auto" as above; "kl" or "squared_error" whatever the labels are
         proximal: β, the weight of the Bregman proximal point term; 0 leaves it out
         momentum: m, how slowly the average of the proximal term follows
@@ -66,7 +72,8 @@ class Smart(Loss):
         noise: PositiveFloat = 1e-5,
         steps: Annotated[int, Field(ge=1)] = 1,
         bound: Literal["normalise", "project"] = "normalise",
-        ascent: Literal["symmetric", "one_way"] = "symmetric",
+        ascent: Literal["one_way", "symmetric"] = "one_way",
+        kl_target: Literal["detached", "attached"] = "detached",
         divergence: Literal["auto", "kl", "squared_error"] = "auto",
         proximal: NonNegativeFloat = 0.0,
         momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99,
@@ -78,16 +85,22 @@ class Smart(Loss):
         self.expects, self.vectors = loss.expects, loss.vectors
         self.replays = True
         self.separable = loss.separable  # δ and D of an example do not depend on the others
-        self.stops_gradient = loss.stops_gradient
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
         self.steps = steps
         self.bound = bound
         self.ascent = ascent
+        self.kl_target = kl_target
         self.divergence = divergence
         self.proximal = proximal
         self.average = MovingAverage(momentum)
         self.generator: torch.Generator | None = None
         self.labels = Labels.of_range(0, 0)
+
+    @property
+    def stops_gradient(self) -> bool:  # type: ignore[override]
+        """Known once labels are: those of a single score decide which divergence is taken."""
+        detached = self.kl_target == "detached" and self._kind == "kl" and self.weight > 0
+        return self.loss.stops_gradient or detached
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         self.labels = labels
@@ -111,7 +124,7 @@ class Smart(Loss):
         if self.weight:
             delta = yield from self.perturbation(prediction)
             changed = yield Again((replay.embedded + delta).to(replay.embedded.dtype))  # [N, d]
-            total = total + self.weight * self._distance(prediction, changed).mean()
+            total = total + self.weight * self._distance(prediction, changed, self.kl_target == "detached").mean()
         if self.proximal:
             # Evaluating a loss is not a training step; all parts of a batch together are one.
             if torch.is_grad_enabled() and prediction.part == 0:
@@ -124,13 +137,14 @@ class Smart(Loss):
     def perturbation(self, prediction: Prediction) -> Course:
         """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
         start = cast(Replay, prediction.replay).embedded.detach()
+        fixed = Prediction(prediction.score.detach(), prediction.vectors.detach())
         # Always drawn in float32, so that a seed means the same noise in every precision.
         drawn = torch.randn(start.shape, generator=self.generator, device=start.device, dtype=torch.float32)
         delta = self.noise * drawn.to(at_least_float32(start).dtype)  # [N, d]
         for _ in range(self.steps):
             found = yield Again(
                 (start + delta).to(start.dtype),
-                lambda changed: self._distance(changed, prediction, ascent=True).sum(),
+                lambda changed: self._distance(changed, fixed, self.ascent == "one_way").sum(),
             )
             gradient = found.to(delta.dtype)
             if self.bound == "normalise":
@@ -142,17 +156,16 @@ class Smart(Loss):
                 delta = moved.clamp(-self.epsilon, self.epsilon)
         return delta
 
-    def _distance(self, one: Prediction, other: Prediction, *, ascent: bool = False) -> Tensor:
-        """The divergence of each example, [B]; in the ``ascent`` the one that is climbed, with ``other`` held fixed."""
+    def _distance(self, one: Prediction, other: Prediction, detached: bool = False) -> Tensor:
+        """The divergence of each example, [B]; see :func:`divergence_of`."""
         if self.expects == "vectors":
-            outputs = [part.vectors.transpose(0, 1) for part in (one, other)]  # [B, S, d]
-        else:
-            outputs = [part.score for part in (one, other)]  # [B, C] or [B]
+            return divergence_of(one.vectors.transpose(0, 1), other.vectors.transpose(0, 1), self._kind)  # [B, S, d]
+        return divergence_of(one.score, other.score, self._kind, detached=detached)  # [B, C] or [B]
+
+    @property
+    def _kind(self) -> str:
         classes = self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2)
-        kind = ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
-        if not ascent:
-            return divergence_of(outputs[0], outputs[1], kind)
-        return divergence_of(outputs[0], outputs[1].detach(), kind, one_way=self.ascent == "one_way")
+        return ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -160,11 +173,12 @@ def _largest(rows: Tensor) -> Tensor:
     return rows.abs().amax(1, keepdim=True)
 
 
-def divergence_of(one: Tensor, other: Tensor, kind: str, *, one_way: bool = False) -> Tensor:
+def divergence_of(one: Tensor, other: Tensor, kind: str, *, detached: bool = False) -> Tensor:
     """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B].
 
     "kl" is KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q). A single logit s is the two logits (0, s), which makes the
-    sum (σ(s) − σ(t))(s − t). ``one_way`` leaves KL(Q‖P) of it.
+    sum (σ(s) − σ(t))(s − t). With p − q ``detached`` the gradient is that of KL(sg(P)‖Q) + KL(sg(Q)‖P); if Q is a
+    constant, that of KL(Q‖P) alone.
 
     >>> divergence_of(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), "kl")  # (σ(1) − σ(0)) · 1
     tensor([0.2311])
@@ -172,12 +186,13 @@ def divergence_of(one: Tensor, other: Tensor, kind: str, *, one_way: bool = Fals
     one, other = at_least_float32(one), at_least_float32(other)
     if kind == "squared_error":
         return (one - other).square().flatten(1).mean(1) if one.dim() > 1 else (one - other).square()
-    if one.dim() == 1 and one_way:
-        one, other = (torch.stack([torch.zeros_like(logit), logit], 1) for logit in (one, other))
     if one.dim() == 1:
-        return (one.sigmoid() - other.sigmoid()) * (one - other)
-    p, q = one.log_softmax(-1), other.log_softmax(-1)
-    return ((-q.exp() if one_way else p.exp() - q.exp()) * (p - q)).sum(-1)
+        difference, log_ratio = one.sigmoid() - other.sigmoid(), one - other
+    else:
+        p, q = one.log_softmax(-1), other.log_softmax(-1)
+        difference, log_ratio = p.exp() - q.exp(), p - q
+    terms = (difference.detach() if detached else difference) * log_ratio
+    return terms.sum(-1) if one.dim() > 1 else terms
 
 
 class MovingAverage(nn.Module):

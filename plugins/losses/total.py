@@ -51,10 +51,13 @@ class Total(Loss):
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
         self.separable = all(loss.separable for loss in losses)
         self.replays = any(loss.replays for loss in losses)
-        self.stops_gradient = any(loss.stops_gradient for loss in losses)
         self.parts = losses
         self.losses = nn.ModuleList(losses)  # their state is part of this one's
         self.weights = weights or [1.0] * len(losses)
+
+    @property
+    def stops_gradient(self) -> bool:  # type: ignore[override]
+        return any(loss.stops_gradient for loss in self.parts)
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         for loss in self.parts:

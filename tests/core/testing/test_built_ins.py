@@ -60,7 +60,11 @@ OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"losses": [MSE(), MNR(scale=2.0)], "weights": [1.0, 0.5]},
         {"losses": [CrossEntropy(), DynamicMargin(per_sample=True)]},
     ],
-    ("loss", "smart"): [{"loss": CrossEntropy()}, {"loss": MSE(), "bound": "project", "steps": 2, "proximal": 1.0}],
+    ("loss", "smart"): [
+        {"loss": CrossEntropy()},
+        {"loss": CrossEntropy(), "kl_target": "attached"},
+        {"loss": MSE(), "bound": "project", "steps": 2, "proximal": 1.0},
+    ],
     ("sampler", "round_robin"): [{}, {"batch_size": 3, "iterations": "3x", "buckets": True}],
     ("sampler", "alternating"): [{}, {"batch_size": 3, "iterations": 5, "buckets": True}],
     ("engine", "local"): [{"workers": 2, "threads": 1}],

@@ -46,6 +46,13 @@ def test_together_they_hold_71_reported_rows() -> None:
     assert sum(PAPERS.values()) == 71
 
 
+@pytest.mark.parametrize("name", ["quickstart", *PAPERS])
+def test_equal_means_the_same_in_a_table_and_in_a_claim(name: str) -> None:
+    spec = load_grid(name).spec
+    assert spec.margin == 0.02
+    assert {claim.within for claim in spec.claims} <= {None, spec.margin}
+
+
 #: Rows of a paper that are one and the same run.
 SAME = {
     "margin-for-error": [{"3-margin: dynamic 0 step 0.05", "4-test: dynamic 0 step 0.05 + surgery"}],

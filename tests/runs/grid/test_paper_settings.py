@@ -41,6 +41,7 @@ SETTINGS: list[tuple[str, str, str, Any, str]] = [
     (TUNING, "SMART Loss", "stages.0.combiner", "sum", "4.4: updated losses are combined to a total"),
     (TUNING, "SMART Loss w/ 3x*", "stages.0.combiner", "sum", "4.4: updated losses are combined to a total"),
     (TUNING, "*SMART*", "tasks.*.loss.ascent", "one_way", "4.4: the framework of a preexisting library"),
+    (TUNING, "*SMART*", "tasks.*.loss.kl_target", "detached", "4.4: the framework of a preexisting library"),
     (TUNING, "*SMART*", "tasks.*.loss.weight", 5, "4.4: λ"),
     (TUNING, "*SMART*", "tasks.*.loss.step", 1e-3, "4.4: η"),
     (TUNING, "*SMART*", "tasks.*.loss.epsilon", 1e-5, "4.4: ε"),
