@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from taskloom.core import Again, Course, Labels, Loss, Prediction, Replay, finish
+from taskloom.core import Again, Course, Expects, Labels, Loss, Prediction, Replay, finish
 from taskloom.plugins.similarity import at_least_float32
 
 
@@ -23,8 +23,8 @@ class Smart(Loss):
     implementations detach one side of each half of the divergence there, which about halves its gradient.)
 
     D is the symmetrised Kullback-Leibler divergence for classes (in the ascent, with ``ascent: "one_way"``, only
-    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it), one logit being the two logits (0, s) where labels have two classes,
-    and the squared difference for one number. Where the wrapped loss looks at vectors only, it is their mean squared
+    KL(f(e)ᵢ‖f(e + δ)ᵢ), as smart-pytorch has it), one logit of two classes being the two logits (0, s), and the squared
+    difference for any other number. Where the wrapped loss looks at vectors only, it is their mean squared
     difference.
 
     ``proximal`` adds β · 1/B Σᵢ D(f(e; θ)ᵢ, f(e; θ̃)ᵢ), θ̃ ← m θ̃ + (1 − m) θ being a moving average of encoder and
@@ -55,6 +55,7 @@ class Smart(Loss):
     """
 
     name = "smart"
+    expects: Expects  # as the wrapped loss says
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Smart(Loss):
         if divergence == "kl" and loss.expects == "vectors":
             raise ValueError(f"divergence 'kl' needs a score. Found loss {loss.name!r}, which looks at vectors only.")
         self.loss = loss
-        self.expects, self.vectors = loss.expects, loss.vectors
+        self.expects, self.score_means, self.vectors = loss.expects, loss.score_means, loss.vectors
         self.replays = True
         self.separable = loss.separable  # δ and D of an example do not depend on the others
         self.stops_gradient = loss.stops_gradient
@@ -148,7 +149,7 @@ class Smart(Loss):
             outputs = [part.vectors.transpose(0, 1) for part in (one, other)]  # [B, S, d]
         else:
             outputs = [part.score for part in (one, other)]  # [B, C] or [B]
-        classes = self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2)
+        classes = self.expects == "classes" or (self.score_means == "logit" and self.labels.classes == 2)
         kind = ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
         if not ascent:
             return divergence_of(outputs[0], outputs[1], kind)

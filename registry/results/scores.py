@@ -43,7 +43,8 @@ class TaskFacts:
 
     ``examples`` is the key of its examples and ``metric`` the name of its metric, which may be a ``correlation``;
     ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also
-    in the training data; ``names`` are those of the classes, if they have any.
+    in the training data; ``names`` are those of the classes, if they have any. ``logit`` says whether a score of one
+    number is the logit of the second of two classes; None in files of versions that did not note it.
     """
 
     examples: str
@@ -52,6 +53,7 @@ class TaskFacts:
     classes: int
     seen: int = 0
     names: tuple[str, ...] = ()
+    logit: bool | None = None
 
     def called(self, number: float) -> str:
         """A class by its name, or by its number if it has none."""

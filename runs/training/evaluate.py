@@ -147,6 +147,7 @@ def store_scores(
             task.labels.classes,
             count_seen(examples[name], train[name]),
             task.labels.names,
+            task.head.is_logit,
         )
         influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
         if influence.shape != labels.shape or not np.isfinite(influence).all():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from taskloom.core import Component, Loss, Metric, Problem, RequestError, RunSpec
+from taskloom.core import Component, Expects, Loss, Metric, Problem, RequestError, RunSpec
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
 from taskloom.registry.installed.manager import Plugins
 
@@ -33,6 +33,7 @@ class Mean(Loss):
     """
 
     name = "mean_score"
+    expects: Expects = "score"
 
     def __init__(
         self, *, scale: Annotated[float, Field(gt=0, le=9)] = 1.0, margin: float | None = None, steps: int = 3
@@ -67,6 +68,7 @@ class Several(Loss):
     """A sum of losses."""
 
     name = "several"
+    expects: Expects = "score"
 
     def __init__(
         self,
@@ -267,7 +269,7 @@ def test_constructors_that_refuse_are_problems_at_their_path(catalogue: Catalogu
 
 def constructor(body: str) -> type[Component]:
     space = {**globals()}
-    exec(f"class Broken(Loss):\n    name = 'b'\n    def __init__(self, {body}) -> None: ...", space)  # noqa: S102
+    exec(f"class Broken(Loss):\n    name, expects = 'b', 'score'\n    def __init__(self, {body}) -> None: ...", space)  # noqa: S102
     cls: type[Component] = space["Broken"]
     cls.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
     return cls

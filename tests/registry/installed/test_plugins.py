@@ -46,6 +46,7 @@ class {cls}(Loss):
         a: what it does
     """
     name = "{name}"
+    expects = "score"
     def __init__(self, {options}) -> None:
         super().__init__()
     def forward(self, prediction, target):

@@ -18,7 +18,7 @@ from taskloom.runs.predict.trained import TrainedModel, load_trained
 TASKS = {
     "sst": generated("sentiment", 48, 60, head={"name": "shared_layer", "head": "linear"}),
     "para": generated("paraphrase", 48, 60, head={"name": "linear", "reads": "pair"}, loss="binary_cross_entropy"),
-    "same": generated("paraphrase", 48, 60, head="cosine", loss="mse"),
+    "same": generated("paraphrase", 48, 60, head={"name": "cosine", "scale": 1}, loss="mse"),
     "sts": generated("similarity", 48, 60, head="cosine", loss="mse", metric="pearson"),
     "nli": generated("entailment", 48, 60, head={"name": "embedding", "reads": "triple"}, loss="simcse"),
 }
