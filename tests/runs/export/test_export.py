@@ -46,6 +46,7 @@ MIXED: dict[str, Any] = {
     "para": generated("paraphrase", head={"name": "cosine_features", "pooling": "max"}),
     "sts": generated("similarity", head={"name": "cosine_sigmoid", "pooling": "pooler"}, loss="mse", metric="pearson"),
     "odd": generated("paraphrase", head={"name": "linear", "reads": "joint", "layout": "concatenated"}),
+    "near": generated("paraphrase", head={"name": "linear", "reads": "pair"}, loss="mse"),
     "nli": generated("entailment", head={"name": "embedding", "reads": "triple"}, loss="simcse"),
 }
 STAGES = [{"epochs": 1, "optimizer": {"lr": 0.05}}]
