@@ -103,7 +103,7 @@ class Task:
     def _described(self) -> str:
         labels = self.labels
         if labels.names:
-            what = f"named classes ({', '.join(labels.names[:3])} …)"
+            what = f"named classes ({', '.join(labels.names[:3])}{' …' * (len(labels.names) > 3)})"
         else:
             what = f"{labels.classes} classes" if labels.classes else f"values from {labels.low:g} to {labels.high:g}"
         return f"the labels of data set {self.data.name!r} are {what}"

@@ -563,7 +563,7 @@ COSINE: dict[str, Any] = {"name": "cosine", "scale": 1}
 @pytest.mark.parametrize(
     ("data", "head", "loss", "part", "words"),
     [
-        ("named", "linear", "mse", "loss", "are named classes (con, neutral, pro …): use 'cross_entropy', or number"),
+        ("named", "linear", "mse", "loss", "are named classes (con, neutral, pro): use 'cross_entropy', or number"),
         (
             "named",
             "linear",
