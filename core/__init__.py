@@ -49,12 +49,14 @@ if TYPE_CHECKING:
     from taskloom.core.head import SharedModules as SharedModules
     from taskloom.core.hookspecs import hookimpl as hookimpl
     from taskloom.core.loss import Course as Course
+    from taskloom.core.loss import Expects as Expects
     from taskloom.core.loss import Loss as Loss
     from taskloom.core.loss import finish as finish
     from taskloom.core.overall import Overall as Overall
     from taskloom.core.prediction import Again as Again
     from taskloom.core.prediction import Prediction as Prediction
     from taskloom.core.prediction import Replay as Replay
+    from taskloom.core.prediction import ScoreMeans as ScoreMeans
     from taskloom.core.prediction import predict as predict
     from taskloom.core.random import Dropout as Dropout
     from taskloom.core.random import bind_generator as bind_generator

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from taskloom.core.component import Component
 from taskloom.core.data import Labels
-from taskloom.core.prediction import Prediction
+from taskloom.core.prediction import Prediction, ScoreMeans
 from taskloom.core.random import derive_generator
 from taskloom.core.tokens import Reads, SpecialTokens
 
@@ -41,6 +41,9 @@ class Head(nn.Module, Component, ABC):
     two texts encoded apart, ``triple`` three, ``joint`` two texts in one sequence, ``both_orders`` the joined pair
     (a, b) and (b, a). ``gives`` says what its score can be: ``classes`` (one logit per class), ``score`` (one
     number), ``either``, as the task's loss asks, or ``vectors`` for a head that only passes vectors on.
+
+    ``labels`` and ``score_means``, what the task's loss takes one number for, are set before :meth:`build`; a head that
+    wraps another hands them on. :meth:`decide` and :meth:`probabilities` follow from them.
     """
 
     kind: ClassVar[str] = "head"
@@ -48,6 +51,10 @@ class Head(nn.Module, Component, ABC):
     reads: Reads = "single"
     #: One of the encoder's ``poolings``, if its sequences should be pooled so and not as the encoder does by itself.
     pooling: str | None = None
+    #: The number from which (≥) the second of two classes counts, where the head itself says so; else the loss does.
+    cut: float | None = None
+    labels: Labels
+    score_means: ScoreMeans = None
 
     def frame(self, special_tokens: SpecialTokens) -> SpecialTokens:
         """The special tokens around the texts it reads: the encoder's, unless it lays them out otherwise."""
@@ -74,16 +81,35 @@ class Head(nn.Module, Component, ABC):
     def forward(self, vectors: Tensor) -> Prediction:
         """Vectors [S, B, d] → prediction."""
 
-    @abstractmethod
+    @property
+    def is_logit(self) -> bool:
+        """Whether a score of one number is the logit of the second of two classes."""
+        return self.labels.classes == 2 and self.score_means == "logit" and self.cut is None
+
     def decide(self, score: Tensor) -> Tensor:
-        """Scores → what is predicted, in the data's own units: a class number, or a value, [B]."""
+        """Scores → what is predicted, in the data's own units: a class number, or a value, [B].
+
+        The class with the largest logit. One number is the value itself where labels are values. Of two classes it is
+        the second from ``cut`` on, or without one above 0, unless the loss takes the number for a ``value``: that is
+        rounded to the nearest class, as is every number where there are more than two.
+        """
+        classes = self.labels.classes
+        if score.dim() > 1:
+            return score.argmax(-1)
+        if classes == 2 and self.cut is not None:
+            return (score >= self.cut).long()
+        if classes == 2 and self.score_means != "value":
+            return (score > 0).long()
+        return score.round().clamp(0, classes - 1).long() if classes > 1 else score
 
     def probabilities(self, score: Tensor) -> Tensor | None:
         """Scores → the probability of every class, [B, C], or None where a score says nothing of the kind.
 
-        One logit per class becomes its softmax; what one number means is for the head to say.
+        One logit per class becomes its softmax, and one logit of two classes (see :attr:`is_logit`) its sigmoid.
         """
-        return score.softmax(-1) if score.dim() == 2 else None
+        if score.dim() > 1:
+            return score.softmax(-1)
+        return torch.stack([(-score).sigmoid(), score.sigmoid()], -1) if self.is_logit else None
 
     def snippet(self, layer: Sequence[str] = ()) -> list[str]:
         """Lines of Python that do in evaluation what ``forward`` and ``decide`` do, for whoever has only its tensors.

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from taskloom.core.component import Component
 from taskloom.core.data import Labels
-from taskloom.core.prediction import Again, Prediction
+from taskloom.core.prediction import Again, Prediction, ScoreMeans
 
+#: What a loss looks at: one logit per class, one number per example, or the sentence vectors alone.
+Expects = Literal["classes", "score", "vectors"]
 #: Yields what a loss asks for, is sent the answers, returns the loss.
 Course = Generator[Again, Any, Tensor]
 
@@ -20,6 +22,11 @@ class Loss(nn.Module, Component, ABC):
     ``expects`` says what it looks at: ``classes`` (one logit per class), ``score`` (one number per example) or
     ``vectors`` (only the sentence vectors; any head will do). The target is [B]: class numbers (int64) or values
     (float32), as the data set's labels say.
+
+    ``score_means`` says what the one number of a ``score`` is: the ``logit`` of the second of two classes, which then
+    counts above 0, or a ``value`` in the units of the labels, which is rounded to the nearest class. A loss for two
+    classes states it. A loss that wraps others hands on what they say; as only its constructor knows ``expects``, its
+    class states the annotation alone (``expects: Expects``).
 
     ``separable`` says that the loss of a batch is the mean over its examples, each one's by itself: such a batch can be
     worked off in parts that are forgotten one after another. Any other loss sees the whole batch at once, however few
@@ -37,7 +44,9 @@ class Loss(nn.Module, Component, ABC):
     """
 
     kind: ClassVar[str] = "loss"
-    expects: Literal["classes", "score", "vectors"] = "score"
+    expects: Expects
+    #: What one number per example means; None where it is not looked at, or labels are no classes.
+    score_means: ScoreMeans = None
     #: How many vectors per example it can work with (2 for a pair); None where it does not matter.
     vectors: tuple[int, ...] | None = None
     #: Whether the loss of a batch is the mean of the losses of its examples; to be on the safe side, not.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from taskloom.core.tokens import SEQUENCES, Tokens
 if TYPE_CHECKING:
     from taskloom.core.encoder import Encoder
     from taskloom.core.head import Head
+
+#: What a score of one number is: the logit of the second of two classes, or a value in the units of the labels.
+ScoreMeans = Literal["logit", "value", None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from taskloom.core.data import Labels
 from taskloom.core.head import SharedModules
+from taskloom.core.prediction import ScoreMeans
 from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.learning import Trial, laws_of_learning
@@ -23,9 +24,19 @@ GIVES = ("classes", "score", "either", "vectors")
 class HeadTrial(Trial):
     """A head that is built for a score of this size and these labels, and the vectors it is shown."""
 
-    def __init__(self, subject: Subject, options: dict[str, Any], outputs: int, labels: Labels, seed: int = 0) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        options: dict[str, Any],
+        outputs: int,
+        labels: Labels,
+        seed: int = 0,
+        *,
+        score_means: ScoreMeans = "logit",
+    ) -> None:
         self.outputs, self.labels = outputs, labels
         self.head, self.shared = subject.make(**options), SharedModules()
+        self.head.labels, self.head.score_means = labels, score_means
         generator = new_generator(seed)
         self.head.build(width=WIDTH, outputs=outputs, labels=labels, generator=generator, shared=self.shared)
         self.ready(training=False)
@@ -144,26 +155,35 @@ def it_decides_in_the_units_of_the_labels(_: Subject, new: NewTrial) -> None:
         sound = list(probabilities.shape) == shape
         require(sound, f"probabilities should be {shape}. Found {list(probabilities.shape)}.")
         require_same(probabilities.sum(-1), torch.ones(ROWS), "probabilities do not add up to 1", within=1e-5)
+        require_same(probabilities.argmax(-1), decided, "the most probable class is not the one decided")
+    if trial.outputs == 1 and trial.labels.classes == 2 and trial.head.cut is None:
+        means: tuple[tuple[ScoreMeans, list[float]], ...] = (("logit", [-0.3, 0.3]), ("value", [0.3, 0.7]))
+        for score_means, scores in means:
+            with given(f"score_means {score_means!r} and scores {scores}"):
+                classes = new(score_means=score_means).head.decide(torch.tensor(scores)).tolist()
+                require(classes == [0, 1], f"decide should give [0, 1], or the head state its cut. Found {classes}.")
 
 
 @law("head", cases=_uses)
 def its_snippet_does_what_it_does(_: Subject, new: NewTrial) -> None:
     """Executed with its tensors alone, the lines give the same scores and decisions, if there are any."""
-    trial = new()
-    trial.ready(training=False)
-    head, vectors = trial.head, trial.vectors()
-    if not (lines := head.snippet()):
-        return
-    with given("\n".join(lines)), torch.no_grad():
-        for parameter in head.parameters():  # biases begin as zeros
-            parameter += torch.randn(parameter.shape, generator=new_generator(3))
-        names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "vectors": vectors, "w": head.state_dict()}
-        exec("\n".join(lines), names)  # noqa: S102 - what the head itself gives
-        score = head(vectors).score
-        for name, expected in (("score", score), ("predicted", head.decide(score))):
-            found = names.get(name)
-            require(isinstance(found, Tensor), f"the snippet leaves no {name!r}")
-            require_same(cast(Tensor, found), expected, f"the snippet gives another {name!r}", within=1e-5)
+    meanings: tuple[ScoreMeans, ...] = ("logit", "value") if new().labels.classes == 2 else ("logit",)
+    for score_means in meanings:
+        trial = new(score_means=score_means)
+        trial.ready(training=False)
+        head, vectors = trial.head, trial.vectors()
+        if not (lines := head.snippet()):
+            return
+        with given("\n".join(lines)), torch.no_grad():
+            for parameter in head.parameters():  # biases begin as zeros
+                parameter += torch.randn(parameter.shape, generator=new_generator(3))
+            names: dict[str, Any] = {"torch": torch, "F": nn.functional, "vectors": vectors, "w": head.state_dict()}
+            exec("\n".join(lines), names)  # noqa: S102 - what the head itself gives
+            score = head(vectors).score
+            for name, expected in (("score", score), ("predicted", head.decide(score))):
+                found = names.get(name)
+                require(isinstance(found, Tensor), f"the snippet leaves no {name!r}")
+                require_same(cast(Tensor, found), expected, f"the snippet gives another {name!r}", within=1e-5)
 
 
 @law("head", cases=_uses, at_edges=True)

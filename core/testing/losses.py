@@ -146,8 +146,13 @@ NewTrial = Callable[..., LossTrial]
 
 def _trials(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
     """The loss in every case that it takes; at the edge of an option in two of them."""
-    taken = accepted(subject, _cases(subject), lambda new: new().compute())
-    yield from islice(taken, 2) if subject.edge else taken
+    if _expects(subject) in EXPECTS:  # else one law is broken, and not all of them
+        taken = accepted(subject, _cases(subject), lambda new: new().compute())
+        yield from islice(taken, 2) if subject.edge else taken
+
+
+def _expects(subject: Subject) -> str | None:
+    return getattr(subject.make(), "expects", None)
 
 
 def _cases(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
@@ -166,11 +171,22 @@ def _cases(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
         yield words, partial(LossTrial, subject, labels, count)
 
 
+@law("loss")
+def it_says_what_it_looks_at(subject: Subject) -> None:
+    """And where one number per example stands for two classes, whether it is a logit or a value."""
+    expects = _expects(subject)
+    require(expects in EXPECTS, f"expects should be one of {', '.join(EXPECTS)}. Found {expects!r}.")
+    for words, new in _trials(subject):
+        trial = new()
+        is_stated = expects != "score" or trial.labels.classes != 2 or trial.loss.score_means is not None
+        with given(words):
+            require(is_stated, "score_means should be 'logit' or 'value', so that classes can be decided. Found None.")
+
+
 @law("loss", cases=_trials, at_edges=True)
 def it_is_one_finite_number_with_a_finite_gradient(_: Subject, new: NewTrial) -> None:
-    """For extreme scores and a batch of one, too; and it looks at what it says it ``expects``."""
-    expects, whole, every = new().loss.expects, new().embedded(), range(ROWS)
-    require(expects in EXPECTS, f"expects should be one of {', '.join(EXPECTS)}. Found {expects!r}.")
+    """For extreme scores and a batch of one, too."""
+    whole, every = new().embedded(), range(ROWS)
     for words, start, rows in (
         (f"{ROWS} examples", whole, every),
         ("1 example", whole[::ROWS], [0]),

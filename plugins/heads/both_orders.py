@@ -21,7 +21,8 @@ class BothOrders(JoinedHead):
 
     The papers' heads are PH (the default), DPH (``difference``) and DPHA (``difference`` and ``activation: "tanh"``).
 
-    Decides: the score itself; where there are two classes, 1 above zero, and where there are more, the nearest class.
+    Decides: the score itself, and of classes the nearest one; where the loss takes the score for the logit of two
+    classes, the second counts above zero.
 
     Reads: two texts in one sequence, in both orders. Losses see enc(a, b) and enc(b, a), which are vectors of the pair
     and not of its texts: embedding losses have nothing to compare here.

@@ -59,7 +59,7 @@ class Cosine(ScoreHead):
         self.dropout = dropout
         self.relu = relu
         self.scale = scale
-        self.threshold = threshold
+        self.cut = threshold * scale
 
     def make_layers(self, width: int, generator: torch.Generator) -> None:
         self.front = learnable_layers(width, self.layers, self.dropout, generator)
@@ -68,12 +68,6 @@ class Cosine(ScoreHead):
         compared = self.front(vectors)  # [2, B, d]
         cosine = cosine_of(compared[0], compared[1])  # [B]
         return Prediction(self.scale * (cosine.relu() if self.relu else cosine), compared)
-
-    def is_positive(self, score: Tensor) -> Tensor:
-        return score >= self.threshold * self.scale
-
-    def positive(self) -> str:
-        return f"score >= {self.threshold * self.scale!r}"
 
     def snippet(self, layer: Sequence[str] = ()) -> list[str]:
         cosine = "F.cosine_similarity(x[0], x[1])"

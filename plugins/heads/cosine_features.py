@@ -17,8 +17,8 @@ class CosineFeatures(ScoreHead):
     score = w · dropout(u ⊕ v ⊕ cos(u, v)) + b; the cosine is that of the whole vectors, before anything is dropped,
     and is itself dropped as one feature among the others.
 
-    Decides: as ``linear``: the class with the largest logit; of one number, 1 above zero where there are two classes,
-    the nearest class where there are more, and the value itself where labels are values.
+    Decides: as ``linear``: the class with the largest logit; of one number the value itself, or the nearest class, or
+    where the loss takes it for the logit of two classes, the second above zero.
 
     Reads: two texts encoded apart. Losses see u and v.
 

@@ -54,6 +54,7 @@ class CosineSigmoid(ScoreHead):
         self.dropout = dropout
         self.steepness = steepness
         self.scale = scale
+        self.cut = scale / 2
 
     def make_layers(self, width: int, generator: torch.Generator) -> None:
         self.front = nn.Sequential(Dropout(self.dropout), new_linear(width, width, generator))
@@ -62,12 +63,6 @@ class CosineSigmoid(ScoreHead):
         compared = self.front(vectors)  # [2, B, d]
         cosine = cosine_of(compared[0], compared[1])  # [B]
         return Prediction(self.scale * (self.steepness * cosine).sigmoid(), compared)
-
-    def is_positive(self, score: Tensor) -> Tensor:
-        return score >= self.scale / 2
-
-    def positive(self) -> str:
-        return f"score >= {self.scale / 2!r}"
 
     def snippet(self, layer: Sequence[str] = ()) -> list[str]:
         score = f"score = {self.scale!r} * torch.sigmoid({self.steepness!r} * F.cosine_similarity(x[0], x[1]))"

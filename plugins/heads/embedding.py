@@ -33,6 +33,7 @@ class Embedding(ScoreHead):
 
     name = "embedding"
     gives = "vectors"
+    cut = 0.5
 
     def __init__(self, *, reads: Literal["single", "pair", "triple"] = "pair", **options: Any) -> None:
         super().__init__(**options)
@@ -42,6 +43,3 @@ class Embedding(ScoreHead):
         if len(vectors) == 1:
             return Prediction(vectors.new_zeros(vectors.shape[1]), vectors)
         return Prediction(cosine_of(vectors[0], vectors[1]), vectors)
-
-    def is_positive(self, score: Tensor) -> Tensor:
-        return score >= 0.5

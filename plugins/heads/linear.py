@@ -24,8 +24,8 @@ class Linear(JoinedHead):
     x = dropout(v), then ``layers`` × (linear, ``activation``, dropout) at the width of x, then a linear layer to one
     logit per class or one number. For a pair x is u ⊕ v, of width 2d.
 
-    Decides: the class with the largest logit. One number is a logit where there are two classes (1 above zero), is
-    rounded to the nearest class where there are more, and is the value itself where labels are values.
+    Decides: the class with the largest logit. One number is the value itself where labels are values, and else rounded
+    to the nearest class; where the loss takes it for the logit of two classes, the second counts above zero.
 
     Reads: one text, two texts encoded apart, or two texts in one sequence.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from taskloom.core import Dropout, Head, Labels, SharedModules, SpecialTokens, new_linear
 
@@ -65,35 +65,16 @@ class ScoreHead(Head):
     def make_layers(self, width: int, generator: torch.Generator) -> None:
         """Make the parameters; the base has none."""
 
-    def is_positive(self, score: Tensor) -> Tensor:
-        """Which numbers stand for the second of two classes: those above zero, as of logits."""
-        return score > 0
-
-    def positive(self) -> str:
-        """The same in a snippet."""
-        return "score > 0"
-
     def decision(self) -> str:
         """What :meth:`decide` does, as a line of a snippet."""
         if self.outputs > 1:
             return "predicted = score.argmax(-1)"
-        if self.labels.classes == 2:
-            return f"predicted = ({self.positive()}).long()"
         last = self.labels.classes - 1
-        return f"predicted = score.round().clamp(0, {last}).long()" if last > 1 else "predicted = score"
-
-    def decide(self, score: Tensor) -> Tensor:
-        if self.outputs > 1:
-            return score.argmax(-1)
-        if self.labels.classes == 2:
-            return self.is_positive(score).long()
-        return score.round().clamp(0, self.labels.classes - 1).long() if self.labels.classes > 2 else score
-
-    def probabilities(self, score: Tensor) -> Tensor | None:
-        # A head that decides two classes in another way than by the sign does not take its number for a logit.
-        if self.outputs == 1 and self.labels.classes == 2 and type(self).is_positive is ScoreHead.is_positive:
-            return torch.stack([(-score).sigmoid(), score.sigmoid()], -1)
-        return super().probabilities(score)
+        if last == 1 and self.cut is not None:
+            return f"predicted = (score >= {self.cut!r}).long()"
+        if last == 1 and self.score_means != "value":
+            return "predicted = (score > 0).long()"
+        return f"predicted = score.round().clamp(0, {last}).long()" if last > 0 else "predicted = score"
 
 
 def linear_line(inputs: str, outputs: int) -> str:

@@ -46,6 +46,7 @@ class SharedLayer(Head):
         self.reads = head.reads
         self.gives = head.gives
         self.pooling = head.pooling
+        self.cut = head.cut
         self.dropout = dropout
 
     def build(
@@ -61,6 +62,7 @@ class SharedLayer(Head):
                 f"head {self.name!r} should have one dropout in all tasks, because they share the layer. "
                 f"Found {others:g} and {self.dropout:g}."
             )
+        self.labels, self.head.labels, self.head.score_means = labels, labels, self.score_means
         self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
 
     def frame(self, special_tokens: SpecialTokens) -> SpecialTokens:

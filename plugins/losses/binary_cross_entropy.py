@@ -26,6 +26,7 @@ class BinaryCrossEntropy(ScoreLoss):
     """
 
     name = "binary_cross_entropy"
+    score_means = "logit"
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
         super().prepare(labels=labels, rows=rows)

@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
+from taskloom.core import Labels, TrainingError
 from taskloom.plugins.losses.families import ScoreLoss
 
 
@@ -11,7 +12,7 @@ class MSE(ScoreLoss):
 
     L = 1/B Σᵢ (sᵢ − tᵢ)², where t is the label as it is, or (y − low) / (high − low), its place in its range.
 
-    Reads: one number per example.
+    Reads: one number per example, in the units of the labels; numbers of classes that are in order count as values.
 
     Siblings: ``cosine_embedding`` looks at the vectors instead of the score.
 
@@ -22,6 +23,15 @@ class MSE(ScoreLoss):
     """
 
     name = "mse"
+    score_means = "value"
+
+    def prepare(self, *, labels: Labels, rows: int) -> None:
+        super().prepare(labels=labels, rows=rows)
+        if self.target == "scaled" and labels.classes > 2:
+            raise TrainingError(
+                f"loss {self.name!r} should have target 'raw' for {labels.classes} classes: a score is rounded to a "
+                "class number. Found 'scaled', whose scores lie between 0 and 1; use 'raw', or 'cross_entropy'."
+            )
 
     def compare(self, score: Tensor, goal: Tensor) -> Tensor:
         return functional.mse_loss(score, goal)

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from taskloom.core import Again, Course, Labels, Loss, Prediction, Replay, finish
+from taskloom.core import Again, Course, Expects, Labels, Loss, Prediction, Replay, finish
 from taskloom.plugins.similarity import at_least_float32
 
 
@@ -21,9 +21,9 @@ class Smart(Loss):
     The first is what the public implementations compute, the second the algorithm as it is printed; they differ by
     orders of magnitude. δ is then a constant.
 
-    D is the symmetrised Kullback-Leibler divergence for classes, one logit being the two logits (0, s) where labels
-    have two classes, and the squared difference for one number. Where the wrapped loss looks at vectors only, it is
-    their mean squared difference.
+    D is the symmetrised Kullback-Leibler divergence for classes, one logit of two classes being the two logits
+    (0, s), and the squared difference for any other number. Where the wrapped loss looks at vectors only, it is their
+    mean squared difference.
 
     With P = f(e)ᵢ and Q = f(e + δ)ᵢ the target of each half of the divergence is a constant (sg, stop-gradient), as in
     the public implementations: KL(sg(P)‖Q) + KL(sg(Q)‖P), whose gradient is p − q in the logits of P and q − p in
@@ -61,6 +61,7 @@ class Smart(Loss):
     """
 
     name = "smart"
+    expects: Expects  # as the wrapped loss says
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Smart(Loss):
         if divergence == "kl" and loss.expects == "vectors":
             raise ValueError(f"divergence 'kl' needs a score. Found loss {loss.name!r}, which looks at vectors only.")
         self.loss = loss
-        self.expects, self.vectors = loss.expects, loss.vectors
+        self.expects, self.score_means, self.vectors = loss.expects, loss.score_means, loss.vectors
         self.replays = True
         self.separable = loss.separable  # δ and D of an example do not depend on the others
         self.weight, self.step, self.epsilon, self.noise = weight, step, epsilon, noise
@@ -164,7 +165,7 @@ class Smart(Loss):
 
     @property
     def _kind(self) -> str:
-        classes = self.expects == "classes" or (self.expects == "score" and self.labels.classes == 2)
+        classes = self.expects == "classes" or (self.score_means == "logit" and self.labels.classes == 2)
         return ("kl" if classes else "squared_error") if self.divergence == "auto" else self.divergence
 
 

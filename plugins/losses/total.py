@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
-from taskloom.core import Labels, Loss, Prediction
+from taskloom.core import Expects, Labels, Loss, Prediction
 
 
 class Total(Loss):
@@ -30,6 +30,7 @@ class Total(Loss):
     """
 
     name = "total"
+    expects: Expects  # as the parts say
 
     def __init__(
         self,
@@ -46,7 +47,14 @@ class Total(Loss):
                 f"the parts of loss 'total' should agree on the score. Found {wants['classes']!r}, which needs one "
                 f"logit per class, and {wants['score']!r}, which needs one number per example."
             )
+        meanings = {loss.score_means: loss.name for loss in losses if loss.score_means is not None}
+        if len(meanings) > 1:
+            raise ValueError(
+                f"the parts of loss 'total' should agree on the score. Found {meanings['logit']!r}, which takes it for "
+                f"a logit, and {meanings['value']!r}, which takes it for a value in the units of the labels."
+            )
         self.expects = next(iter(wants), "vectors")
+        self.score_means = next(iter(meanings), None)
         counts = [set(loss.vectors) for loss in losses if loss.vectors is not None]
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None
         self.separable = all(loss.separable for loss in losses)

@@ -127,7 +127,15 @@ def _check_choices(interface: type[Component], cls: type[Component]) -> None:
     for attribute, annotation in interface.__annotations__.items():
         home: Any = get_origin(annotation)
         choice = get_args(annotation)[0] if home is ClassVar else annotation
-        found = inspect.getattr_static(cls, attribute, None)
-        is_judged = get_origin(choice) is Literal and not hasattr(found, "__get__")  # only an object knows its property
-        if is_judged and found not in get_args(choice):
-            raise PluginError(f"{attribute}: {unknown('value', found, get_args(choice))}")
+        if get_origin(choice) is not Literal:
+            continue
+        value = inspect.getattr_static(cls, attribute, None)
+        if value is None and attribute not in vars(interface):  # it has no default: an annotation alone is set later
+            subclasses = cls.__mro__[: cls.__mro__.index(interface)]
+            if not any(attribute in inspect.get_annotations(parent) for parent in subclasses):
+                values = (
+                    f"one of {', '.join(map(repr, get_args(choice)))}, or its annotation if the constructor sets it"
+                )
+                raise PluginError(f"{attribute} should be stated in the class: {values}")
+        elif value not in get_args(choice) and not hasattr(value, "__get__"):  # only an object knows its property
+            raise PluginError(f"{attribute}: {unknown('value', value, filter(None, get_args(choice)))}")

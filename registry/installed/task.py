@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from taskloom.core.data import DataSet, Labels, Metric
 from taskloom.core.errors import TrainingError
-from taskloom.core.head import Head
+from taskloom.core.head import Head, SharedModules
 from taskloom.core.loss import Loss
 from taskloom.core.tokens import COLUMNS, SEQUENCES
 
@@ -57,18 +59,41 @@ class Task:
                 loss.prepare(labels=data.labels, rows=1)
             except TrainingError as error:
                 yield "loss", str(error)
+            else:
+                if loss.expects == "score":
+                    yield from self._number_problems()
         elif loss.expects != "vectors":
             yield "loss", f"loss {loss.name!r} needs labels; data set {data.name!r} has none"
+
+    def _number_problems(self) -> Iterator[tuple[str, str]]:
+        """Why one number per example cannot stand for the classes."""
+        head, loss, classes = self.head, self.loss, self.labels.classes
+        if classes > 2 and loss.score_means == "logit":
+            yield "loss", f"loss {loss.name!r} needs two classes; {self._described}: use 'cross_entropy'"
+        elif classes > 2 and self.labels.names:
+            advice = "use 'cross_entropy', or number classes that are in order instead of naming them"
+            yield "loss", f"loss {loss.name!r} compares one number with the label; {self._described}: {advice}"
+        if classes == 2 and loss.score_means is None:
+            allowed = "'logit' (the second counts above 0) or 'value' (0 or 1: the nearest counts)"
+            yield (
+                "loss",
+                f"loss {loss.name!r} should say what one number means for two classes: score_means = {allowed}",
+            )
+        elif classes == 2 and loss.score_means == "value" and head.cut is not None and not 0 <= head.cut <= 1:
+            counts = f"head {head.name!r} takes scores from {head.cut:g} on for the second class"
+            yield "head", f"{counts}; loss {loss.name!r} draws them to 0 and 1: scale its scores to 1"
+
+    def build_head(self, *, width: int, generator: torch.Generator, shared: SharedModules) -> None:
+        """Build the head for the labels and for what the loss takes its score for."""
+        self.head.labels, self.head.score_means = self.labels, self.loss.score_means
+        self.head.build(width=width, outputs=self.outputs, labels=self.labels, generator=generator, shared=shared)
 
     def unfit(self, metric: Metric) -> Iterator[str]:
         """Why a metric, its own or a further one, cannot judge its labels."""
         if self._has_values and metric.reads == "classes":
             yield f"metric {metric.name!r} counts classes; {self._described}: use 'pearson' or 'spearman'"
         if metric.correlation and self.labels.names:
-            named = (
-                f"the labels of data set {self.data.name!r} are named classes ({', '.join(self.labels.names[:3])} …)"
-            )
-            yield f"metric {metric.name!r} is a correlation; {named}: use 'accuracy' or 'macro_f1'"
+            yield f"metric {metric.name!r} is a correlation; {self._described}: use 'accuracy' or 'macro_f1'"
 
     @property
     def _has_values(self) -> bool:
@@ -76,5 +101,9 @@ class Task:
 
     @property
     def _described(self) -> str:
-        low, high = self.labels.low, self.labels.high
-        return f"the labels of data set {self.data.name!r} are values from {low:g} to {high:g}"
+        labels = self.labels
+        if labels.names:
+            what = f"named classes ({', '.join(labels.names[:3])}{' …' * (len(labels.names) > 3)})"
+        else:
+            what = f"{labels.classes} classes" if labels.classes else f"values from {labels.low:g} to {labels.high:g}"
+        return f"the labels of data set {self.data.name!r} are {what}"

@@ -1,6 +1,5 @@
 """What cells predicted for every example of a split, and the texts of those examples, read again. No torch."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,6 @@ from taskloom.registry.installed.manager import guard
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, TaskFacts, find_scores, key_of, load_examples
 from taskloom.runs.analysis.contrasts import Values
-
-#: The loss whose single score is a logit, whichever other loss it is part of.
-_ONE_LOGIT = '"binary_cross_entropy"'
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,8 @@ class Predictions:
         logits = score if score.ndim == 3 and score.shape[2] > 1 else None
         if logits is None:
             score = score.reshape(predicted.shape)
-            if facts.classes == 2 and _ONE_LOGIT in json.dumps(cells[0].spec["tasks"][task].get("loss")):
+            # Older files do not say what one number is: a logit where the second of two classes is decided above 0.
+            if facts.classes == 2 and np.all(decided == (score > 0)) if facts.logit is None else facts.logit:
                 logits = np.stack([np.zeros_like(score), score], -1)
         probabilities = None if logits is None or not facts.classes else _softmax(logits)
         return cls(task, facts, examples, predicted, score, probabilities, decided)

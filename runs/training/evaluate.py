@@ -149,6 +149,7 @@ def store_scores(
             task.labels.names,
             *(bound if isfinite(bound) else None for bound in task.metric.range),
             *_best_constant(task, labels),
+            task.head.is_logit,
         )
         influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
         if influence.shape != labels.shape or not np.isfinite(influence).all():

@@ -35,13 +35,8 @@ class Model(nn.Module):
         self.encoder = encoder
         self.shared = SharedModules(seed)
         for name, task in tasks.items():
-            task.head.build(
-                width=encoder.width,
-                outputs=task.outputs,
-                labels=task.labels,
-                generator=derive_generator(seed, "head", name),
-                shared=self.shared,
-            )
+            generator = derive_generator(seed, "head", name)
+            task.build_head(width=encoder.width, generator=generator, shared=self.shared)
         self.heads = _ByTask({name: task.head for name, task in tasks.items()})
         self.losses = _ByTask({name: task.loss for name, task in tasks.items()})
 

@@ -40,9 +40,8 @@ class Sizes:
         width, size = self._known[key]
         shared, generator = SharedModules(0), torch.Generator()
         for name, task in tasks.items():
-            outputs, labels = task.outputs, task.labels
-            task.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)
-            task.loss.prepare(labels=labels, rows=self._pool(spec["tasks"][name]["data"]).size)
+            task.build_head(width=width, generator=generator, shared=shared)
+            task.loss.prepare(labels=task.labels, rows=self._pool(spec["tasks"][name]["data"]).size)
         parts = [shared, *(part for task in tasks.values() for part in (task.head, task.loss))]
         return int(size + _bytes(nn.ModuleList(parts)))
 

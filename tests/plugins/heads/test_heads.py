@@ -270,3 +270,30 @@ def test_one_number_is_decided_in_the_units_of_the_labels(head: Head, bound: flo
 def test_logits_are_decided_for_the_largest(head: Head) -> None:
     logits = torch.tensor([[0.1, 0.9, 0.0], [2.0, 1.0, 3.0]])
     assert built(head, outputs=3, labels=Labels.of_classes(3)).decide(logits).tolist() == [1, 2]
+
+
+HEADS = [Linear, BothOrders, CosineFeatures, lambda: SharedLayer(head=BothOrders())]
+
+
+@pytest.mark.parametrize("make", HEADS)
+def test_two_classes_are_cut_where_the_loss_draws_them_apart(make: Callable[[], Head]) -> None:
+    """A value is nearer to 0 or to 1, a logit below or above 0; only a logit is a probability."""
+    score = torch.tensor([-0.1, 0.02, 0.45, 0.55, 0.98, 1.7])
+    for score_means, classes in (("value", [0, 0, 0, 1, 1, 1]), ("logit", [0, 1, 1, 1, 1, 1])):
+        head = make()
+        head.score_means = score_means  # type: ignore[assignment]
+        built(head, labels=BINARY)
+        assert head.decide(score).tolist() == classes
+        lines: dict[str, Any] = {"score": score}
+        exec(head.snippet()[-1], lines)  # noqa: S102 - what the head itself gives
+        assert lines["predicted"].tolist() == classes
+        probabilities = head.probabilities(score)
+        assert (probabilities is not None) == (score_means == "logit")
+        if probabilities is not None:
+            torch.testing.assert_close(probabilities[:, 1], score.sigmoid())
+
+
+@pytest.mark.parametrize("head", [Cosine(), CosineSigmoid(), SharedLayer(head=Cosine())], ids=lambda head: head.name)
+def test_a_head_with_a_cut_of_its_own_gives_no_probability(head: Head) -> None:
+    head.score_means = "logit"
+    assert built(head, labels=BINARY).probabilities(torch.tensor([1.0, 3.0])) is None

@@ -276,6 +276,14 @@ def test_total_expects_what_its_parts_do(parts: list[Loss], expects: str) -> Non
     assert Total(losses=parts).expects == expects
 
 
+def test_total_hands_on_what_its_parts_take_one_number_for() -> None:
+    assert Total(losses=[MNR(), MSE()]).score_means == "value"
+    assert Total(losses=[Total(losses=[BinaryCrossEntropy()]), MNR()]).score_means == "logit"
+    assert Total(losses=[CrossEntropy(), MNR()]).score_means is None
+    with pytest.raises(ValueError, match="Found 'binary_cross_entropy', which takes it for a logit, and 'mse'"):
+        Total(losses=[MSE(), MNR(), BinaryCrossEntropy()])
+
+
 def test_total_refuses_parts_that_need_different_scores_before_any_work() -> None:
     spec = {"name": "total", "losses": ["mnr", "mse", {"name": "cross_entropy"}]}
     with pytest.raises(RequestError, match="Found 'cross_entropy', which needs one logit per class, and 'mse'"):

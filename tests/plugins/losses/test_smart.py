@@ -271,6 +271,18 @@ def test_without_weight_it_is_the_wrapped_loss_bit_for_bit(kind: Kind) -> None:
     assert states[0].equal(states[1])  # nothing was replayed, so no dropout was drawn
 
 
+def test_of_two_classes_by_regression_the_number_is_no_logit() -> None:
+    """The divergence of a value is the squared difference, whatever it is a value of."""
+    one, other = (Prediction(torch.tensor(score), torch.zeros(2, 2, 3)) for score in ([0.2, 0.9], [0.4, 0.8]))
+    found = []
+    for labels in (Labels.of_classes(2), Labels.of_range(0, 1)):
+        loss = Smart(loss=MSE())
+        loss.prepare(labels=labels, rows=2)
+        found.append(loss._distance(one, other))
+    torch.testing.assert_close(found[0], torch.tensor([0.04, 0.01]))
+    assert found[0].equal(found[1])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_outside_of_training_it_is_the_wrapped_loss(kind: Kind) -> None:
     case = Case(kind)
@@ -286,6 +298,7 @@ def test_outside_of_training_it_is_the_wrapped_loss(kind: Kind) -> None:
 
 def test_expects_and_messages_are_those_of_the_wrapped_loss() -> None:
     assert [Case(kind).smart().expects for kind in KINDS] == ["classes", "score", "score", "vectors"]
+    assert [Case(kind).smart().score_means for kind in KINDS] == [None, "logit", "value", None]
     with pytest.raises(TrainingError, match="labels from 0 to 1"):
         Smart(loss=BinaryCrossEntropy()).prepare(labels=Labels.of_range(0, 5), rows=3)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from taskloom.core import Component, Loss, Metric, Problem, RequestError, RunSpec
+from taskloom.core import Component, Expects, Loss, Metric, Problem, RequestError, RunSpec
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
 from taskloom.registry.installed.manager import Plugins
 
@@ -33,6 +33,7 @@ class Mean(Loss):
     """
 
     name = "mean_score"
+    expects: Expects = "score"
 
     def __init__(
         self, *, scale: Annotated[float, Field(gt=0, le=9)] = 1.0, margin: float | None = None, steps: int = 3
@@ -67,6 +68,7 @@ class Several(Loss):
     """A sum of losses."""
 
     name = "several"
+    expects: Expects = "score"
 
     def __init__(
         self,
@@ -267,7 +269,7 @@ def test_constructors_that_refuse_are_problems_at_their_path(catalogue: Catalogu
 
 def constructor(body: str) -> type[Component]:
     space = {**globals()}
-    exec(f"class Broken(Loss):\n    name = 'b'\n    def __init__(self, {body}) -> None: ...", space)  # noqa: S102
+    exec(f"class Broken(Loss):\n    name, expects = 'b', 'score'\n    def __init__(self, {body}) -> None: ...", space)  # noqa: S102
     cls: type[Component] = space["Broken"]
     cls.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
     return cls
@@ -491,3 +493,122 @@ def test_what_is_wrong_with_weights_is_said_with_its_place(overall: Any, path: s
     _, (problem,) = load_catalogue().resolve_run(run)
     assert problem.path == path
     assert words in problem.message
+
+
+# -- what a loss states -----------------------------------------------------------------------------------------------
+
+
+class Silent(Mean):
+    """Takes one number for it does not say what."""
+
+    name = "silent"
+
+
+class Hinge(Mean):
+    """The sign of one number."""
+
+    name = "hinge"
+    score_means = "logit"
+
+
+class Huber(Mean):
+    """Compares one number with the label."""
+
+    name = "huber"
+    score_means = "value"
+
+
+class Handed(Loss):
+    """Hands on what another loss says."""
+
+    name = "handed"
+    expects: Expects
+
+    def __init__(self, *, loss: Loss) -> None:
+        super().__init__()
+        self.expects, self.score_means, self.loss = loss.expects, loss.score_means, loss
+
+    def forward(self, prediction: Any, target: Tensor) -> Tensor:
+        return self.loss(prediction, target)  # type: ignore[no-any-return]
+
+
+class Unstated(Loss):
+    """Says nothing of what it expects."""
+
+    name = "unstated"
+
+    def forward(self, prediction: Any, target: Tensor) -> Tensor:
+        return prediction.score.mean()  # type: ignore[no-any-return]
+
+
+def test_a_loss_states_what_it_expects_itself_or_by_a_parent_or_by_its_constructor(catalogue_of: CatalogueOf) -> None:
+    catalogue = catalogue_of(Mean, Silent, Handed, Unstated)
+    assert [entry.name for entry in catalogue.entries if entry.cls.__module__ == __name__] == [
+        "handed",
+        "mean_score",
+        "silent",
+    ]
+    (failure,) = catalogue.failed
+    values = "one of 'classes', 'score', 'vectors', or its annotation if the constructor sets it"
+    assert failure.reason == f"loss 'unstated': expects should be stated in the class: {values}"
+    (problem,) = catalogue.resolve("loss", "unstated")[1]
+    assert failure.reason in problem.message
+
+
+TWO, FIVE = ({"name": "generated", "task": task} for task in ("paraphrase", "sentiment"))
+PAIR: dict[str, Any] = {"name": "linear", "reads": "pair"}
+COSINE: dict[str, Any] = {"name": "cosine", "scale": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "head", "loss", "part", "words"),
+    [
+        ("named", "linear", "mse", "loss", "are named classes (con, neutral, pro): use 'cross_entropy', or number"),
+        (
+            "named",
+            "linear",
+            {"name": "smart", "loss": "mse"},
+            "loss",
+            "loss 'smart' compares one number with the label",
+        ),
+        ("named", "linear", "huber", "loss", "loss 'huber' compares one number with the label"),
+        (
+            FIVE,
+            "linear",
+            "hinge",
+            "loss",
+            "loss 'hinge' needs two classes; the labels of data set 'generated' are 5 cl",
+        ),
+        (FIVE, "linear", {"name": "mse", "target": "scaled"}, "loss", "should have target 'raw' for 5 classes"),
+        (TWO, PAIR, "silent", "loss", "loss 'silent' should say what one number means for two classes: score_means = "),
+        (TWO, PAIR, {"name": "handed", "loss": "silent"}, "loss", "loss 'handed' should say what one number means"),
+        (TWO, "cosine", "mse", "head", "scores from 2.5 on for the second class; loss 'mse' draws them to 0 and 1"),
+        (TWO, {"name": "shared_layer", "head": "cosine_sigmoid"}, "huber", "head", "scale its scores to 1"),
+        ("named", "linear", "cross_entropy", "", ""),
+        (FIVE, "linear", "mse", "", ""),
+        (FIVE, "linear", "silent", "", ""),
+        (TWO, PAIR, "mse", "", ""),
+        (TWO, PAIR, {"name": "handed", "loss": "huber"}, "", ""),
+        (TWO, "both_orders", "hinge", "", ""),
+        (TWO, COSINE, "mse", "", ""),
+        (TWO, "cosine", "binary_cross_entropy", "", ""),
+        (TWO, "cosine", "cosine_embedding", "", ""),
+    ],
+)
+def test_one_number_that_cannot_stand_for_the_classes_is_refused(
+    catalogue_of: CatalogueOf, data: Any, head: Any, loss: Any, part: str, words: str
+) -> None:
+    if data == "named":
+        classes = ["con", "neutral", "pro"]
+        data = {
+            "name": "table",
+            "train": "t.csv",
+            "dev": "d.csv",
+            "text": "text",
+            "label": "side",
+            "classes": classes,
+        }
+    catalogue = catalogue_of(Mean, Silent, Hinge, Huber, Handed)
+    _, problems = catalogue.resolve_run({"tasks": {"t": {"data": data, "head": head, "loss": loss}}})
+    assert [problem.path for problem in problems] == ([f"tasks.t.{part}"] if part else [])
+    assert all(words in problem.message for problem in problems)

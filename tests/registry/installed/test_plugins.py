@@ -45,6 +45,7 @@ class {cls}(Loss):
     Options:
         a: what it does
     """
+    expects = "score"
     name = "{name}"
     def __init__(self, {options}) -> None:
         super().__init__()
@@ -125,6 +126,10 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "unnamed": (loss(""), "Nameless.name should be what users type"),
     "untyped": (loss("untyped", "*, gamma=2.0"), "loss 'untyped': option 'gamma' should be annotated with its type"),
     "badchoice": (loss("spelt", more="expects = 'class'"), "expects: no value 'class'; did you mean 'classes'?"),
+    "unstated": (
+        loss("silent").replace('    expects = "score"\n', ""),
+        "loss 'silent': expects should be stated in the class: one of 'classes', 'score', 'vectors'",
+    ),
 }
 
 

@@ -259,21 +259,31 @@ def test_values_of_a_correlation_are_taken_to_the_scale_of_the_labels() -> None:
     assert in_units(expected + 1, expected, replace(facts, correlation=False)) == pytest.approx(expected + 1)
 
 
-def test_one_logit_is_a_probability_only_if_the_loss_made_it_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("logit", "decided", "is_probability"),
+    [
+        (True, [0, 0, 1, 1], True),
+        (False, [0, 0, 1, 1], False),
+        (None, [0, 0, 1, 1], True),  # a file that does not say it: decided above 0
+        (None, [0, 0, 0, 1], False),
+    ],
+)
+def test_one_number_is_a_probability_only_if_it_is_a_logit(
+    tmp_path: Path, logit: bool | None, decided: list[int], is_probability: bool
+) -> None:
     folder = record(tmp_path / "r", [Row("a")], seeds=(0,), examples=4)
     cell = row(folder, "a").cells[0].cell
     stored = find_scores(folder, cell.id)
     assert stored is not None
-    score, decided = np.array([-2.0, 0.0, 1.0, 3.0]), np.array([0.0, 0.0, 1.0, 1.0])
-    columns = {"para": {"score": score[:, None], "predicted": decided, "influence": decided}}
-    save_scores(folder / "cells" / cell.id, "dev", {"para": stored.tasks["para"]}, columns)
-    assert Predictions.load(folder, "para", [cell]).confidence is None
-    inner = {"name": "binary_cross_entropy"}
-    for loss in (inner, {"name": "smart", "loss": inner}):
-        cell.spec["tasks"]["para"]["loss"] = loss
-        found = Predictions.load(folder, "para", [cell]).confidence
-        assert found is not None
-        assert found[0] == pytest.approx(1 / (1 + np.exp(-np.abs(score))))
+    score = np.array([-2.0, 0.0, 0.3, 3.0])
+    columns = {"para": {"score": score[:, None], "predicted": np.array(decided, float), "influence": score}}
+    save_scores(folder / "cells" / cell.id, "dev", {"para": replace(stored.tasks["para"], logit=logit)}, columns)
+    found = Predictions.load(folder, "para", [cell])
+    assert (found.confidence is not None) == is_probability
+    if found.confidence is not None:
+        assert found.confidence[0] == pytest.approx(1 / (1 + np.exp(-np.abs(score))))
+    else:
+        assert found.wrongness[0] == pytest.approx(np.abs(score - found.expected))
 
 
 # Texts

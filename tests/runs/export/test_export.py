@@ -46,6 +46,7 @@ MIXED: dict[str, Any] = {
     "para": generated("paraphrase", head={"name": "cosine_features", "pooling": "max"}),
     "sts": generated("similarity", head={"name": "cosine_sigmoid", "pooling": "pooler"}, loss="mse", metric="pearson"),
     "odd": generated("paraphrase", head={"name": "linear", "reads": "joint", "layout": "concatenated"}),
+    "near": generated("paraphrase", head={"name": "linear", "reads": "pair"}, loss="mse"),
     "nli": generated("entailment", head={"name": "embedding", "reads": "triple"}, loss="simcse"),
 }
 STAGES = [{"epochs": 1, "optimizer": {"lr": 0.05}}]
@@ -160,7 +161,8 @@ def test_the_cards_lines_predict_what_the_cell_predicts(
     model = model_of(registry, grid)
     monkeypatch.chdir(exported(grid, form))
     found = namespaces(model)
-    told = {"poolings": set(TASKS), "mixed": set() if form == "sentence-transformers" else {"sst", "para", "sts"}}
+    others = set() if form == "sentence-transformers" else {"sst", "para", "sts"}
+    told = {"poolings": set(TASKS), "mixed": {"near", *others}}
     assert found.keys() == told[grid]
     for task, names in found.items():
         columns = columns_of(model, task)

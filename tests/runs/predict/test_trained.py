@@ -7,18 +7,35 @@ import numpy as np
 import pytest
 import torch
 from small_runs import generated, run_grid
+from torch import Tensor
 
-from taskloom.core import TaskloomError
+from taskloom.core import (
+    Encoder,
+    Head,
+    Labels,
+    Loss,
+    Prediction,
+    ScoreMeans,
+    SharedModules,
+    TaskloomError,
+    new_linear,
+)
+from taskloom.plugins.datasets import Generated
+from taskloom.plugins.metrics import Accuracy
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.installed.task import Task
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import find_scores
+from taskloom.runs.analysis.predictions import Predictions
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.trained import TrainedModel, load_trained
 
+PAIR = {"name": "linear", "reads": "pair"}
 TASKS = {
     "sst": generated("sentiment", 48, 60, head={"name": "shared_layer", "head": "linear"}),
-    "para": generated("paraphrase", 48, 60, head={"name": "linear", "reads": "pair"}, loss="binary_cross_entropy"),
-    "same": generated("paraphrase", 48, 60, head="cosine", loss="mse"),
+    "para": generated("paraphrase", 48, 60, head=PAIR, loss="binary_cross_entropy"),
+    "same": generated("paraphrase", 48, 60, head={"name": "cosine", "scale": 1}, loss="mse"),
+    "near": generated("paraphrase", 48, 60, head=PAIR, loss={"name": "smart", "loss": "mse"}),
     "sts": generated("similarity", 48, 60, head="cosine", loss="mse", metric="pearson"),
     "nli": generated("entailment", 48, 60, head={"name": "embedding", "reads": "triple"}, loss="simcse"),
 }
@@ -42,7 +59,7 @@ def dev(trained: TrainedModel, task: str) -> list[tuple[str, ...]]:
     return list(zip(*examples.columns, strict=True))
 
 
-@pytest.mark.parametrize("task", ["sst", "para", "same", "sts"])
+@pytest.mark.parametrize("task", ["sst", "para", "same", "near", "sts"])
 def test_dev_texts_give_the_stored_dev_predictions(ran: Ran, task: str) -> None:
     folder, trained = ran
     stored = find_scores(folder.parent.parent, folder.name)
@@ -57,7 +74,7 @@ def test_dev_texts_give_the_stored_dev_predictions(ran: Ran, task: str) -> None:
         assert len(np.unique(found.probabilities)) > 60
 
 
-@pytest.mark.parametrize("task", ["sst", "para", "same", "sts"])
+@pytest.mark.parametrize("task", ["sst", "para", "same", "near", "sts"])
 def test_neither_batch_size_nor_order_nor_training_mode_changes_a_prediction(ran: Ran, task: str) -> None:
     trained, rows = ran[1], dev(ran[1], task)
     expected = trained.predict(task, rows)
@@ -78,8 +95,78 @@ def test_probabilities_are_of_classes_and_agree_with_what_is_decided(ran: Ran) -
         assert found.probabilities.shape == (60, classes)
         np.testing.assert_allclose(found.probabilities.sum(1), 1, atol=1e-6)
         assert found.probabilities.argmax(1).tolist() == found.values.tolist()
-    for task in ("same", "sts"):  # a cosine, not a logit; values
+    for task in ("same", "near", "sts"):  # a cosine, a value of two classes, values: no logit
         assert ran[1].predict(task, dev(ran[1], task)).probabilities is None
+
+
+def test_two_classes_by_regression_are_the_nearest_of_their_numbers(ran: Ran) -> None:
+    stored = find_scores(ran[0].parent.parent, ran[0].name)
+    assert stored is not None
+    score = stored.read("near", "score")
+    assert ((score > 0) & (score < 0.5)).any(), "some would count as the second class if they were logits"
+    assert stored.read("near", "predicted").tolist() == (score > 0.5).tolist()
+
+
+def test_an_analysis_knows_the_same_probabilities(ran: Ran) -> None:
+    folder, trained = ran
+    with Ledger.open(folder.parent.parent, create=False) as ledger:
+        cell = ledger.cell(folder.name)
+    for task in ("sst", "para", "same", "near", "sts"):
+        of_texts = trained.predict(task, dev(trained, task)).probabilities
+        of_analysis = Predictions.load(folder.parent.parent, task, [cell]).probabilities
+        assert (of_texts is None) == (of_analysis is None)
+        if of_texts is not None and of_analysis is not None:
+            np.testing.assert_allclose(of_texts, of_analysis[0], atol=1e-6)
+
+
+class Middle(Head):
+    """A third party's head, which leaves the decision to the interface."""
+
+    name = "middle"
+
+    def build(
+        self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
+    ) -> None:
+        self.layer = new_linear(width, outputs, generator)
+
+    def forward(self, vectors: Tensor) -> Prediction:
+        return Prediction(self.layer(vectors[0])[:, 0], vectors)
+
+
+class AbsoluteError(Loss):
+    """A third party's loss, which compares one number with the label."""
+
+    name = "absolute_error"
+    expects = "score"
+    score_means: ScoreMeans = "value"
+
+    def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
+        return (prediction.score - target).abs().mean()
+
+
+class Hinge(AbsoluteError):  # noqa: N818 - a loss
+    """A third party's loss, which looks at the sign."""
+
+    name = "hinge"
+    score_means = "logit"
+
+
+@pytest.mark.parametrize(("loss", "cut"), [(AbsoluteError(), 0.5), (Hinge(), 0.0)])
+def test_a_third_partys_loss_says_where_two_classes_are_cut(loss: Loss, cut: float) -> None:
+    encoder = load_catalogue().make(Encoder, ENCODER)
+    head = Middle()
+    task = Task("t", Generated(task="paraphrase"), head, loss, Accuracy())
+    model = TrainedModel(encoder, {"t": task}, seed=0, precision="float32")
+    texts = [row[0] for row in dev(model, "para")]
+    vectors = model.encode(texts)
+    with torch.no_grad():  # scores with a mean of 0.25 and a deviation of 1
+        head.layer.weight /= head.layer(vectors).std()
+        head.layer.bias -= head.layer(vectors).mean() - 0.25
+        score = head.layer(vectors)[:, 0]
+    found = model.predict("t", texts)
+    assert found.labels == (score > cut).long().tolist()
+    assert found.labels != (score > 0.5 - cut).long().tolist(), "the two cuts differ"
+    assert (found.probabilities is not None) == (cut == 0)
 
 
 def test_vectors_are_those_of_the_encoder(ran: Ran) -> None:

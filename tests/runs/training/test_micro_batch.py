@@ -206,6 +206,7 @@ class Twice(Loss):
     """A loss with the gradient of a gradient in it."""
 
     name = "twice"
+    expects = "score"
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         assert prediction.replay is not None

@@ -42,6 +42,7 @@ class Looking(Loss):
     """Notes what a loss is given, in the pass and in a replay."""
 
     name = "looking"
+    expects = "score"
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         assert prediction.replay is not None

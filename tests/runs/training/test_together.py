@@ -171,6 +171,7 @@ def test_a_task_whose_gradient_is_not_finite_is_named(tmp_path: Path) -> None:
 
     class Sharp(Loss):
         name = "sharp"
+        expects = "score"
 
         def forward(self, prediction: Any, target: Tensor) -> Tensor:
             return (prediction.score * 0).abs().sqrt().sum()  # 0, with a slope that is not a number
@@ -186,6 +187,7 @@ def test_a_loss_may_differentiate_by_its_embeddings(tmp_path: Path) -> None:
 
     class Penalty(Loss):
         name = "penalty"
+        expects = "score"
         replays = True
 
         def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
@@ -210,6 +212,7 @@ def test_on_a_gpu_the_first_thing_that_went_wrong_is_named(tmp_path: Path, combi
 
     class Lost(Loss):
         name = "lost"
+        expects = "score"
 
         def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
             return prediction.score.sum() * float("nan")

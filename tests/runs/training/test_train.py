@@ -110,6 +110,7 @@ class Cusp(Loss):
     """0 everywhere, with a gradient that is none."""
 
     name = "cusp"
+    expects = "score"
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
         return (prediction.score * 0).square().sum().sqrt()

@@ -6,7 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from taskloom.core import GradientCombiner, Head, Labels, Loss, Metric, Prediction, SharedModules, new_linear
+from taskloom.core import (
+    GradientCombiner,
+    Head,
+    Labels,
+    Loss,
+    Metric,
+    Prediction,
+    ScoreMeans,
+    SharedModules,
+    new_linear,
+)
 
 
 def mutant(sound: type, slip: str, **overrides: Any) -> Any:
@@ -23,6 +33,8 @@ class SquaredError(Loss):
     """The mean squared difference between score and label."""
 
     name = "squared_error"
+    expects = "score"
+    score_means: ScoreMeans = "value"
     separable = True
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
@@ -38,17 +50,11 @@ class OneLayer(Head):
     def build(
         self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
-        self.labels = labels
         self.layer = new_linear(width, outputs, generator)
 
     def forward(self, vectors: Tensor) -> Prediction:
         score: Tensor = self.layer(vectors[0])
         return Prediction(score if score.shape[1] > 1 else score[:, 0], vectors)
-
-    def decide(self, score: Tensor) -> Tensor:
-        if score.dim() == 2:
-            return score.argmax(1)
-        return (score > 0.5).long() if self.labels.classes else score
 
 
 class Added(GradientCombiner):

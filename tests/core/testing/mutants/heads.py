@@ -53,7 +53,8 @@ class Told(OneLayer):
         score = 'score = F.linear(vectors[0], w["layer.weight"], w["layer.bias"])'
         if self.layer.out_features > 1:
             return [*layer, score, "predicted = score.argmax(1)"]
-        decided = "predicted = (score > 0.5).long()" if self.labels.classes else "predicted = score"
+        cut = 0.5 if self.score_means == "value" else 0.0
+        decided = f"predicted = (score > {cut}).long()" if self.labels.classes else "predicted = score"
         return [*layer, score + "[:, 0]", decided]
 
 
@@ -96,6 +97,16 @@ MUTANTS = {
     ],
     "it decides in the units of the labels": [
         mutant(OneLayer, "decides for a value", decide=lambda self, score: score.view(len(score), -1)[:, 0]),
+        mutant(
+            OneLayer,
+            "takes every number for a logit",
+            decide=lambda self, score: (score > 0).long() if self.labels.classes == 2 else OneLayer.decide(self, score),
+        ),
+        mutant(
+            OneLayer,
+            "is sure of the wrong class",
+            probabilities=lambda self, score: OneLayer.probabilities(self, -score),
+        ),
         mutant(OneLayer, "decides in a column", decide=lambda self, score: OneLayer.decide(self, score)[:, None]),
         mutant(OneLayer, "decides once for all", decide=lambda self, score: OneLayer.decide(self, score)[:1]),
     ],

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
-from taskloom.core import Loss, Prediction, TrainingError
+from taskloom.core import Expects, Loss, Prediction, TrainingError
 
 _COUNT = count()
 
@@ -184,11 +184,12 @@ class Wrapped(Loss):
     """
 
     name = "wrapped"
+    expects: Expects
 
     def __init__(self, *, loss: Loss, factor: Annotated[float, Field(gt=0, le=4)] = 2.0) -> None:
         super().__init__()
         self.loss, self.factor = loss, factor
-        self.expects, self.vectors = loss.expects, loss.vectors
+        self.expects, self.score_means, self.vectors = loss.expects, loss.score_means, loss.vectors
 
     def epoch_ended(self, *, epoch: int, score: float, overall: float) -> None:
         self.loss.epoch_ended(epoch=epoch, score=score, overall=overall)
@@ -212,8 +213,12 @@ SOUND: list[tuple[type, dict[str, Any]]] = [
     (Wrapped, {"loss": UpcastInPart()}),
 ]
 MUTANTS = {
-    "it is one finite number with a finite gradient": [
+    "it says what it looks at": [
         mutant(SquaredError, "expects what nobody knows", expects="scores"),
+        mutant(Loss, "does not say what it expects", forward=SquaredError.forward),
+        mutant(SquaredError, "does not say what its score means", score_means=None),
+    ],
+    "it is one finite number with a finite gradient": [
         mutant(SquaredError, "keeps a dimension", forward=lambda self, p, t: squared(p, t)[None]),
         mutant(AtAnEdge, AtAnEdge.__doc__, wrong="column"),
         mutant(SquaredError, "divides by n − 1", separable=False, forward=unbiased),
