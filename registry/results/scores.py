@@ -50,9 +50,8 @@ class TaskFacts:
     ``classes`` is the number of classes, 0 for values. ``seen`` counts the examples whose texts are also
     in the training data; ``names`` are those of the classes, if they have any. ``low`` and ``high`` are the least and
     the largest score that the metric can give, None where it states none; ``constant`` is the constant prediction that
-    scores best, and ``floor`` its score, None where the metric gives none. ``logit`` says
-    whether a score of one number is the logit of the second of two classes; None in files of versions that did not note
-    it.
+    scores best, and ``floor`` its score, None where the metric gives none. ``logit`` says whether a score of one number
+    is the logit of the second of two classes; None in files of versions that did not note it.
     """
 
     examples: str

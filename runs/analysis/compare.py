@@ -65,7 +65,7 @@ class Part:
 class TaskComparison:
     """A and B on one task, whose models belong together one by one; differences are B less A.
 
-    ``scores`` are means over seeds. Contrasts are computed from ``results``, where A and B have the weights −1 and 1.
+    ``scores`` are means over seeds. Contrasts are computed from ``results``, where A and B have these ``labels``.
     """
 
     a: Predictions
@@ -73,12 +73,12 @@ class TaskComparison:
     scores: tuple[float, float]
     texts: Texts
     results: Results
-    weights: Values
+    labels: tuple[str, str]
 
     @cached_property
     def contrast(self) -> Contrast:
         """B less A on the task's metric."""
-        return self.results.scores(self.a.task).contrast(self.weights)
+        return self.results.difference(self.a.task, self.labels[1], self.labels[0])
 
     @cached_property
     def mcnemar(self) -> McNemar | None:
@@ -147,7 +147,8 @@ class TaskComparison:
         ``numbers`` and what they are about, such as labels or lengths, are [n] each.
         """
         insides = [numbers == number for number in np.unique(numbers)]
-        judged = judge([self._scores(inside).contrast(self.weights) for inside in insides])
+        weights = self.results.row(self.labels[1]) - self.results.row(self.labels[0])
+        judged = judge([self._scores(inside).contrast(weights) for inside in insides])
         sides = [_measure(each.predicted, each.expected, each.facts) for each in (self.a, self.b)]
         found = []
         for inside, each in zip(insides, judged, strict=True):
@@ -219,7 +220,6 @@ def compare(
     if not names:
         raise RegistryError(f"{a.name} and {b.name} have no task with the same examples and metric in common")
     results, label_a, label_b = _results(a, b, cells, registry, split, epochs)
-    weights = results.row(label_b) - results.row(label_a)
     tasks = []
     for task in names:
         of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells], split) for side in (0, 1))
@@ -228,14 +228,14 @@ def compare(
             for side, label in enumerate((label_a, label_b))
         )
         texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder, split)
-        tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, weights))
+        tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, (label_a, label_b)))
     further = []
     for column in (column for column, (task, _) in results.further.items() if task in names):
         values = [
             [results.final_scores(label_a, pair[side].cell).get(column, nan) for side in (0, 1)] for pair in cells
         ]
         score_a, score_b = map(fmean, zip(*values, strict=True))
-        further.append(FurtherMetric(column, (score_a, score_b), results.scores(column).contrast(weights)))
+        further.append(FurtherMetric(column, (score_a, score_b), results.difference(column, label_b, label_a)))
     seeds = tuple((one.seed, other.seed) for one, other in cells)
     judged = _judge([*tasks, *further], margin_of(results.grid))
     compared = tuple(cell for cell in results.grid.cells if cell.label in (label_a, label_b))

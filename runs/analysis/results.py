@@ -16,7 +16,7 @@ from taskloom.core.errors import PluginError, RegistryError, TaskloomError
 from taskloom.core.overall import Overall
 from taskloom.registry.results.records import CellRecord, EpochRecord, GridRecord
 from taskloom.registry.results.scores import ExampleSet, StoredScores, TaskFacts, find_scores, load_examples
-from taskloom.runs.analysis.contrasts import Contrast, Scores, Values
+from taskloom.runs.analysis.contrasts import ONE_RUN, Contrast, Scores, Values
 from taskloom.runs.analysis.influence import NO_MOVES, Moves, gathered, joined_texts
 from taskloom.runs.analysis.metrics import asking, fits, light_metric, width_of
 
@@ -198,7 +198,10 @@ class Results:
         """One row less another."""
         if missing := [row for row in (label, other) if row not in self.place_of]:
             return Contrast(why=f"{missing[0]!r} was not run")
-        return self.scores(column).contrast(self.row(label) - self.row(other))
+        key = column, other
+        if key not in self._differences:
+            self._differences[key] = self.scores(column).differences(self.place_of[other])
+        return self._differences[key][self.place_of[label]] or Contrast(why=ONE_RUN)
 
     def why_unscored(self, cell: CellRecord, column: str, split: str) -> str:
         """Why a finished cell has no score on a split."""
@@ -371,6 +374,10 @@ class Results:
                     influence = metric.influence(stored.read(task, "predicted"), examples.expected)
                 self._moved[stored.path, column] = influence / len(examples.expected)
         return self._moved[stored.path, column]
+
+    @cached_property
+    def _differences(self) -> dict[tuple[str, str], list[Contrast | None]]:
+        return {}
 
     @cached_property
     def _texts(self) -> dict[tuple[tuple[str, str], ...], NDArray[np.int64]]:

@@ -263,12 +263,10 @@ def differences_to(results: Results, baseline: str) -> dict[tuple[str, str], Jud
     no difference: nobody should choose a family by looking.
     """
     contrasts = {
-        (row, column): contrast
+        (row, column): results.difference(column, row, baseline)
         for column in results.columns
-        for row, contrast in zip(
-            results.rows, results.scores(column).differences(results.place_of[baseline]), strict=True
-        )
-        if contrast is not None
+        for row in results.rows
+        if row != baseline
     }
     return _judged(contrasts, margin_of(results.grid))
 

@@ -34,7 +34,7 @@ registry_option = path_option(
 split_option = click.option(
     "--split",
     type=click.Choice(["dev", "test", "train"]),
-    default="",
+    callback=lambda context, option, given: given or "",
     help="Scores on which split, of all rows.  [default: dev, or what the grid states for a row]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

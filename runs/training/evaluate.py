@@ -140,6 +140,7 @@ def store_scores(
     for name, each in predicted.items():
         task, labels = tasks[name], examples[name].labels
         assert labels is not None
+        (low, high), (constant, floor) = task.metric.range, _best_constant(task, labels)
         facts[name] = TaskFacts(
             save_examples(artifacts, examples[name]),
             task.metric.name,
@@ -147,9 +148,11 @@ def store_scores(
             task.labels.classes,
             count_seen(examples[name], train[name]),
             task.labels.names,
-            *(bound if isfinite(bound) else None for bound in task.metric.range),
-            *_best_constant(task, labels),
-            task.head.is_logit,
+            low=low if isfinite(low) else None,
+            high=high if isfinite(high) else None,
+            constant=constant,
+            floor=floor,
+            logit=task.head.is_logit,
         )
         influence = np.asarray(task.metric.influence(each.decided, labels), np.float64)
         if influence.shape != labels.shape or not np.isfinite(influence).all():

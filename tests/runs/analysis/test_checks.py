@@ -94,7 +94,7 @@ def test_one_run_in_two_rows_is_said_where_the_grid_sets_them_apart(made: Path, 
     cells = tuple(replace(place, cell=first[place.seed]) for place in results.grid.cells if place.label in "ab")
     stated = [{"label": "a", "set": {"stages.0.clip": 1}}, {"label": "b", "set": {path or "stages.0.clip": 1}}]
     spec = {**results.grid.spec, "cells": [] if path == "axes" else stated}
-    found = checks_of(replace(results, grid=replace(results.grid, cells=cells, spec=spec)), histories(results))
+    found = checks_of(replace(results, grid=replace(results.grid, cells=cells, spec=spec), epochs=histories(results)))
     line = "One run under several labels, whose settings were overridden or change nothing: 'a' and 'b'."
     assert found == ([line] if path else []), "two labels of one setting are what the grid wants"
 
@@ -129,7 +129,11 @@ def test_a_margin_that_never_moved(made: Path) -> None:
 def test_constant_predictions_and_scores_below_the_majority_class(made: Path) -> None:
     results = results_of(made)
     rewrite(results, "b", "para", predicted=1)
-    assert said(results_of(made)) == "'b': every prediction for para is the same, in one seed at least."
+    results = results_of(made)
+    lines = checks_of(replace(results, epochs=histories(results)))
+    assert lines[0] == "'b': every prediction for para is the same, in one seed at least."
+    assert lines[1].startswith("'b': untrained on para, no better than always class ")
+    assert [results.untrained("b", column) for column in ("para", "sst", "overall")] == [True, False, False]
 
     def poor(label: str, cell: CellRecord) -> CellRecord:
         return replace(cell, scores={**cell.scores, "para": 0.4}) if label == "b" else cell
@@ -142,7 +146,7 @@ def test_constant_predictions_and_scores_below_the_majority_class(made: Path) ->
     (constant,) = constants_of(results)
     assert (constant.task, constant.score) == ("para", pytest.approx(share))
     lines = checks_of(replace(results, epochs=histories(results)))
-    assert lines[1] == f"'b': no better on para than {constant.says} ({share:.3f})."
+    assert lines[1] == f"'b': untrained on para, no better than {constant.says} ({share:.3f})."
 
 
 @pytest.mark.parametrize("task", METRICS)
@@ -166,7 +170,8 @@ def test_examples_that_share_texts_and_texts_seen_in_training(made: Path) -> Non
         rewrite(results, label, "sst", examples=doubled, seen=7)
     results = results_of(made)
     shared, seen = checks_of(replace(results, epochs=histories(results)))
-    assert shared == "Examples that share a text count as one where noise is concerned: 10 of 200 in sst."
+    independent = "Examples that share a text with another are not counted as independent"
+    assert shared == f"{independent}: 5% of 200 in sst (one text in up to 2)."
     assert seen == "Scored examples whose texts are also in the training data: 7 of 200 in sst."
 
 
@@ -211,5 +216,5 @@ def test_a_published_figure_is_marked_exactly_where_the_best_constant_does_as_we
     assert f"(para, {share:.3f})" in text
     assert "‡" not in render(table, "plain"), "only beside published figures"
     assert r"$\ddagger$" in render(table, "latex", reported=True)
-    assert [row["no_better"] for row in as_json(table)] == [["para"], ["para"], []]
-    assert table_of(replace(results_of(folder), metric=metric_named("macro_f1")), lambda cell: ()).floors == {}
+    assert [row["no_better"] for row in as_json(table)["rows"]] == [["para"], ["para"], []]
+    assert table_of(replace(results_of(folder), metric=metric_named("macro_f1"))).floors == {}

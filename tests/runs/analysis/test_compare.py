@@ -63,7 +63,7 @@ def predicted(folder: Path, label: str, task: str) -> Predictions:
 def of_classes(predictions: Any, expected: Any, classes: int = 3) -> Predictions:
     """Predictions that were never stored."""
     predictions, expected = np.atleast_2d(predictions).astype(float), np.asarray(expected, float)
-    examples = ExampleSet("", tuple(map(str, range(len(expected)))), expected, np.arange(len(expected)))
+    examples = ExampleSet("", tuple(map(str, range(len(expected)))), expected, np.arange(len(expected))[:, None])
     return Predictions(
         "t", TaskFacts("", "accuracy", False, classes), examples, predictions, predictions, None, predictions
     )
@@ -102,7 +102,7 @@ def test_two_models_on_classes_are_tested_by_mcnemars_test(made: Path) -> None:
     assert found.seeds == ((0, 1),)
     tests = {task.of.task: task for task in found.tasks}
     assert tests["sts"].mcnemar is None
-    assert tests["sts"].contrast.variance == "examples"
+    assert tests["sts"].contrast.variance() == "examples"
     a, far = predicted(made, "a", "sst").right[0], predicted(made, "far", "sst").right[1]
     test = tests["sst"].mcnemar
     assert test is not None
@@ -116,7 +116,13 @@ def test_examples_that_share_a_text_are_not_taken_as_apart(tmp_path: Path) -> No
     data = {"sst": write_table(tmp_path / "sst.csv", [f"text {place // 2}" for place in range(60)])}
     folder = record(tmp_path / "r", [Row("a"), Row("b", 1.4)], seeds=(0,), data_sets=data)
     task = compare(row(folder, "a"), row(folder, "b"), folder).tasks[0]
-    assert (task.mcnemar, task.contrast.freedom) == (None, 29)
+    assert task.mcnemar is None
+    predictions = Predictions.load(folder, "sst", [cell.cell for cell in row(folder, "b").cells])
+    others = Predictions.load(folder, "sst", [cell.cell for cell in row(folder, "a").cells])
+    moved = predictions.right[0].astype(float) - others.right[0]
+    pairs = (moved - moved.mean()).reshape(30, 2).sum(1)  # those of one text
+    alone = ((moved - moved.mean()) ** 2).sum()
+    assert task.contrast.noises[0].common == pytest.approx(max((pairs**2).sum(), alone) / 60**2)
 
 
 def test_what_is_exchanged_changes_only_its_sign(made: Path) -> None:
@@ -183,8 +189,10 @@ def test_a_breakdown_into_one_part_is_the_whole_comparison(tmp_path: Path) -> No
     folder = record(tmp_path / "r", [Row("a"), Row("b", 1.4), Row("c", 0.9)], data_sets=data)
     task = compare(row(folder, "a"), row(folder, "b"), folder).tasks[0]
     (part,) = task.by_length
-    for name in ("delta", "spread", "common", "freedom"):
-        assert getattr(part.judged.contrast, name) == pytest.approx(getattr(task.contrast, name))
+    assert part.judged.contrast.delta == pytest.approx(task.contrast.delta)
+    for noise, whole in zip(part.judged.contrast.noises, task.contrast.noises, strict=True):
+        for name in ("spread", "common", "freedom"):
+            assert getattr(noise, name) == pytest.approx(getattr(whole, name))
 
 
 def test_what_cannot_be_compared_is_said(made: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_they_stand_after_their_task_and_are_judged_like_any_other(made: Path) -
         task = column.partition(":")[0]
         anew = results_of(made, metric=metric_named(name)).scores(task)
         assert np.array_equal(results.scores(column).values, anew.values)
-        assert np.array_equal(results.scores(column).shared, anew.shared), "the noise is that of the metric"
+        assert np.array_equal(results.scores(column).independent, anew.independent), "the noise is that of the metric"
     assert table.differences["better", "sst:macro_f1"].verdict == "better"
     assert {column for _, column in table.differences} == set(COLUMNS)
     assert len([key for key in table.differences if key[1] != "overall"]) == 2 * 5, "one family"
@@ -66,7 +66,7 @@ def test_they_change_nothing_in_tasks_and_overall(made: Path, tmp_path: Path) ->
     ours, without = results_of(made), results_of(tmp_path / "r")
     for column in without.columns:
         assert np.array_equal(ours.scores(column).values, without.scores(column).values)
-        assert np.array_equal(ours.scores(column).shared, without.scores(column).shared)
+        assert np.array_equal(ours.scores(column).independent, without.scores(column).independent)
 
 
 def test_their_names_are_taken_wherever_a_column_is(made: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_noise_of_overall_follows_the_weights(tmp_path: Path) -> None:
     expected = sum(share * parts[task].values for task, share in shares.items())
     assert np.allclose(scores.values, expected)
     # Tasks have different examples, so their covariances add, each with the square of its share.
-    assert np.allclose(scores.shared, sum(share**2 * parts[task].shared for task, share in shares.items()))
+    assert np.allclose(scores.independent, sum(share**2 * parts[task].independent for task, share in shares.items()))
     assert render(tabled(results), "plain").endswith("overall is a weighted mean: sst 2, para 0, sts 1.")
     other = results_of(record(tmp_path / "f", rows, baseline="a"), metric=metric_named("macro_f1"))
     assert tabled(other).laid == ("overall is a weighted mean: sst 2, para 0.",)  # it does not fit sts
@@ -153,7 +153,7 @@ def test_a_bootstrap_over_examples_gives_the_same_noise(tmp_path: Path) -> None:
             chosen = draw.integers(0, len(expected), len(expected))
             scores[task] = METRICS[task](predicted[chosen], expected[chosen])
         found.append(Overall.of(how).score(scores, ["sts"]))
-    assert results.scores("overall").shared[0, 0, 0, 0] == pytest.approx(np.var(np.array(found, float)), rel=0.15)
+    assert results.scores("overall").independent[0, 0, 0, 0] == pytest.approx(np.var(np.array(found, float)), rel=0.15)
 
 
 def test_rows_that_weigh_differently_are_named(tmp_path: Path) -> None:

@@ -47,8 +47,14 @@ def test_differences_at_once_are_those_one_by_one(seeds: int) -> None:
                 assert found is None
                 continue
             single = scores.contrast(np.eye(6)[row] - np.eye(6)[other])
-            assert (found.why, found.seeds, found.variance) == (single.why, single.seeds, single.variance)
-            figures = [(each.delta, each.spread, each.common, each.freedom) for each in (found, single)]
+            assert (found.why, found.seeds, found.variance()) == (single.why, single.seeds, single.variance())
+            figures = [
+                (
+                    each.delta,
+                    *(getattr(noise, name) for noise in each.noises for name in ("spread", "common", "freedom")),
+                )
+                for each in (found, single)
+            ]
             assert figures[0] == pytest.approx(figures[1], nan_ok=True, abs=1e-15)
 
 

@@ -38,7 +38,7 @@ def grid(*rows: tuple[str, list[CellRecord]], **spec: Any) -> GridRecord:
 
 def table_of(record: GridRecord) -> Table:
     """The table of cells whose predictions nobody stored."""
-    return table_of_results(Results(record, Path("nowhere")), lambda cell: ())
+    return table_of_results(Results(record, Path("nowhere")))
 
 
 SUM = ("sum", [cell("a0", sst=0.5, sts=0.2, overall=0.35), cell("a1", sst=0.7, sts=0.4, overall=0.55)])
@@ -62,7 +62,7 @@ def test_means_and_sds_worked_by_hand() -> None:
 def test_one_seed_has_no_sd() -> None:
     one = ("one", [cell("a", sst=0.5, overall=0.5)])
     assert body(table_of(grid(one, table={"columns": ["sst"]})))[1] == ["one", "1", "0.500"]
-    assert as_json(table_of(grid(one)))[0]["metrics"]["sst"] == {"mean": 0.5, "sd": None, "n": 1}
+    assert as_json(table_of(grid(one)))["rows"][0]["metrics"]["sst"] == {"mean": 0.5, "sd": None, "n": 1}
 
 
 def test_columns_and_digits_are_the_grids() -> None:
@@ -85,7 +85,7 @@ def test_holes_say_why() -> None:
     assert rows["slow"] == ["1/2", "0.100", "—", "0.100", "12.3"]
     notes = [line.split(": ")[0] for line in text.split("\n\n")[1].splitlines()]
     assert notes == ["— pcgrad, seed 1", "— later", "— slow, seed 0", "— slow, seed 1"]
-    rows_json = json.loads(render(table, "json"))
+    rows_json = json.loads(render(table, "json"))["rows"]
     assert rows_json[1]["missing"] == [
         {"seed": 1, "status": "failed", "why": "failed: loss of task 'sts' is not finite at step 12"}
     ]
@@ -127,7 +127,7 @@ def test_without_stored_predictions_there_is_a_difference_and_no_verdict() -> No
     assert "Not compared with 'sum': 'pcgrad'; their predictions are not in the registry or cannot be read." in render(
         table, "plain"
     )
-    rows = as_json(table)
+    rows = as_json(table)["rows"]
     assert [row["baseline"] for row in rows] == [True, False]
     assert rows[1]["metrics"]["sts"]["delta"] == pytest.approx(0.25)
     assert rows[1]["metrics"]["sts"]["interval"] is rows[1]["metrics"]["sts"]["p"] is None
@@ -170,7 +170,7 @@ def grids(draw: st.DrawFn) -> GridRecord:
 
 @given(grids())
 def test_the_json_table_equals_means_and_sds_computed_independently(record: GridRecord) -> None:
-    rows = {row["label"]: row for row in json.loads(render(table_of(record), "json"))}
+    rows = {row["label"]: row for row in json.loads(render(table_of(record), "json"))["rows"]}
     assert list(rows) == list(dict.fromkeys(place.label for place in record.cells)), "in grid order"
     for label, row in rows.items():
         places = [place for place in record.cells if place.label == label]
