@@ -141,6 +141,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
             parameters["lr"] = state.learning_rate
         state.diagnostics.begin_step(state.place, steps, state.learning_rate)
         step = GroupStep(group, run, state)
+        run.pulse.announce(state.index, step.micro_batch)
         try:
             with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
                 losses = state.combiner.update(step)
@@ -153,7 +154,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
             state.settle()
             rate = (state.place - before) / (time.monotonic() - began)
             facts = {"stage": state.index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
-            run.pulse.facts = {**facts, "losses": state.losses}
+            run.pulse.facts |= {**facts, "losses": state.losses}
         run.pulse()
     state.settle()
     state.through = True
