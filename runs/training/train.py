@@ -28,13 +28,9 @@ def train(job: Job, emit: Emit) -> None:
     Asked to stop, it writes a checkpoint where it is and ends as ``interrupted``; a batch that does not fit into
     memory ends it as ``oom``. Raises what else goes wrong; the engine turns that into the cell's failure.
     """
-    machine.keep_freed_memory()
-    machine.skip_compiler()
-    machine.reset_peak_memory()
-    machine.seed_globals(job.spec["seed"])
     try:
         alone = sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped)
-        with alone, machine.fitting_threads(job.spec):
+        with machine.set_up(job.spec), alone:
             end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
         end = Event("interrupted", job.cell)

@@ -1,4 +1,4 @@
-"""A cell that the system kills because memory ran out is tried with fewer examples, whatever options its sampler has."""
+"""A cell that the system kills because memory ran out is tried with fewer examples, whatever its sampler is."""
 
 import json
 from collections.abc import Callable

@@ -63,7 +63,15 @@ def test_out_of_memory_does_not_use_up_attempts() -> None:
 
 @pytest.mark.parametrize(
     ("how", "micro_batch", "expected"),
-    [("finished", None, None), ("lost", 6, 6), ("oom", None, None), ("oom", 12, 6), ("oom", 3, 1), ("oom", 1, None), (None, 4, 4)],
+    [
+        ("finished", None, None),
+        ("lost", 6, 6),
+        ("oom", None, None),
+        ("oom", 12, 6),
+        ("oom", 3, 1),
+        ("oom", 1, None),
+        (None, 4, 4),
+    ],
 )
 def test_a_later_driver_goes_on_with_what_fitted(
     how: str | None, micro_batch: int | None, expected: int | None
