@@ -49,8 +49,8 @@ class Event:
 
     ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch`` or ``stage``, and at the end one of
     ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
-    stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, reason) or ``lost`` (reason: the
-    worker died, hung or was stopped, or its device failed). ``facts`` hold the figures as JSON values. ``attempt``
+    stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, if known, reason) or ``lost`` (reason:
+    the worker died, hung or was stopped, or its device failed). ``facts`` hold the figures as JSON values. ``attempt``
     is the job's. A resumed cell reports its earlier epochs and stages again, with the fact ``retold``; only what the
     ledger had missed is passed on.
     """

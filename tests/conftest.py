@@ -106,7 +106,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     monkeypatch.delenv("TASKLOOM_PLUGINS", raising=False)
     monkeypatch.delenv("TASKLOOM_STRICT_PLUGINS", raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or a module changed within a second is the old one

@@ -19,7 +19,9 @@ class Inline(Engine):
     """Runs the cells in this process, one after another.
 
     Each cell has all the cores (or the GPU) to itself. For debugging, and for grids that are done in seconds: what
-    ends this process ends its cell too, so that nothing here survives a crash of a plugin.
+    ends this process ends its cell too, so that nothing here survives a crash of a plugin. After a run the process
+    has its random states, environment and settings of torch back, unless a cell that did not stop was abandoned; only
+    the C library's thresholds for giving memory back, and the count of peak memory, are those of the run.
 
     Example: ``taskloom run quickstart --engine inline``
     """
@@ -30,10 +32,12 @@ class Inline(Engine):
         self._thread: CellThread | None = None
         self._events: list[Event] = []
         self._broken = ""  # why the device of this process can no longer be used
+        self._added: list[str] = []  # variables of the environment that were not set before
 
     def open(self, work: str, folder: Path) -> None:
-        for name, value in DEFAULTS.items():  # cuBLAS looks when it is first used; OpenMP has looked by now
-            os.environ.setdefault(name, value)
+        self._added = [name for name in DEFAULTS if name not in os.environ]
+        for name in self._added:  # cuBLAS looks when it is first used; OpenMP has looked by now
+            os.environ[name] = DEFAULTS[name]
         self._work = find_work(work)
 
     @property
@@ -79,6 +83,8 @@ class Inline(Engine):
         self.stop(at_once=True)
         if thread is not None:  # Python cannot end well while torch works in another thread
             thread.join(timeout=GRACE)
+        for name in self._added:
+            os.environ.pop(name, None)
 
     def describe(self) -> str:
         return "one cell at a time in this process"

@@ -61,9 +61,10 @@ def _end(db: sqlite3.Connection, cell: str, what: str, facts: Mapping[str, Any])
     ``again``: a smaller micro-batch may fit.
     """
     reason = None if facts.get("reason") is None else str(facts["reason"])
-    if not _end_attempt(db, cell, what, reason):
+    tried = facts.get("micro_batch") if what == "oom" else None
+    if not _end_attempt(db, cell, what, reason, tried):
         _begin_attempt(db, cell, facts)
-        _end_attempt(db, cell, what, reason)
+        _end_attempt(db, cell, what, reason, tried)
     goes_on = what == "lost" or (what == "oom" and facts.get("again"))
     status = "interrupted" if goes_on else what
     if status in ("failed", "oom"):
@@ -89,10 +90,13 @@ def _begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) 
     )
 
 
-def _end_attempt(db: sqlite3.Connection, cell: str, how: str, reason: str | None) -> bool:
+def _end_attempt(
+    db: sqlite3.Connection, cell: str, how: str, reason: str | None, micro_batch: int | None = None
+) -> bool:
     """Whether there was an attempt to end."""
     done = db.execute(
-        "UPDATE attempts SET ended = ?, how = ?, reason = ? WHERE cell = ? AND ended IS NULL",
-        [now(), how, reason, cell],
+        "UPDATE attempts SET ended = ?, how = ?, reason = ?, micro_batch = coalesce(?, micro_batch) "
+        "WHERE cell = ? AND ended IS NULL",
+        [now(), how, reason, micro_batch, cell],
     )
     return done.rowcount > 0

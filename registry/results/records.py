@@ -93,7 +93,7 @@ class AttemptRecord:
     """One attempt at a cell: which process drove it, and how it ended.
 
     ``how`` is ``finished``, ``failed``, ``interrupted``, ``oom`` or ``lost``, and ``None`` while it goes on.
-    ``micro_batch`` is what the driver set, not the spec.
+    ``micro_batch`` is what the driver set, not the spec; of an attempt that ran out of memory, what it had in memory.
     ``versions`` are those of plugins and machine: a cell may be resumed on another machine than it was started on.
     """
 

@@ -68,8 +68,9 @@ def run(
 
     What --weights, --epochs and --set change stands in the table beside the grid's own rows, as "sum [lr=0.001]", and
     stays there. With --name it is a table of its own, in which rows keep their labels, the baseline and claims hold,
-    and later runs have the same settings. With --only the other rows keep their place and their results. A smoke run
-    is recorded as GRID-smoke. Two files of one name are two grids; the second is recorded as FOLDER/NAME.
+    and later runs have the same settings. With --only the other rows keep their place and their results; errors in what
+    the grid says of them are reported, but their data need not be here. A smoke run is recorded as GRID-smoke. Two
+    files of one name are two grids; the second is recorded as FOLDER/NAME.
 
     \b
     Examples:

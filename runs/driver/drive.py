@@ -88,7 +88,7 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, trackers: Trackers, *,
         elif cell.id not in jobs:
             # One that ran out of memory before goes on with the micro-batch that fitted.
             past = ledger.attempts(cell.id) if state else ()
-            micro_batch = next_micro_batch(past[-1].how, past[-1].micro_batch, cell.spec) if past else None
+            micro_batch = next_micro_batch(past[-1].how, past[-1].micro_batch) if past else None
             jobs[cell.id] = replace(job, micro_batch=micro_batch)
     for job in ended.values():
         trackers.retell(job, ledger)

@@ -51,12 +51,16 @@ class Outcome:
 
 @dataclass
 class Submitted:
-    """A job that the engine has: when it last reported, and why this loop stopped it, if it did."""
+    """A job that the engine has: when it last reported, and why this loop stopped it, if it did.
+
+    ``micro_batch`` is how many examples of a task its steps have in memory at a time, as training last reported it.
+    """
 
     job: Job
     last_event: float
     begun: bool = False  # it has reported something
     stop_reason: str = ""
+    micro_batch: int | None = None
 
 
 @dataclass
@@ -148,6 +152,8 @@ class Loop:
         if run is None or event.attempt != run.job.attempt:
             return  # of an attempt that was given up
         run.last_event, run.begun = time.monotonic(), True
+        if event.what == "progress":
+            run.micro_batch = event.facts.get("micro_batch")
         if event.what in ENDS:
             self._end(run, event)
             return
@@ -174,11 +180,13 @@ class Loop:
             append_log(job.cell_folder(), facts.pop("traceback"))
         if run.stop_reason and event.what == "lost":
             facts["reason"] = run.stop_reason
-        if event.what != "finished" and facts.get("micro_batch") is None:
-            facts["micro_batch"] = job.micro_batch
+        if event.what != "finished":  # an engine whose worker was killed knows only what the job says
+            reported = run.micro_batch if event.what == "oom" else None
+            sizes = (facts.get("micro_batch"), job.micro_batch, reported)
+            facts["micro_batch"] = min(filter(None, sizes), default=None)
         event = replace(event, facts=facts)
         past = self.past.setdefault(job.cell, [])
-        verdict = judge(event, past, job.spec, attempts=self.attempts)
+        verdict = judge(event, past, attempts=self.attempts)
         self._follow(job, event, verdict)
         past.append(event)
         del self.running[job.cell]

@@ -1,16 +1,14 @@
 """What becomes of a cell after an attempt ended: done, failed, or tried again. Pure functions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from taskloom.core.engine import Event
 
 #: How often a cell is tried whose worker is lost.
 ATTEMPTS = 3
-#: The batch of a task that a sampler's ``batch_size`` does not name.
-UNNAMED = 8
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,12 @@ class Verdict:
     halt: bool = False
 
 
-def judge(event: Event, past: Sequence[Event], spec: Mapping[str, Any], *, attempts: int = ATTEMPTS) -> Verdict:
+def judge(event: Event, past: Sequence[Event], *, attempts: int = ATTEMPTS) -> Verdict:
     """What follows from the event that ended an attempt.
 
     ``past`` are the events that ended earlier attempts of this run, oldest first. A lost worker is replaced until
-    there were ``attempts``; a cell that ran out of memory is tried with half the micro-batch until that is 1; what
-    fails by itself would fail again.
+    there were ``attempts``; a cell that ran out of memory is tried with half the micro-batch until that is 1, or,
+    where it had not come to a step yet, like one whose worker is lost; what fails by itself would fail again.
     """
     reason = _reason(event)
     micro_batch = event.facts.get("micro_batch", past[-1].facts.get("micro_batch") if past else None)
@@ -40,19 +38,27 @@ def judge(event: Event, past: Sequence[Event], spec: Mapping[str, Any], *, attem
             return Verdict("finished")
         case "interrupted":
             return Verdict("interrupted", event.facts.get("reason", ""), micro_batch)
-        case "oom":
-            smaller = half(micro_batch or largest_batch(spec))
+        case "oom" if micro_batch:
+            smaller = half(micro_batch)
             if smaller is None:
                 where = reason.removeprefix("out of memory with 1 example of ").replace(" at a time", "", 1)
                 return Verdict("oom", f"out of memory even with one example at a time: {where}")
             return Verdict("again", reason, smaller)
-        case "lost":
-            lost = [_reason(end) for end in (*past, event) if end.what == "lost"]
-            if len(lost) < attempts:
+        case "lost" | "oom":
+            reasons = [_reason(end) for end in (*past, event) if _is_lost(end)]
+            if len(reasons) < attempts:
                 return Verdict("again", reason, micro_batch)
-            times = f"{len(lost)} times" if len(lost) > 1 else "once"
-            return Verdict("failed", f"lost its worker {times}: {'; '.join(dict.fromkeys(map(_cause, lost)))}")
+            times = f"{len(reasons)} times" if len(reasons) > 1 else "once"
+            causes = "; ".join(dict.fromkeys(map(_cause, reasons)))
+            if event.what == "oom":
+                return Verdict("oom", f"out of memory before its first step, tried {times}: {causes}")
+            return Verdict("failed", f"lost its worker {times}: {causes}")
     return Verdict("failed", reason, halt=bool(event.facts.get("disk_full")))
+
+
+def _is_lost(end: Event) -> bool:
+    """Whether an attempt ended by what a smaller micro-batch cannot change, but another worker might."""
+    return end.what == "lost" or (end.what == "oom" and not end.facts.get("micro_batch"))
 
 
 def _reason(event: Event) -> str:
@@ -77,27 +83,9 @@ def half(micro_batch: int) -> int | None:
     return micro_batch // 2 if micro_batch > 1 else None
 
 
-def next_micro_batch(how: str | None, micro_batch: int | None, spec: Mapping[str, Any]) -> int | None:
-    """The micro-batch of a cell whose last attempt by another driver had one and ended so: as small as has to be.
+def next_micro_batch(how: str | None, micro_batch: int | None) -> int | None:
+    """The micro-batch to resume with after an attempt of another driver that ended so (``how`` in the ledger).
 
     A cell that did not fit at all begins anew: somebody who tries it again has made room.
     """
-    return half(micro_batch or largest_batch(spec)) if how == "oom" else micro_batch
-
-
-def largest_batch(spec: Mapping[str, Any]) -> int:
-    """The largest batch of one task that the stages of a run ask for; 1 where that is unknown."""
-    sizes = [1]
-    for stage in spec.get("stages", ()):
-        limit = stage.get("micro_batch")
-        asked = stage.get("sampler", {}).get("batch_size")
-        others = isinstance(asked, Mapping) and set(stage.get("tasks") or spec.get("tasks", ())) - set(asked)
-        numbers = [*_numbers(asked), *([UNNAMED] if others else [])]
-        sizes += [min(size, limit) if limit else size for size in numbers]
-    return max(sizes)
-
-
-def _numbers(value: Any) -> list[int]:
-    if isinstance(value, Mapping):
-        return [number for each in value.values() for number in _numbers(each)]
-    return [value] if isinstance(value, int) else []
+    return half(micro_batch) if how == "oom" and micro_batch else micro_batch

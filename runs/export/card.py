@@ -108,8 +108,8 @@ def _use(model: TrainedModel, form: Form) -> str:
     parts = ["## Use", "Sentence vectors, in this folder:", _code([*encode_lines(model, form), "", _EXAMPLE])]
     parts.append(
         "The heads are in `heads.safetensors`; `heads.json` says what each is and what its labels mean. A task reads "
-        "`texts`, or `first` and `second`, two columns of them; `predicted` is a class number, or a value in the units "
-        "of the labels."
+        "`texts`, or columns of them: `first`, `second` and, where it compares three, `third`; `predicted` is a class "
+        "number, or a value in the units of the labels."
     )
     for task in model.tasks:
         lines = head_lines(model, task, form)

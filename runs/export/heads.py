@@ -9,6 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from taskloom.core.tokens import Reads
 from taskloom.registry.installed.task import Task
 from taskloom.runs.export.graph import VECTOR, output_name
 from taskloom.runs.export.vectors import Way, own_way, way_of, ways
@@ -16,9 +17,10 @@ from taskloom.runs.predict.trained import TrainedModel
 
 HEADS, TENSORS, CARD = "heads.json", "heads.safetensors", "README.md"
 #: How the vectors of an example are made by ``encode``, for each way of reading its texts.
-_VECTORS = {
+_VECTORS: dict[Reads, str] = {
     "single": "encode(texts{0})[None]",
     "pair": "torch.stack([encode(first{0}), encode(second{0})])",
+    "triple": "torch.stack([encode(first{0}), encode(second{0}), encode(third{0})])",
     "joint": "encode(first, second{0})[None]",
     "both_orders": "torch.stack([encode(first, second{0}), encode(second, first{0})])",
 }

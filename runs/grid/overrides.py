@@ -52,6 +52,12 @@ class Overrides:
     smoke: bool = False
     name: str | None = None
 
+    @property
+    def change(self) -> Change:
+        """What --weights, --set and --epochs lay over a row."""
+        weights = {} if self.weights is None else {"encoder.weights": self.weights}
+        return Change(weights | dict(self.settings), self.epochs)
+
 
 def named(grid: GridFile, overrides: Overrides) -> GridFile:
     """The grid under the name that the command line gives it; a smoke run has the first seed and a name of its own."""
@@ -74,9 +80,7 @@ def override(rows: Expansion, overrides: Overrides, places: Places, before: "Gri
     What --weights, --epochs and --set change stands beside the grid's rows, and so do the rows that they changed in
     the run ``before``; in a table with a name of its own they change all rows.
     """
-    weights = {} if overrides.weights is None else {"encoder.weights": overrides.weights}
-    change = Change(weights | dict(overrides.settings), overrides.epochs)
-    known = before.changes if before else []
+    change, known = overrides.change, before.changes if before else []
     if not (overrides.smoke or overrides.data or overrides.name or change or known or (before and before.laid)):
         return replace(rows, variants=choose(rows.variants, overrides.only))
     completed = [complete(variant.spec) for variant in rows.variants]

@@ -9,6 +9,7 @@ from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import count
 from taskloom.registry.installed.resolution import split_metrics
 from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, Change, GridRecord
+from taskloom.runs.grid.changes import complete, lay
 from taskloom.runs.grid.contents import Contents, Size
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
@@ -72,9 +73,10 @@ def make_plan(
     """Expand and check a grid; every problem is found here, before the first step of training.
 
     ``ledger`` knows which cells are finished; without one all are new. ``overrides`` are laid over rows before these
-    are resolved. Rows that they do not choose and that could not be run today are in the plan as they were last run.
+    are resolved. What the grid says of a row is checked whether the row is chosen or not; its data and weights only if
+    it is. Rows that are not chosen and that could not be run today are in the plan as they were last run.
     """
-    overrides = overrides or Overrides()
+    overrides, written = overrides or Overrides(), grid.raw
     grid, before = _recorded(named(grid, overrides), overrides, ledger)
     rows = expand(grid, allow_large=allow_large)
     problems = rows.problems
@@ -90,7 +92,10 @@ def make_plan(
     grid, contents = rows.grid, Contents(catalogue, overrides, places)
     problems += _column_problems(rows)
     variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
-    problems += _row_problems([variant for variant in variants if variant.chosen or not variant.problems])
+    checked = [variant for variant in variants if variant.chosen or not variant.problems]
+    if before is None or before.written != written:  # else it was valid: what is missing now was installed then
+        checked += _wrong_as_written(variants, kept, overrides.change, catalogue)
+    problems += _row_problems(checked)
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
@@ -162,6 +167,26 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
     problems = [*variant.problems, *found]
     problems += contents.problems(spec, {problem.path for problem in problems})
     return replace(variant, spec=spec, problems=tuple(dict.fromkeys(problems)))
+
+
+def _wrong_as_written(
+    variants: Iterable[Variant], kept: Iterable[Variant], change: Change, catalogue: "Catalogue"
+) -> Iterator[Variant]:
+    """The rows that are not chosen and whose own specification is wrong, with those problems alone.
+
+    ``kept`` are the rows as the grid has them. What the overrides bring about, or would repair, is no fault of the
+    grid's, and neither are data or weights that are not here.
+    """
+    rows = {row.label: row for row in kept}
+    for variant in variants:
+        if variant.chosen or variant.beside or not variant.problems:
+            continue
+        row = rows[variant.label]
+        completed = complete(row.spec)
+        specs = [row.spec, *lay(change, [completed] if completed else [], strict=False)]
+        wrong = [{*row.problems, *catalogue.resolve_run(spec)[1]} for spec in specs]
+        if own := set(variant.problems).intersection(*wrong):
+            yield replace(variant, problems=tuple(problem for problem in variant.problems if problem in own))
 
 
 def _cells(

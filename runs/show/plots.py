@@ -105,9 +105,13 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
         axes.plot(judged.contrast.delta, place, "o", markersize=4, color=colour, markerfacecolor=filled)
         word = format_verdict(judged) if judged.interval else "no interval"
         axes.annotate(word, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=colour, fontsize=7)
-    low, high = span_of(shown)
-    pad = 0.04 * (high - low)
-    axes.set_xlim(low - pad, high + pad)
+    first, last = span_of(shown)
+    pad = 0.04 * (last - first)
+    axes.set_xlim(first - pad, last + pad)
+    for place, (low, _, high) in enumerate(shown):  # what the axis cuts off
+        for edge, arrow, beyond in ((first - pad, "<", low < first - pad), (last + pad, ">", high > last + pad)):
+            if beyond:
+                axes.plot(edge, place, arrow, markersize=4, color=VERDICTS[lines[place][1].verdict], clip_on=False)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), [label for label, _ in lines])
     axes.tick_params(axis="y", length=0)

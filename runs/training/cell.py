@@ -35,7 +35,9 @@ class Pulse:
     def __init__(self, job: Job, emit: Emit, stage: int = 0, epoch: int = 1) -> None:
         self._job, self._emit = job, emit
         self._reported = time.monotonic()
-        self.facts = {"stage": stage, "epoch": epoch, "step": 0, "steps": 0, "rate": 0.0, "losses": dict[str, float]()}
+        self.facts: dict[str, Any] = {"stage": stage, "epoch": epoch, "step": 0, "steps": 0, "rate": 0.0, "losses": {}}
+        self.facts["micro_batch"] = None
+        self._largest = (0, 0)  # stage, and examples of a task at a time
 
     @property
     def due(self) -> bool:
@@ -51,8 +53,21 @@ class Pulse:
         """Raise if the cell should stop; report its progress if that is due."""
         self.raise_if_stopped()
         if self.due:
-            self._reported = time.monotonic()
-            self._emit(Event("progress", self._job.cell, {**self.facts, "memory": peak_memory()}))
+            self._report()
+
+    def announce(self, stage: int, micro_batch: int) -> None:
+        """Report the examples of a task that a step has in memory at a time, where they are the stage's most so far.
+
+        Before the step and at once: a process that the system kills for them cannot report them any more.
+        """
+        if (stage, micro_batch) > self._largest:
+            self._largest = stage, micro_batch
+            self.facts["micro_batch"] = micro_batch
+            self._report()
+
+    def _report(self) -> None:
+        self._reported = time.monotonic()
+        self._emit(Event("progress", self._job.cell, {**self.facts, "memory": peak_memory()}))
 
 
 @dataclass

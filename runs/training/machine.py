@@ -1,4 +1,4 @@
-"""The process that trains: its memory, torch's compiler, versions, seeds of the global generators."""
+"""The process that trains: set up for a cell and left as it was; its memory, torch's compiler, versions, seeds."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,22 @@ import numpy as np
 import torch
 
 from taskloom.core import OutOfMemory, derive_seed, is_out_of_memory
+
+
+@contextmanager
+def set_up(spec: Mapping[str, Any]) -> Iterator[None]:
+    """Set this process up for a cell, and leave it as it was: with ``engine="inline"`` it is the caller's own.
+
+    Afterwards the global generators (Python's, NumPy's, torch's, the GPUs') continue where they were, torch has its
+    number of threads, and its optimizers their own ``step``. Two things cannot be restored: the peak memory of the
+    process counts from the beginning of its last cell, and glibc, which does not say what its thresholds were, has
+    those at which its own adjustment ends.
+    """
+    reset_peak_memory()
+    with ExitStack() as stack:
+        for change in (kept_memory(), skipped_compiler(), seeded(spec["seed"]), fitting_threads(spec)):
+            stack.enter_context(change)
+        yield
 
 
 @contextmanager
@@ -51,25 +67,42 @@ def keep_freed_memory() -> None:
 
     Gradients are freed and allocated anew in every step; without this each step pays for thousands of page faults.
     """
+    _set_thresholds(mapped=1 << 30, trim=(1 << 31) - 1)
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Keep freed memory until the block ends."""
+    keep_freed_memory()
+    try:
+        yield
+    finally:
+        _set_thresholds(mapped=32 << 20, trim=64 << 20)  # the highest that glibc itself chooses
+
+
+def _set_thresholds(*, mapped: int, trim: int) -> None:
+    """Take blocks from the heap up to ``mapped`` bytes, and shrink it where ``trim`` bytes at its end are free."""
     with suppress(OSError, AttributeError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: take large blocks from the heap
-        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and do not shrink it
+        mallopt(-3, mapped)  # M_MMAP_THRESHOLD
+        mallopt(-1, trim)  # M_TRIM_THRESHOLD
 
 
-def skip_compiler() -> None:
+@contextmanager
+def skipped_compiler() -> Iterator[None]:
     """Spare a process torch's compiler, whose import takes a second or two and which nothing here uses.
 
     torch's optimizers import it only to tell it to look away: from some methods by a mark, which is set here by hand,
     and from ``step``, which gets the same guard of the gradient mode without it. Where torch has changed, nothing
-    happens.
+    happens. When the block ends, marks and guards are gone.
     """
     if "torch._dynamo" in sys.modules:
+        yield
         return
-    for method in vars(torch.optim.Optimizer).values():
-        function = getattr(method, "__wrapped__", None)
-        if function is not None and hasattr(function, "__dict__"):
-            function.__dict__.setdefault("__dynamo_disable", function)
+    wrapped = [getattr(method, "__wrapped__", None) for method in vars(torch.optim.Optimizer).values()]
+    marked = [method for method in wrapped if hasattr(method, "__dict__") and "__dynamo_disable" not in vars(method)]
+    for method in marked:
+        vars(method)["__dynamo_disable"] = method
 
     def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
@@ -79,10 +112,21 @@ def skip_compiler() -> None:
 
         return call
 
-    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
-        step = vars(kind).get("step")
+    kinds: tuple[Any, ...] = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+    steps = {kind: vars(kind).get("step") for kind in kinds}
+    for kind, step in steps.items():
         if step is not None and step.__code__.co_name == "_use_grad":
-            kind.step = guarded(step.__wrapped__)  # type: ignore[method-assign]
+            kind.step = guarded(step.__wrapped__)
+    try:
+        yield
+    finally:
+        for kind, step in steps.items():
+            if step is not None:
+                kind.step = step
+            elif "step" in vars(kind):  # which torch has made of its parent's, with its hooks
+                del kind.step
+        for method in marked:
+            vars(method).pop("__dynamo_disable", None)
 
 
 def reset_peak_memory() -> None:
@@ -140,8 +184,22 @@ def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[
     return {name: before[name] + (f", then {here[name]}" if last[name] != here[name] else "") for name in here}
 
 
-def seed_globals(seed: int) -> None:
-    """Seed the global generators: our components never draw from them, but a plugin might."""
-    torch.manual_seed(derive_seed(seed, "global", "torch"))
-    np.random.seed(derive_seed(seed, "global", "numpy") % 2**32)
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators, which our components never draw from, but a plugin might; then put them back."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    gpus = torch.cuda.get_rng_state_all() if uses_gpu() else None
     random.seed(derive_seed(seed, "global", "python"))
+    np.random.seed(derive_seed(seed, "global", "numpy") % 2**32)
+    torch.default_generator.manual_seed(derive_seed(seed, "global", "torch"))
+    torch.cuda.manual_seed_all(derive_seed(seed, "global", "torch"))  # once there is one, if there is none yet
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(cpu)
+        if gpus is not None:
+            torch.cuda.set_rng_state_all(gpus)
+        else:  # as torch would have seeded them
+            torch.cuda.manual_seed_all(torch.initial_seed())

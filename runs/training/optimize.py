@@ -117,6 +117,11 @@ class GroupStep(Step):
         """Memory that runs out where all tasks are in it, or none, is put down to the largest batch."""
         return self._naming(max(self._batches, key=lambda task: len(self._batches[task])))
 
+    @property
+    def micro_batch(self) -> int:
+        """The most examples of a task that are in memory at a time."""
+        return max(map(self._size, self.tasks), default=0)
+
     def _size(self, task: str) -> int:
         """Examples of a task in memory at a time."""
         count = len(self._batches[task])

@@ -28,13 +28,9 @@ def train(job: Job, emit: Emit) -> None:
     Asked to stop, it writes a checkpoint where it is and ends as ``interrupted``; a batch that does not fit into
     memory ends it as ``oom``. Raises what else goes wrong; the engine turns that into the cell's failure.
     """
-    machine.keep_freed_memory()
-    machine.skip_compiler()
-    machine.reset_peak_memory()
-    machine.seed_globals(job.spec["seed"])
     try:
         alone = sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped)
-        with alone, machine.fitting_threads(job.spec):
+        with machine.set_up(job.spec), alone:
             end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
         end = Event("interrupted", job.cell)
@@ -141,6 +137,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
             parameters["lr"] = state.learning_rate
         state.diagnostics.begin_step(state.place, steps, state.learning_rate)
         step = GroupStep(group, run, state)
+        run.pulse.announce(state.index, step.micro_batch)
         try:
             with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
                 losses = state.combiner.update(step)
@@ -153,7 +150,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
             state.settle()
             rate = (state.place - before) / (time.monotonic() - began)
             facts = {"stage": state.index, "epoch": epoch, "step": state.place, "steps": steps, "rate": rate}
-            run.pulse.facts = {**facts, "losses": state.losses}
+            run.pulse.facts |= {**facts, "losses": state.losses}
         run.pulse()
     state.settle()
     state.through = True

@@ -202,8 +202,8 @@ def test_out_of_memory_halves_the_micro_batch_until_it_fits(faulty: None, tmp_pa
     }
     tried = {label: [(one.how, one.micro_batch) for one in each] for label, each in attempts.items()}
     assert tried["fine"] == [("finished", None)]
-    assert tried["fits by threes"] == [("oom", None), ("oom", 4), ("finished", 2)]
-    assert tried["never fits"] == [("oom", None), ("oom", 4), ("oom", 2), ("oom", 1)]
+    assert tried["fits by threes"] == [("oom", 8), ("oom", 4), ("finished", 2)]
+    assert tried["never fits"] == [("oom", 8), ("oom", 4), ("oom", 2), ("oom", 1)]
     assert "one example at a time" in str(cells["never fits"].reason)
     assert "'sst'" in str(cells["never fits"].reason)
     told = [event for event in events if event.what == "oom" and event.facts.get("again")]

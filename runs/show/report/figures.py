@@ -54,7 +54,7 @@ def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) 
     train = {label: chart.train[label] for label in lines if label in chart.train}
     every = [point for line in (*lines.values(), *train.values()) for point in line]
     (first, *_, last), (least, *_, most) = (sorted([*values, *values]) for values in zip(*every, strict=True))
-    pad = 0.05 * (most - least) or 0.05
+    pad = 0.05 * ((most - least) or abs(most) or 1.0)
     across = Scale(first, max(last, first + 1), LEFT + 6, WIDTH - 8)
     upward = Scale(least - pad, most + pad, HEIGHT - BOTTOM, 6)
     marks = _axes(across, upward)
@@ -71,16 +71,14 @@ def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) 
 
 
 def _figure(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.3f}".replace("-", "−")
+    return (f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}").replace("-", "−")
 
 
 def _axes(across: Scale, upward: Scale) -> list[Markup]:
     marks, rows, bottom = [], ticks(upward.low, upward.high), HEIGHT - BOTTOM
     for tick in rows:
         marks.append(element("line", class_="g", x1=LEFT, x2=WIDTH, y1=upward(tick), y2=upward(tick)))
-        exact = tick_text(tick, rows)
-        shown = exact if len(exact) < 8 else f"{tick:.2g}".replace("-", "−")
-        marks.append(element("text", shown, class_="t e", x=LEFT - 5, y=upward(tick) + 4))
+        marks.append(element("text", tick_text(tick, rows), class_="t e", x=LEFT - 5, y=upward(tick) + 4))
     columns = [tick for tick in ticks(across.low, across.high, 8) if tick == int(tick)]
     marks += [element("text", f"{tick:g}", class_="t", x=across(tick), y=bottom + 16) for tick in columns]
     return [*marks, element("line", class_="z", x1=LEFT, x2=WIDTH, y1=bottom, y2=bottom)]

@@ -36,31 +36,41 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
         return [low]
     power = 10.0 ** math.floor(math.log10(span / most))
     step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= most)
-    return [
-        round(place * step, 10) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    ]
+    digits = 2 - math.floor(math.log10(step))  # 3 · 0.1 is 0.3
+    multiples = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [round(multiple * step, digits) for multiple in multiples]
 
 
 def tick_text(value: float, all_ticks: Sequence[float]) -> str:
-    """A tick with as many digits as its neighbours need.
+    """A tick with as many digits as its neighbours need, by a power of ten where they are many.
 
     >>> tick_text(0.5, [0.25, 0.5]), tick_text(-2.0, [-2.0, 0.0]), tick_text(2e-5, [0, 1e-5, 2e-5])
     ('0.50', '−2', '0.00002')
+    >>> tick_text(5e-5, [4.8e-5, 4.9e-5, 5e-5]), tick_text(0.0, [0.0, 1e-6])
+    ('5.0e−5', '0')
     """
     step = min((b - a for a, b in itertools.pairwise(all_ticks)), default=abs(value) or 1.0)
-    digits = max((digits for digits in range(10) if abs(round(step, digits) - step) > 1e-11), default=-1) + 1
-    return f"{value:.{digits}f}".replace("-", "−")
+    digits = max((digits for digits in range(20) if abs(round(step, digits) - step) > 1e-6 * step), default=-1) + 1
+    text = f"{value:.{digits}f}"
+    if len(text) > 7:
+        power, finest = (math.floor(math.log10(abs(number) or step) + 1e-6) for number in (value, step))
+        text = f"{value / 10.0**power:.{max(power - finest, 0)}f}e{power}" if value else "0"
+    return text.replace("-", "−")
 
 
 def span_of(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """What an axis shows of intervals (low, middle, high): 0, all middles, and the ends but for a few very long ones.
+    """What an axis shows of intervals (low, middle, high): 0 and all of them, but for ends that dwarf the others.
 
+    An end that is more than ten times as far from 0 as the usual one is beyond the axis, and is drawn as an arrow.
+
+    >>> span_of([(-1, 0, 1), (-9, 0.5, 10)])
+    (-9, 10)
     >>> span_of([(-1, 0, 1), (-1, 0, 1), (-1, 0, 1), (-1, 0, 1), (-99, 1, 101)])
     (-1.25, 1.25)
     """
     ends = sorted(max(abs(low), abs(high)) for low, _, high in intervals) or [1.0]
     usual = max([ends[int(0.8 * (len(ends) - 1))], *(1.25 * abs(middle) for _, middle, _ in intervals)])
-    most = (ends[-1] if ends[-1] <= 2 * usual else usual) or 1.0
+    most = (ends[-1] if ends[-1] <= 10 * usual else usual) or 1.0
     low = max(-most, min([-most / 5, *(low for low, _, _ in intervals)]))
     high = min(most, max([most / 5, *(high for _, _, high in intervals)]))
     return low, high

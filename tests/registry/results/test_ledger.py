@@ -112,7 +112,7 @@ def test_every_attempt_is_kept_with_how_and_why_it_ended(ledger: Ledger) -> None
     kept = [(a.number, a.how, a.reason, a.micro_batch, a.worker) for a in ledger.attempts("aa01")]
     assert kept == [
         (1, "lost", "worker 7 died while it loaded", None, None),
-        (2, "oom", "sst: 16 examples", None, "gpu0"),
+        (2, "oom", "sst: 16 examples", 16, "gpu0"),
         (3, "interrupted", None, 8, None),
         (4, "lost", "its driver or worker was gone before it had ended", 8, None),
         (5, "lost", "no sign of life for 60 s", 8, None),

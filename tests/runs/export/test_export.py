@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
+from taskloom.plugins.datasets.generated import Generated
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
@@ -147,7 +148,7 @@ def namespaces(model: TrainedModel) -> dict[str, dict[str, Any]]:
     for task, lines in blocks[1:]:
         assert len([line for line in lines.splitlines() if line]) <= 10
         columns = columns_of(model, task)
-        names = {"texts": columns[0], "first": columns[0], "second": columns[-1]}
+        names = {"texts": columns[0], **dict(zip(("first", "second", "third"), columns, strict=False))}
         exec(blocks[0][1] + lines, names)  # noqa: S102 - our own text
         found[task] = names
     return found
@@ -170,6 +171,60 @@ def test_the_cards_lines_predict_what_the_cell_predicts(
         same(names["predicted"], torch.from_numpy(model.predict(task, rows).values), 1e-4)
     text = Path("README.md").read_text()
     assert ("trained the encoder and predicts nothing" in text) == ("lays out two texts" in text) == (grid == "mixed")
+
+
+#: A head that reads three texts: whether the second or the third is closer to the first.
+CLOSER = """
+import torch
+from taskloom.core import Head, Prediction, hookimpl
+
+class Closer(Head):
+    \"\"\"Which of two texts is closer to a third.\"\"\"
+    name, reads, gives = "closer", "triple", "classes"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def build(self, *, width, outputs, labels, generator, shared):
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, vectors):
+        first, second, third = vectors
+        logits = torch.stack([(first * second).sum(-1), (first * third).sum(-1)], -1)
+        return Prediction(self.scale * logits, vectors)
+
+    def decide(self, score):
+        return score.argmax(-1)
+
+    def snippet(self, layer=()):
+        logits = "torch.stack([(vectors[0] * vectors[1]).sum(-1), (vectors[0] * vectors[2]).sum(-1)], -1)"
+        return [*layer, f'score = w["scale"] * {logits}', "predicted = score.argmax(-1)"]
+
+@hookimpl
+def taskloom_components():
+    return [Closer]
+"""
+
+
+@pytest.mark.parametrize("form", ["sentence-transformers", "transformers", "onnx"])
+def test_a_third_partys_head_that_reads_three_texts_is_exported(
+    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    install("closer", CLOSER)
+    sentences = Generated(task="sentiment", size=16).load("train").columns[0]
+    rows = [f"{sentences[i]}\t{sentences[i - 1]}\t{sentences[i - 2]}\t{i % 2}" for i in range(16)]
+    (tmp_path / "triples.tsv").write_text("\n".join(["a\tb\tc\tcloser", *rows]) + "\n")
+    data = {"name": "table", "train": "triples.tsv", "dev": "triples.tsv", "text": ["a", "b", "c"], "label": "closer"}
+    task = {"data": {**data, "classes": 2}, "head": "closer"}
+    base = {"encoder": {**ENCODER, "pooling": "mean"}, "tasks": {"closer": task}, "stages": STAGES}
+    assert run_grid(tmp_path / "registry", {"base": base}, name="triples")[1].failed == 0
+    model, cell = model_of(tmp_path / "registry", "triples"), cell_of(tmp_path / "registry", "triples")
+    export_cell(cell, load_catalogue(), tmp_path / "registry", tmp_path / "out", form)  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path / "out")
+    names = namespaces(model)["closer"]
+    triples = list(zip(*columns_of(model, "closer"), strict=True))
+    same(names["predicted"], torch.from_numpy(model.predict("closer", triples).values))
+    assert len(set(names["predicted"].tolist())) == 2, "a constant would agree, too"
 
 
 def test_an_onnx_graph_takes_any_batch_and_length_and_has_every_pooling(exported: Exported, registry: Path) -> None:

@@ -196,11 +196,62 @@ def test_only_runs_the_rows_and_keeps_the_table(taskloom: Invoke, write: Callabl
     assert "did you mean 'surgery'" in wrong.stderr
 
 
-def test_rows_that_are_not_chosen_may_be_impossible(taskloom: Invoke, write: Callable[..., Path]) -> None:
-    path = write(cells=[*CELLS, {"label": "broken", "set": {"stages.0.combiner": "pcgard"}}])
-    assert taskloom("validate", path).exit_code == 2
-    assert "8 cells in 4 rows" in taskloom("validate", path, "--only", "[st]*", "--only", "untrained").stdout
-    assert taskloom("validate", path, "--only", "broken").exit_code == 2
+ABSENT = {"label": "absent", "set": {"tasks.sst.data": {"name": "cs224n", "task": "sst", "dir": "absent-folder"}}}
+CHOSEN = ("--only", "[st]*", "--only", "untrained")
+BROKEN = {
+    "did you mean 'pcgrad'": {"stages.0.combiner": "pcgard"},
+    "did you mean 'reduction'": {"stages.0.combiner": {"name": "pcgrad", "redution": "sum"}},
+    "did you mean 'stages'": {"stagse.0.combiner": "pcgrad"},
+}
+
+
+def test_data_that_are_not_here_block_only_the_rows_that_read_them(
+    taskloom: Invoke, write: Callable[..., Path]
+) -> None:
+    path = write(cells=[*CELLS, ABSENT], seeds=[0])
+    assert taskloom("validate", path).exit_code == taskloom("validate", path, "--only", "absent").exit_code == 2
+    assert "4 cells in 4 rows" in taskloom("validate", path, *CHOSEN).stdout
+    assert taskloom("run", path, "--only", "untrained").exit_code == 0
+
+
+@pytest.mark.parametrize("words", BROKEN)
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+def test_errors_of_the_grid_are_reported_whichever_rows_are_chosen(
+    taskloom: Invoke, write: Callable[..., Path], tmp_path: Path, command: str, words: str
+) -> None:
+    path = write(cells=[*CELLS, ABSENT, {"label": "broken", "set": BROKEN[words]}])
+    refused = taskloom(command, path, *CHOSEN)
+    assert refused.exit_code == 2
+    assert words in refused.stderr
+    assert "absent-folder" not in refused.stderr, "that row's data may be elsewhere"
+    assert not (tmp_path / "registry").exists()
+
+
+def test_what_options_of_the_command_bring_about_or_repair_is_no_error_of_the_grid(
+    taskloom: Invoke, write: Callable[..., Path]
+) -> None:
+    path = write(seeds=[0])
+    setting = ("--set", "stages.0.combiner.reduction=mean", "--only", "surgery")  # which sum does not take
+    for options in (setting, (*setting, "--name", "other")):
+        assert taskloom("plan", path, *options).exit_code == 0
+    path = write(base={**BASE, "stages": [{"combiner": "pcgard", "epochs": 1}]}, cells=[{"label": "a"}, {"label": "b"}])
+    assert taskloom("plan", path, "--only", "a").exit_code == 2
+    assert taskloom("plan", path, "--only", "a", "--set", "stages.0.combiner=sum").exit_code == 0
+
+
+def test_rows_of_a_plugin_that_is_no_longer_installed_stay_as_they_were_run(
+    taskloom: Invoke, write: Callable[..., Path], install: Callable[..., None], tmp_path: Path
+) -> None:
+    code = "from taskloom.core import hookimpl\nfrom taskloom.plugins.combiners.mean import Mean\n"
+    code += "class Other(Mean):\n    name = 'other'\n@hookimpl\ndef taskloom_components(): return [Other]\n"
+    install("other", code)
+    path = write(cells=[{"label": "sum"}, {"label": "theirs", "set": {"stages.0.combiner": "other"}}], seeds=[0])
+    assert taskloom("run", path, "--smoke").exit_code == 0
+    install("other", "")
+    assert taskloom("run", path, "--smoke").exit_code == 2
+    again = taskloom("run", path, "--smoke", "--only", "sum", "--format", "json")
+    assert again.exit_code == 0, again.stderr
+    assert {row["label"]: row["n"] for row in json.loads(again.stdout)} == {"sum": 1, "theirs": 1}
 
 
 def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path]) -> None:

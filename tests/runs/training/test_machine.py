@@ -16,10 +16,12 @@ from taskloom.runs.training.machine import NARROW, fitting_threads
 
 def test_a_process_that_trains_is_spared_the_compiler() -> None:
     script = (
-        "import sys, torch; from taskloom.runs.training.machine import skip_compiler; skip_compiler()\n"
-        "weight = torch.nn.Parameter(torch.ones(3)); optimizer = torch.optim.AdamW([weight], lr=0.1)\n"
+        "import sys, torch; from taskloom.runs.training.machine import skipped_compiler\n"
+        "weight = torch.nn.Parameter(torch.ones(3))\n"
         "(weight * torch.tensor([1.0, 0.0, -1.0])).sum().backward()\n"
-        "optimizer.step(); optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict())\n"
+        "with skipped_compiler():\n"
+        "    optimizer = torch.optim.AdamW([weight], lr=0.1)\n"
+        "    optimizer.step(); optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict())\n"
         "print('torch._dynamo' in sys.modules, torch.is_grad_enabled(), weight.grad_fn, end=' ')\n"
         "print((weight * 1000).round().tolist())"
     )

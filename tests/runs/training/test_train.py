@@ -139,7 +139,7 @@ def test_reading_and_scoring_give_signs_of_life(tmp_path: Path, monkeypatch: pyt
     assert whats[1:first].count("progress") >= 64 // 16 + 32 // 16  # while the texts are tokenized
     scoring = [event for event in events[: whats.index("epoch")] if event.facts.get("step") == 8]
     assert len(scoring) > 32 * 3 // 64  # one for the step, the others for parts of the dev set
-    keys = {"stage", "epoch", "step", "steps", "rate", "losses", "memory"}
+    keys = {"stage", "epoch", "step", "steps", "rate", "losses", "micro_batch", "memory"}
     assert all(event.facts.keys() == keys for event in events if event.what == "progress")
 
 
