@@ -16,6 +16,8 @@ from typing import Any
 # Before anything imports torch: one thread per test process, as many processes as cores; and nothing is downloaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Some virtual machines announce AMX and then refuse its instructions, which bfloat16 would use.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import pytest
 from hypothesis import settings
