@@ -134,8 +134,7 @@ def _trajectories(results: Results) -> Iterator[str]:
         yield f"The same losses and scores in every epoch, so whatever they differ in did nothing: {listed}."
     if still := rows_where(lambda history: len(history) > 1 and _one([each.losses for each in history])):
         yield f"Training changed nothing in {named(still)}: the losses of all epochs are the same."
-    surgery = [row for row, found in cells.items() if found[0].spec.get("stages") and _is_surgery(found[0])]
-    if idle := rows_where(_removes_nothing, surgery):
+    if idle := rows_where(_removes_nothing):
         peaceful = rows_where(_has_no_conflict, idle)
         why = " met no conflict between tasks and" if peaceful == idle else ""
         yield f"The combiner of {named(idle)}{why} did only what a sum does."
@@ -161,16 +160,13 @@ def _margins(history: Sequence[EpochRecord]) -> list[dict[str, float]]:
 
 
 def _removes_nothing(history: Sequence[EpochRecord]) -> bool:
+    """Whether the updates were the plain sum of gradients; of combiners that keep none apart nothing is recorded."""
     removed = [each.diagnostics["removed"] for each in history if "removed" in each.diagnostics]
     return bool(removed) and not any(removed)
 
 
 def _has_no_conflict(history: Sequence[EpochRecord]) -> bool:
     return not any(pair["conflicts"] for each in history for pair in each.diagnostics.get("pairs", {}).values())
-
-
-def _is_surgery(cell: CellRecord) -> bool:
-    return cell.spec["stages"][-1].get("combiner", {}).get("name", "sum") not in ("sum", "mean", "weighted")
 
 
 def _constants(results: Results) -> Iterator[str]:
@@ -193,7 +189,7 @@ def _shared_texts(results: Results) -> Iterator[str]:
         texts = results.examples(key).texts
         several, most = largest_group(texts)
         if several and task not in shared:
-            shared[task] = f"{several / len(texts):.0%} of {len(texts):,} in {task} (one text in up to {most:,})"
+            shared[task] = f"{several:,} of {len(texts):,} in {task} (up to {most:,} with one text)"
     if shared:
         yield f"Examples that share a text with another are not counted as independent: {', '.join(shared.values())}."
 

@@ -166,7 +166,8 @@ class TaskComparison:
             part = measure[inside]
             values[index] = part.mean()
             moves[index] = Moves(((self.a.task, self.a.facts.examples),), (part - part.mean()) / len(part), texts)
-        return replace(gathered(values, moves), runs=self.results.runs)
+        width = 1.0 if self.a.facts.classes else np.inf  # of shares; errors of values have no end
+        return replace(gathered(values, moves), runs=self.results.runs, width=width)
 
 
 def _measure(predicted: Values, expected: Values, facts: TaskFacts) -> Values:

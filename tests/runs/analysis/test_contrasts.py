@@ -261,10 +261,16 @@ def test_no_number_of_seeds_makes_up_for_a_small_dev_set():
 def test_by_simulation_intervals_cover_and_tables_rarely_err(metric, seeds):
     """A short version of tests/bench/coverage.py: of 60 tables at most 7 err if the rate is 0.05."""
     for setting in simulated.SETTINGS[:3]:
-        mean, worst, wrong, _ = simulated.errors(metric, setting, seeds, 60)
-        assert mean >= 0.93
-        assert worst >= 0.85
-        assert wrong <= 0.117
+        rates = simulated.errors(metric, setting, seeds, 60)
+        assert rates.coverage >= 0.93
+        assert rates.worst >= 0.85
+        assert rates.family_wise <= 0.117
+
+
+def test_by_simulation_twins_are_called_equal():
+    (setting,) = [setting for setting in simulated.SETTINGS if setting.name == "two twins"]
+    for metric, least in zip(simulated.METRICS, (0.2, 0.2, 0.9, 0.9), strict=True):
+        assert simulated.errors(metric, setting, 3, 40).equal >= least
 
 
 def test_by_simulation_the_rule_finds_what_t_tests_with_holm_do_not():

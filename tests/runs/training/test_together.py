@@ -98,7 +98,8 @@ def state_of(bench: Bench, step: GroupStep, *, together: bool) -> tuple[dict[str
     return losses, {name: p.grad.to_dense().clone() for name, p in named if p.grad is not None}
 
 
-def assert_near(found: Any, expected: Any, within: float = 1e-4) -> None:  # SMART's ascent divides by small norms: rounding counts more there
+def assert_near(found: Any, expected: Any, within: float = 1e-4) -> None:
+    # SMART's ascent divides by small norms, so that rounding counts for more than elsewhere.
     torch.testing.assert_close(found, expected, rtol=within, atol=within)
 
 
