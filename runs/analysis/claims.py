@@ -3,11 +3,11 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.contrasts import Judged, judge
+from taskloom.runs.analysis.contrasts import Judged, Verdict, judge
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.analysis.tables import Table
 
@@ -76,10 +76,19 @@ def claims_of(results: Results, table: Table, written: Mapping[str, str]) -> lis
                 judged,
                 _answer("equal" in claim, claim.get("within"), reported, judged),
                 _before(results, (row, other), written.get(claim_key(claim, margin))),
-                table.differences.get((row, column)) if other == table.baseline else None,
+                _in_table(table, row, other, column),
             )
         )
     return answered
+
+
+def _in_table(table: Table, row: str, other: str, column: str) -> Judged | None:
+    """How the table judges the difference that a claim is about; the claim may have it the other way round."""
+    if other == table.baseline:
+        return table.differences.get((row, column))
+    judged = table.differences.get((other, column)) if row == table.baseline else None
+    turned: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
+    return None if judged is None else replace(judged, verdict=turned.get(judged.verdict, judged.verdict))
 
 
 def claim_key(claim: Mapping[str, Any], margin: float | None) -> str:

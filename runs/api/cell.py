@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from taskloom.core.errors import RegistryError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
@@ -57,8 +57,10 @@ class Cell:
         shown = format_scores(self.record.scores) if self.status == "finished" else state
         return f"Cell {self.id[:12]}: row {self.label!r}, seed {self.seed}: {shown}"
 
-    def predictions(self, task: str, *, data: questions.Folder = None) -> "Answer[Predictions]":
-        """What its model predicted for the dev examples of a task: ids, texts if they can be read, labels, predictions.
+    def predictions(
+        self, task: str, *, data: questions.Folder = None, split: Literal["dev", "test"] = "dev"
+    ) -> "Answer[Predictions]":
+        """What its model predicted for the examples of a task: ids, texts if they can be read, labels, predictions.
 
         ``found.decided`` [1, n] and, of classes, ``found.probabilities`` [1, n, C] are arrays; ``found.predicted`` is
         what :meth:`errors` goes by, on the labels' scale where the metric is a correlation.
@@ -68,8 +70,9 @@ class Cell:
         check_finished(self.record, "has predictions")
         if task not in (tasks := self.record.spec["tasks"]):
             raise RegistryError(unknown("task", task, tasks, where="tasks"))
-        found = Predictions.load(self.registry, task, [self.record])
-        texts = texts_of(task, tasks[task]["data"], found.examples, questions.folder_of(data))
+        questions.checked_split(split)
+        found = Predictions.load(self.registry, task, [self.record], split)
+        texts = texts_of(task, tasks[task]["data"], found.examples, questions.folder_of(data), split)
 
         def records() -> list[dict[str, Any]]:
             rows = texts.rows or [()] * len(found.expected)
@@ -117,17 +120,19 @@ class Cell:
 
         return _listed(epochs, records)
 
-    def errors(self, *, limit: int = 10, data: questions.Folder = None) -> "Answer[list[TaskErrors]]":
-        """Its worst errors on the dev examples, and which classes it confuses."""
+    def errors(self, *, limit: int = 10, data: questions.Folder = None, split: str = "") -> "Answer[list[TaskErrors]]":
+        """Its worst errors on the examples of a split, and which classes it confuses."""
         with Ledger.open(self.registry, create=False) as ledger:
-            return questions.errors(ledger, self.id, [], limit, data)
+            return questions.errors(ledger, self.id, [], limit, data, split)
 
-    def compare(self, other: "Cell", *, limit: int = 10, data: questions.Folder = None) -> "Answer[Comparison]":
+    def compare(
+        self, other: "Cell", *, limit: int = 10, data: questions.Folder = None, split: str = ""
+    ) -> "Answer[Comparison]":
         """What differs between this cell and another one, example by example."""
         if not isinstance(other, Cell):
             raise TaskloomError(f"other should be a cell, such as grid.cell(…). Found {other!r}.")
         with Ledger.open(self.registry, create=False) as ledger:
-            return questions.compare(ledger, self.id, other.id, [], limit, data)
+            return questions.compare(ledger, self.id, other.id, [], limit, data, split)
 
     def explain(self) -> "Answer[Explanation]":
         """Which rows it is or was, with what it ran, and whether it would be the same cell today."""

@@ -55,7 +55,6 @@ def _notes(made: Comparison) -> Iterator[str]:
         yield "One seed: this is about these two models, not about these two methods."
     yield from (f"{task.of.task}: {why}" for task in made.tasks if (why := task.contrast.why))
     yield from (f"{task} is not compared: A and B do not have the same examples and metric" for task in made.left)
-    yield from made.checks
 
 
 def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:

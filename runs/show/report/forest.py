@@ -34,8 +34,9 @@ def forest_section(view: View) -> Section | None:
     beside: dict[str, list[str]] = {}  # claims about the same rows with another answer
     for claim in overview.claims:
         if claim.beside and claim.column == view.primary and overview.baseline == overview.table.baseline:
-            families = f"{claim.judged.family} claims, this for {found[claim.row].family} comparisons"
-            beside.setdefault(claim.row, []).append(
+            label = claim.other if claim.row == overview.baseline else claim.row
+            families = f"{claim.judged.family} claims, this for {found[label].family} comparisons"
+            beside.setdefault(label, []).append(
                 f"claim “{claim.says}”: {claim.answer}, as that is corrected for {families}"
                 if claim.judged.margin == overview.margin
                 else f"claim “{claim.says}”: {claim.answer}, as it has a margin of its own"
