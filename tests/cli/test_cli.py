@@ -215,7 +215,7 @@ def test_run_plan_and_run_again(taskloom: Invoke, tmp_path: Path) -> None:
 
     result = taskloom("run", path, "--registry", results, "--format", "json")
     assert result.exit_code == 0, result.stderr
-    rows = json.loads(result.stdout)  # and nothing else
+    rows = json.loads(result.stdout)["rows"]  # and nothing else
     assert [(row["label"], row["n"], row["missing"]) for row in rows] == [("sum", 1, []), ("pcgrad", 1, [])]
     assert set(rows[0]["metrics"]) == {"sst", "sts", "overall", "seconds"}
 
@@ -243,7 +243,7 @@ def test_a_failed_cell_leaves_a_hole_and_exit_code_1(taskloom: Invoke, registry:
     assert [line[21:30] for line in sound.splitlines()] == ["started o", "epoch 1/1", "finished "]
     assert "Traceback" in wild
     assert "  failed: the " in wild.splitlines()[-1]
-    rows = json.loads(taskloom("table", path, "--format", "json").stdout)
+    rows = json.loads(taskloom("table", path, "--format", "json").stdout)["rows"]
     assert [(row["label"], row["n"]) for row in rows] == [("sound", 1), ("wild", 0)]
     again = taskloom("run", path, "--no-retry")
     assert again.exit_code == 1

@@ -32,7 +32,7 @@ def taskloom(tmp_path: Path) -> Invoke:
 def answers(taskloom: Invoke, grid: str = "made") -> list[dict[str, Any]]:
     done = taskloom("claims", grid, "--json")
     assert done.exit_code == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["claims"]
     return found
 
 
@@ -165,12 +165,12 @@ def test_what_cannot_be_compared_is_refused(taskloom: Invoke, tmp_path: Path) ->
         done = taskloom(*arguments)
         assert (done.exit_code, done.stdout) == (2, "")
         assert fact in done.stderr
-    assert "no effect can be told" in taskloom("effects", "made").stdout
+    assert "no effect can be estimated" in taskloom("effects", "made").stdout
 
 
 def test_queued_seeds_are_written_down_until_the_grid_is_run(taskloom: Invoke, tmp_path: Path) -> None:
     record(tmp_path / "r", [Row("sum", 1.0, 0.2), Row("pcgrad", 1.2, 0.2)], baseline="sum")
-    (comparison,) = json.loads(taskloom("seeds", "made", "--json").stdout)
+    (comparison,) = json.loads(taskloom("seeds", "made", "--json").stdout)["comparisons"]
     assert comparison["verdict"] == "open"
     with Ledger.open(tmp_path / "r", create=False) as ledger:
         assert ledger.grid("made").queued == 0

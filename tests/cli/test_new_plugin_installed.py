@@ -64,7 +64,7 @@ def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None
     *tables, rest = done.stdout.split("\nended with 0\n")
     assert (len(tables), rest) == (len(KINDS), ""), done.stdout + done.stderr
     for (kind, name), table in zip(NAMES.items(), tables, strict=True):
-        rows = {row["label"]: row for row in json.loads(table)}
+        rows = {row["label"]: row for row in json.loads(table)["rows"]}
         assert len(rows) == 2
         assert kind in ("engine", "tracker", "grid") or name in rows
         assert [row["metrics"]["overall"]["n"] for row in rows.values()] == [2, 2]

@@ -46,7 +46,7 @@ def test_output_that_goes_nowhere_is_not_a_failure(tmp_path: Path) -> None:
 def test_what_a_plugin_prints_is_not_part_of_the_answer(tmp_path: Path, install: Callable[..., None]) -> None:
     install("noisy", NOISY)
     run = shell(f"{RUN} --set tasks.sst.loss=noisy", tmp_path)
-    assert json.loads(run.stdout)[0]["n"] == 1
+    assert json.loads(run.stdout)["rows"][0]["n"] == 1
     assert {"constructing", "forward"} <= set(run.stderr.split())
 
 

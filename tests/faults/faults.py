@@ -88,7 +88,7 @@ def result_of(registry: Path, grid: str = "grid") -> dict[str, Any]:
     with Ledger.open(registry, create=False) as ledger:
         record = ledger.grid(grid)
         table = table_of(Results(record, registry, epochs=ledger.epochs))
-        rows = json.loads(render(table, "json"))
+        rows = json.loads(render(table, "json"))["rows"]
         for row in rows:
             row["metrics"].pop("seconds")  # a matter of the machine
         result: dict[str, Any] = {"table": rows}

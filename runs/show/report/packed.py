@@ -54,9 +54,9 @@ class Shown:
 
     @property
     def interval(self) -> tuple[float, float, float] | None:
-        """Low, middle and high."""
-        ends = self.judged.interval
-        return None if ends is None else (ends[0], self.judged.contrast.delta, ends[1])
+        """Low, middle and high as they are shown."""
+        delta, *ends = map(float, difference_texts(self.judged, self.digits) or ["0"])
+        return (ends[0], delta, ends[1]) if ends else None
 
     def packed(self, reasons: list[str]) -> str:
         """For the script; a new reason is added to the list."""

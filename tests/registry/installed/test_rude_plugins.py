@@ -309,7 +309,10 @@ def test_no_label_steers_a_terminal(tmp_path: Path) -> None:
     for name in ("plan", "cells", "explain"):
         (row,) = json.loads(taskloom(name, path, "--registry", registry, "--json").stdout)["cells"]
         assert row["label"] == LABEL
-    assert json.loads(taskloom("table", path, "--registry", registry, "--format", "json").stdout)[0]["label"] == LABEL
+    assert (
+        json.loads(taskloom("table", path, "--registry", registry, "--format", "json").stdout)["rows"][0]["label"]
+        == LABEL
+    )
 
 
 # -- --strict-plugins -------------------------------------------------------------------------------------------------
@@ -429,7 +432,7 @@ def test_a_tracker_that_raises_ends_a_strict_run_with_1_at_its_end(
         "run", grid(tmp_path, epochs=2), "--registry", "r", "--engine", "inline", "--format", "json", *options
     )
     assert result.exit_code == (1 if strict else 0), result.stderr
-    assert json.loads(result.stdout)[0]["n"] == 1  # the table, whole, and nothing else
+    assert json.loads(result.stdout)["rows"][0]["n"] == 1  # the table, whole, and nothing else
     message = "tracker 'rude': epoch_ended(): SystemExit: enough"
     assert result.stderr.count(message) == (2 if strict else 1)  # once when it happened, once as the reason
     assert result.stderr.count(f"--strict-plugins: {message}") == strict

@@ -130,7 +130,7 @@ def test_a_grid_that_was_never_run_shows_the_published_figures_alone(form: str) 
     text = render(table_of(unrun(Grid("cosine-surgery"))), form, reported=True)
     assert text.count("0.864") >= 3
     if form == "json":
-        assert [row["label"] for row in json.loads(text) if row["follows"] is False] == [SLIP[1]]
+        assert [row["label"] for row in json.loads(text)["rows"] if row["follows"] is False] == [SLIP[1]]
     elif form == "csv":
         rows = list(csv.DictReader(io.StringIO(text)))
         assert [row["label"] for row in rows if row["follows"] == "no"] == [SLIP[1]]

@@ -180,6 +180,6 @@ def test_the_end_names_the_failures(faulty: None, tmp_path: Path) -> None:
     options = ["--registry", tmp_path / "registry", "--engine", "inline", "--format", "json"]
     answer = invoke(grid, *options)
     assert answer.exit_code == 1
-    assert [row["n"] for row in json.loads(answer.stdout)] == [1, 0]
+    assert [row["n"] for row in json.loads(answer.stdout)["rows"]] == [1, 0]
     assert "1 of 2 cells did not succeed" in answer.stderr
     assert "ZeroDivisionError: a defect of the plugin" in answer.stderr

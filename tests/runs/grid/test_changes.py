@@ -57,7 +57,7 @@ class Registry:
         """Label → number of finished seeds, and the overall score."""
         found = self("table", grid or self.grid, "--format", "json")
         assert found.exit_code == 0, found.stderr
-        return {row["label"]: (row["n"], row["metrics"]["overall"]["mean"]) for row in json.loads(found.stdout)}
+        return {row["label"]: (row["n"], row["metrics"]["overall"]["mean"]) for row in json.loads(found.stdout)["rows"]}
 
 
 @pytest.fixture
@@ -227,20 +227,20 @@ def test_a_row_that_cannot_be_planned_today_keeps_its_result(registry: Registry)
 
 def test_claims_baseline_and_published_figures_hold_for_changed_rows(registry: Registry) -> None:
     registry.run(*LR, "--seeds", "0-1")
-    (claim,) = json.loads(registry("claims", registry.grid, "--json").stdout)
+    (claim,) = json.loads(registry("claims", registry.grid, "--json").stdout)["claims"]
     assert (claim["row"], claim["other"]) == ("clipped [lr=0.01]", "sum [lr=0.01]"), "where only those were run"
-    rows = json.loads(registry("table", registry.grid, "--format", "json").stdout)
+    rows = json.loads(registry("table", registry.grid, "--format", "json").stdout)["rows"]
     assert [row["label"] for row in rows if row["baseline"]] == ["sum [lr=0.01]"]
     assert rows[0]["reported"] == {"sst": 0.5}
     registry.run()
-    (claim,) = json.loads(registry("claims", registry.grid, "--json").stdout)
+    (claim,) = json.loads(registry("claims", registry.grid, "--json").stdout)["claims"]
     assert (claim["row"], claim["other"]) == ("clipped", "sum"), "a claim is about the rows of the file"
     axes = json.loads(registry("effects", registry.grid, "--json").stdout)
     assert "stages.0.optimizer.lr" in json.dumps(axes)
     assert registry("report", registry.grid, "-o", registry.folder / "r.html").exit_code == 0
     registry.run("--only", "sum", "--name", "alone")
-    (claim,) = json.loads(registry("claims", "alone", "--json").stdout)
-    assert claim["answer"] == "open"
+    (claim,) = json.loads(registry("claims", "alone", "--json").stdout)["claims"]
+    assert claim["answer"] in ("open", "untrained")
 
 
 # Grids that extend packaged ones

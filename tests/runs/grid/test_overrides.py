@@ -187,7 +187,7 @@ def test_only_runs_the_rows_and_keeps_the_table(taskloom: Invoke, write: Callabl
     assert [cell["label"] for cell in listed] == ["sum", "surgery"]
     done = taskloom("run", path, "--only", "un*", "--epochs", 1, "--format", "json")
     assert done.exit_code == 0, done.stderr
-    counts = {row["label"]: row["n"] for row in json.loads(done.stdout)}
+    counts = {row["label"]: row["n"] for row in json.loads(done.stdout)["rows"]}
     assert counts == {cell["label"]: int(cell["label"] == "untrained") for cell in CELLS}
     assert "1 of 1 cells done" in done.stderr
     assert "has changed" not in taskloom("table", path).stderr, "options of a run are no change of its file"
@@ -251,7 +251,7 @@ def test_rows_of_a_plugin_that_is_no_longer_installed_stay_as_they_were_run(
     assert taskloom("run", path, "--smoke").exit_code == 2
     again = taskloom("run", path, "--smoke", "--only", "sum", "--format", "json")
     assert again.exit_code == 0, again.stderr
-    assert {row["label"]: row["n"] for row in json.loads(again.stdout)} == {"sum": 1, "theirs": 1}
+    assert {row["label"]: row["n"] for row in json.loads(again.stdout)["rows"]} == {"sum": 1, "theirs": 1}
 
 
 def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path]) -> None:

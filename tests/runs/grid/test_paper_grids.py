@@ -91,7 +91,7 @@ def test_every_cell_runs_in_a_smoke_run(name: str, tmp_path: Path) -> None:
     arguments = ["run", name, "--smoke", "--registry", str(tmp_path / "r"), "--format", "json"]
     done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=600)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout)["rows"]
     assert [row["label"] for row in rows] == list(rows_of(name))
     for row in rows:
         assert row["n"] == 1
@@ -104,7 +104,7 @@ def test_every_cell_runs_in_a_smoke_run(name: str, tmp_path: Path) -> None:
         assert ledger.grid_names() == [f"{name}-smoke"]
     answered = CliRunner().invoke(cli, ["claims", f"{name}-smoke", "--json", "--registry", str(tmp_path / "r")])
     assert answered.exit_code == 0, answered.stderr
-    claims = json.loads(answered.stdout)
+    claims = json.loads(answered.stdout)["claims"]
     assert [claim["says"] for claim in claims] == [claim.says for claim in load_grid(name).spec.claims]
     # A smoke run has one epoch, whatever its row says: rows that differ in epochs alone are one run.
     alike = [claim["says"] for claim in claims if "one and the same run" in claim.get("why", "")]

@@ -4,14 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
+from contrasted import contrast_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from recorded import Row, record
 
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.contrasts import Contrast, Judged
+from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.overview import overview_of
+from taskloom.runs.api.find import finished_results
 from taskloom.runs.show import plots
 from taskloom.runs.show.report.page import render_report
 from taskloom.runs.show.report.svg import Scale, span_of, strip, tick_text, ticks
@@ -30,7 +32,7 @@ def test_intervals_of_one_order_of_magnitude_are_inside_the_axis(ends: list[tupl
 
 def judged(interval: Interval) -> Judged:
     low, middle, high = interval
-    return Judged(Contrast(middle, 3, "pooled", 1e-4, freedom=9.0), 0.5, (low, high), "open", 0.05)
+    return Judged(contrast_of(middle, 3, 1e-4, freedom=9.0), 0.5, (low, high), "open", 0.05)
 
 
 @pytest.mark.parametrize("small", [0.004, 0.0015])
@@ -73,7 +75,7 @@ def test_the_chart_of_a_learning_rate_shows_it(tmp_path: Path, rate: float) -> N
     rows = [Row("sum"), Row("other")]
     registry = record(tmp_path / "r", rows, baseline="sum", epochs={"diagnostics": {"learning_rate": rate}})
     with Ledger.open(registry, create=False) as ledger:
-        page = render_report(overview_of(ledger, ledger.grid("made")))
+        page = render_report(overview_of(finished_results(ledger, ledger.grid("made")), ledger))
     chart = re.search(r"learning rate</figcaption>(.*?)</figure>", page, re.DOTALL)
     assert chart is not None
     marks = re.findall(r'<text class="t e"[^>]*y="([\d.]+)"[^>]*>([^<]*)</text>', chart[1])
