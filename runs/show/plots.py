@@ -111,7 +111,9 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
     for place, (low, _, high) in enumerate(shown):  # what the axis cuts off
         for edge, arrow, beyond in ((first - pad, "<", low < first - pad), (last + pad, ">", high > last + pad)):
             if beyond:
-                axes.plot(edge, place, arrow, markersize=4, color=VERDICTS[lines[place][1].verdict], clip_on=False)
+                axes.plot(
+                    edge, place, arrow, markersize=4, color=VERDICTS.get(lines[place][1].verdict, OPEN), clip_on=False
+                )
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), [label for label, _ in lines])
     axes.tick_params(axis="y", length=0)
