@@ -61,6 +61,7 @@ class Smart(Loss):
     """
 
     name = "smart"
+    revision = 2  # since 0.3 the target of each half of the divergence is detached
     expects: Expects  # as the wrapped loss says
 
     def __init__(

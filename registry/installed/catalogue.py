@@ -5,7 +5,7 @@ fills in every default and gathers every problem, :meth:`Catalogue.make` turns t
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ class Catalogue:
         self._resolved: dict[tuple[str, bytes], tuple[bytes, list[Problem]]] = {}
         self._tried: dict[tuple[str, bytes], tuple[Any, list[Problem]]] = {}
         self._used: dict[tuple[str, bytes], list[Entry]] = {}
+        self._bare: dict[tuple[str, bytes], dict[str, Any]] = {}
         for plugin, classes in plugins.results("taskloom_components"):
             with plugins.isolated(plugin, "taskloom_components"):
                 for cls in classes:
@@ -143,6 +144,33 @@ class Catalogue:
         for entry in self.used(resolved_run):
             used |= entry.versions
         return dict(sorted(used.items()))
+
+    def code(self, resolved_run: Mapping[str, Any]) -> dict[str, int | str]:
+        """What each component of a run does: its revision, or a fingerprint of its code; a built-in's first is left out."""
+        codes = {f"{entry.kind} {entry.name}": entry.code for entry in self.used(resolved_run)}
+        builtin = {f"{entry.kind} {entry.name}" for entry in self.used(resolved_run) if entry.plugin.builtin}
+        return {name: code for name, code in sorted(codes.items()) if code != 1 or name not in builtin}
+
+    def without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
+        """A resolved component without locations and options at their defaults, and so are those inside it."""
+        key = kind, _write(resolved)
+        if key not in self._bare:
+            self._bare[key] = self._without_defaults(kind, resolved)
+        return self._bare[key]
+
+    def _without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            entry = self.get(kind, resolved["name"])
+        except RequestError:  # it was recorded when that was installed
+            return dict(resolved)
+        written: Mapping[str, Any] = resolved
+        with suppress(ValidationError):  # of a recorded one locations are not known, and nothing is inside
+            written = entry.model.read(resolved, self.without_defaults).written()
+        left_out = {name for name, option in entry.options.items() if not option.required} - {
+            name for name, option in entry.options.items() if written.get(name, option.default) != option.default
+        }
+        left_out |= entry.cls.location_options | entry.cls.path_options
+        return {key: value for key, value in written.items() if key not in left_out}
 
     def used(self, resolved_run: Mapping[str, Any]) -> list[Entry]:
         """Every component that a resolved run uses, those inside others too, once each."""

@@ -2,7 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from taskloom.core.errors import TaskloomError
+from taskloom.core.specs import StageSpec, plain
+from taskloom.registry.installed.resolution import homes_of
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -12,6 +17,9 @@ if TYPE_CHECKING:
 TRAINER = 3
 #: Where a run finds room, not what it computes.
 NOT_PART = frozenset({"resources"})
+#: What a run and its stages state if they state nothing, beside components.
+_RUN = {"overall": "mean", "selection": "overall", "score": {"train": 0, "test": False}}
+_STAGE = {key: value for key, value in plain(StageSpec()).items() if key not in ("sampler", "combiner")}
 
 
 def canonical(value: Any) -> str:
@@ -24,33 +32,63 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:20]
 
 
-def without_locations(catalogue: "Catalogue", kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A component's options without those that change no result, such as where a file is."""
-    cls = catalogue.get(kind, spec["name"]).cls
-    locations = cls.location_options | cls.path_options
-    return {key: value for key, value in spec.items() if key not in locations}
-
-
 def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> dict[str, Any]:
-    """Exactly what is hashed: resolved spec without locations, content of data and weights, plugins and their versions.
+    """Exactly what is hashed: the resolved spec without locations and defaults, content of data and weights, and code.
 
-    Example: ``{"spec": {…}, "content": {"encoder": "9f…"}, "plugins": {"taskloom": "0.1.0"}, "trainer": 1}``.
+    ``code`` says what each component does: the revision of a built-in unless it is 1, the fingerprint of a third
+    party's code or its author's revision. Versions of packages are no part of it: a release changes no result.
+
+    Example: ``{"spec": {…}, "content": {"encoder": "9f…"}, "code": {"loss focal": "4c…"}, "trainer": 3}``.
     Runs with equal facts have equal results, so what differs between two cells is found here.
     """
-    bare = {
-        **{key: value for key, value in spec.items() if key not in NOT_PART},
-        "encoder": without_locations(catalogue, "encoder", spec["encoder"]),
-        "tasks": {
-            name: {**task, "data": without_locations(catalogue, "data", task["data"])}
-            for name, task in spec["tasks"].items()
-        },
-    }
     return {
-        "spec": bare,
+        "spec": _without_defaults(spec, catalogue),
         "content": contents.of(spec),
-        "plugins": catalogue.versions(spec),
+        "code": catalogue.code(spec),
         "trainer": TRAINER,
     }
+
+
+def _without_defaults(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """What a run states beyond locations and defaults; which components it has is always stated."""
+    bare = {key: value for key, value in spec.items() if key not in NOT_PART}
+    bare["tasks"] = {name: dict(task) for name, task in spec["tasks"].items()}
+    bare["stages"] = [_changed(stage, _STAGE) for stage in spec["stages"]]
+    for _, home, key, kind in homes_of(bare):
+        home[key] = catalogue.without_defaults(kind, home[key])
+    return _changed(bare, _RUN)
+
+
+def _changed(value: Any, default: Any) -> Any:
+    """A JSON value without the entries that are at their defaults."""
+    if not isinstance(value, dict) or not isinstance(default, dict):
+        return value
+    return {
+        key: _changed(item, default.get(key)) for key, item in value.items() if key not in default or item != default[key]
+    }
+
+
+def modern_facts(recorded: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """The facts of a recorded cell as they would be written today, whichever version wrote them.
+
+    Up to 0.2 they had every option, and versions of packages in place of code. Built-ins count as of revision 1 then,
+    and a third party's component as what is installed, if that is of the same version.
+    """
+    if "plugins" not in recorded:
+        return dict(recorded)
+    code: dict[str, int | str] = {}
+    for _, home, key, kind in homes_of(recorded["spec"]):
+        component = home[key]
+        try:
+            entry = catalogue.get(kind, component["name"])
+        except TaskloomError:
+            code[f"{kind} {component['name']}"] = "not installed"
+            continue
+        version = recorded["plugins"].get(entry.plugin.distribution, "")
+        if not entry.plugin.builtin:
+            code[f"{kind} {entry.name}"] = entry.code if version == entry.plugin.version else f"of version {version}"
+    known = {key: recorded[key] for key in ("content", "trainer")}
+    return {"spec": _without_defaults(recorded["spec"], catalogue), **known, "code": code}
 
 
 def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
