@@ -48,6 +48,11 @@ class Component:
     path_options: ClassVar[frozenset[str]] = frozenset()
     #: Other distributions that do its arithmetic: their versions are part of a result's identity too.
     relies_on: ClassVar[tuple[str, ...]] = ()
+    #: An integer from 1 on that its author raises when the results of the component change, by code or by a default:
+    #: results of another revision are not reused. For a built-in, None counts as 1. A third party's component that
+    #: states none is identified by a fingerprint of its distribution's code, in which comments and docstrings play no
+    #: part; who states one answers for it. A revision inherited from a class of another distribution is not stated.
+    revision: ClassVar[int | None] = None
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> "CoreSchema":

@@ -103,6 +103,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     The same name again is another version of it. Processes that the test starts see it as well.
     """
     from taskloom.registry.installed.catalogue import load_catalogue
+    from taskloom.registry.installed.code import code_fingerprint
     from taskloom.registry.installed.manager import grid_plugins
 
     site = tmp_path / "site"
@@ -116,6 +117,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     def forget() -> None:
         load_catalogue.cache_clear()
+        code_fingerprint.cache_clear()
         grid_plugins.cache_clear()
         importlib.invalidate_caches()
         for name in names:

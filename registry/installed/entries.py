@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -22,6 +23,7 @@ from taskloom.core import (
     unknown,
 )
 from taskloom.core.options import Option
+from taskloom.registry.installed.code import Code, component_code
 from taskloom.registry.installed.manager import Plugin, guard
 from taskloom.registry.installed.options import Options, read_options
 from taskloom.registry.installed.words import kind_word, show
@@ -93,6 +95,31 @@ class Entry:
         """Distribution → version: the one that brings it, and those it relies on."""
         return {self.plugin.distribution: self.plugin.version} | {name: _version(name) for name in self.cls.relies_on}
 
+    @cached_property
+    def code(self) -> int | str:
+        """What identifies what it computes: its revision, or else the fingerprint of its distribution's code.
+
+        Of a class without any source file (one that a session defines), it is the version of its distribution.
+        """
+        return self._revision or (self._code.fingerprint if self._code.files else self.plugin.version)
+
+    @property
+    def code_files(self) -> dict[str, str]:
+        """File → hash of what the fingerprint is made of; empty for a component with a revision."""
+        return {} if self._revision else self._code.files
+
+    @property
+    def _revision(self) -> int | None:
+        """The revision that its author states: the class itself or a base class of the same package."""
+        package = self.cls.__module__.partition(".")[0]
+        parents = [vars(parent) for parent in self.cls.__mro__ if parent.__module__.partition(".")[0] == package]
+        stated: int | None = next((parent["revision"] for parent in parents if "revision" in parent), None)
+        return stated or (1 if self.plugin.builtin else None)
+
+    @cached_property
+    def _code(self) -> Code:
+        return component_code(self.cls, self.plugin.distribution)
+
 
 def _version(distribution: str) -> str:
     try:
@@ -116,6 +143,9 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = "what users type: letters, digits and any of _ . : -"
         raise PluginError(f"{cls.__name__}.name should be {allowed} Found {name!r}.")
+    revision: object = cls.revision
+    if revision is not None and (type(revision) is not int or revision < 1):
+        raise PluginError(f"{cls.__name__}.revision should be None or an integer from 1 on. Found {show(revision)}.")
     with guard(f"{kind_word(kind)} {name!r}"):
         model, options = read_options(cls)
         _check_choices(interface, cls)
