@@ -146,10 +146,12 @@ class Catalogue:
         return dict(sorted(used.items()))
 
     def code(self, resolved_run: Mapping[str, Any]) -> dict[str, int | str]:
-        """What each component of a run does: its revision, or a fingerprint of its code; a built-in's first is left out."""
-        codes = {f"{entry.kind} {entry.name}": entry.code for entry in self.used(resolved_run)}
-        builtin = {f"{entry.kind} {entry.name}" for entry in self.used(resolved_run) if entry.plugin.builtin}
-        return {name: code for name, code in sorted(codes.items()) if code != 1 or name not in builtin}
+        """What each component of a run does: its revision, or a fingerprint of its code.
+
+        A built-in of the first revision is left out.
+        """
+        entries = [entry for entry in self.used(resolved_run) if entry.code != 1 or not entry.plugin.builtin]
+        return dict(sorted((f"{entry.kind} {entry.name}", entry.code) for entry in entries))
 
     def without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
         """A resolved component without locations and options at their defaults, and so are those inside it."""
@@ -166,11 +168,13 @@ class Catalogue:
         written: Mapping[str, Any] = resolved
         with suppress(ValidationError):  # of a recorded one locations are not known, and nothing is inside
             written = entry.model.read(resolved, self.without_defaults).written()
-        left_out = {name for name, option in entry.options.items() if not option.required} - {
-            name for name, option in entry.options.items() if written.get(name, option.default) != option.default
+        defaults = {name: option.default for name, option in entry.options.items() if not option.required}
+        locations = entry.cls.location_options | entry.cls.path_options
+        return {
+            key: value
+            for key, value in written.items()
+            if key not in locations and (key not in defaults or value != defaults[key])
         }
-        left_out |= entry.cls.location_options | entry.cls.path_options
-        return {key: value for key, value in written.items() if key not in left_out}
 
     def used(self, resolved_run: Mapping[str, Any]) -> list[Entry]:
         """Every component that a resolved run uses, those inside others too, once each."""

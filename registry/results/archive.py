@@ -181,7 +181,7 @@ def _cell(ledger: Ledger, cell: CellRecord) -> ArchivedCell:
         return ArchivedCell(CellRecord(cell.id, spec, "planned", created=cell.created, facts=cell.facts), (), (), ())
     return ArchivedCell(
         # The numbers of epochs and attempts follow from what there is of them.
-        replace(cell, spec=spec, reason=without_folders(cell.reason), epochs=0, attempts=0),
+        replace(cell, spec=spec, reason=without_folders(cell.reason), epochs=0, attempts=0, identity=None),
         ledger.stages(cell.id),
         ledger.epochs(cell.id),
         tuple(

@@ -16,12 +16,17 @@ TIMEOUT = 30.0  # seconds that a writer waits for another
 # read-only disk, no room.
 _HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
-#: The version of these tables. A ledger of any other version, and a database that is not ours, is refused.
-SCHEMA = 4
+#: The version of these tables. An older ledger is brought up to date (:data:`STEPS`); a newer one is refused, and so is
+#: a database that is not ours.
+SCHEMA = 5
+#: Version → what makes a ledger of that version one of the next.
+STEPS = {4: "ALTER TABLE cells ADD COLUMN identity TEXT; CREATE INDEX cells_by_identity ON cells (identity)"}
 
 # What has parts is JSON: specs, facts, versions, the figures of an epoch. The long columns of `cells` come last, so
-# that reading statuses need not read them. `history` is which cells a row of a grid ever was, `claims` when each
-# claim of a grid was first seen, `looks` when its test scores were shown, `queued` how many seeds its next run adds.
+# that reading statuses need not read them. `identity` is what a cell is known by today: another name than `id` if an
+# older version has made the cell, and NULL until that is planned again. `history` is which cells a row of a grid ever
+# was, `claims` when each claim of a grid was first seen, `looks` when its test scores were shown, `queued` how many
+# seeds its next run adds.
 TABLES = """
 CREATE TABLE grids (
     name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL,
@@ -33,9 +38,10 @@ CREATE TABLE cells (
     reason TEXT, created TEXT NOT NULL, started TEXT, finished TEXT,
     seconds REAL, peak_memory INTEGER, device TEXT, best_epoch INTEGER,
     test TEXT NOT NULL DEFAULT '{}', costs TEXT NOT NULL DEFAULT '{}',
-    versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}'
+    versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}', identity TEXT
 );
 CREATE INDEX cells_by_status ON cells (status, id);
+CREATE INDEX cells_by_identity ON cells (identity);
 CREATE TABLE grid_cells (
     grid TEXT NOT NULL REFERENCES grids (name) ON DELETE CASCADE,
     position INTEGER NOT NULL, label TEXT NOT NULL, seed INTEGER NOT NULL,
@@ -128,6 +134,8 @@ def _open(path: Path, how: str, *, create: bool) -> sqlite3.Connection:
         if create and _is_empty(database):
             _make(database, path)
         _check(database, path)
+        if (found := _version(database)) < SCHEMA:
+            database = _brought_up_to_date(database, path, found)
     except BaseException:
         database.close()
         raise
@@ -150,9 +158,42 @@ def _make(database: sqlite3.Connection, path: Path) -> None:
 def _check(database: sqlite3.Connection, path: Path) -> None:
     if _is_empty(database):
         raise MissingRegistryError(path.parent)
-    found = database.execute("PRAGMA user_version").fetchone()[0]
-    if found != SCHEMA:
-        raise RegistryError(
-            f"registry {path.parent} has ledger version {found}; this taskloom reads and writes ledger version "
-            f"{SCHEMA}. Use the taskloom that made it, or choose another folder with --registry and run the grid again."
+    found = _version(database)
+    if not min(STEPS) <= found <= SCHEMA:
+        what = (
+            f"registry {path.parent} has ledger version {found}; this taskloom reads versions {min(STEPS)} to {SCHEMA}"
         )
+        how = (
+            "Upgrade taskloom (`pip install --upgrade taskloom`)" if found > SCHEMA else "Use the taskloom that made it"
+        )
+        raise RegistryError(f"{what}. {how}, or choose another folder with --registry and run the grid again.")
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _brought_up_to_date(database: sqlite3.Connection, path: Path, found: int) -> sqlite3.Connection:
+    """The ledger with today's tables: all steps in one transaction, after a copy of the file beside it.
+
+    One that may only be read is brought up to date in memory, so that it can still be shown.
+    """
+    script = "; ".join(STEPS[version] for version in range(found, SCHEMA))
+    script = f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {SCHEMA}; COMMIT"
+    try:
+        with closing(Lock(path.parent / REGISTRY)) as lock:
+            lock.take(wait=True)
+            if _version(database) == found:  # nobody was quicker
+                with closing(sqlite3.connect(path.with_name(f"{path.stem}-{found}{path.suffix}"))) as copy:
+                    database.backup(copy)
+                database.executescript(script)
+    except (sqlite3.OperationalError, OSError, RegistryError):
+        if database.in_transaction:
+            database.rollback()
+        shown = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        database.backup(shown)
+        shown.executescript(script)
+        shown.execute("PRAGMA query_only = ON")
+        database.close()
+        return shown
+    return database

@@ -83,8 +83,15 @@ def _add_cell(db: sqlite3.Connection, cell: ArchivedCell, source: str, done: Imp
         done.unfinished.append(record.id)
         return False
     db.execute(
-        "INSERT INTO cells (id, status, created, spec, facts) VALUES (?, 'planned', ?, ?, ?) ON CONFLICT DO NOTHING",
-        [record.id, record.created, json.dumps(record.spec), json.dumps(record.facts)],
+        "INSERT INTO cells (id, status, created, spec, facts, identity) VALUES (?, 'planned', ?, ?, ?, ?) "
+        "ON CONFLICT DO NOTHING",
+        [
+            record.id,
+            record.created,
+            json.dumps(record.spec),
+            json.dumps(record.facts),
+            record.id if "code" in record.facts else None,  # of an older version's a plan finds out
+        ],
     )
     if record.status == "planned":
         return False

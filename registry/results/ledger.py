@@ -98,7 +98,8 @@ class Ledger:
     def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Any]) -> None:
         """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan.
 
-        A planned cell has ``id``, ``label``, ``seed``, ``spec``, ``reported`` and ``facts``, as its records have them.
+        A planned cell has ``id``, ``label``, ``seed``, ``spec``, ``reported`` and ``facts``, as its records have them,
+        and ``identity``, what it is known by today.
         """
         moment = now()
         with self.transaction() as db:
@@ -115,9 +116,9 @@ class Ledger:
             for position, cell in enumerate(cells):
                 db.execute(
                     # Of one identity only locations differ, and today's are those that lead to the files.
-                    "INSERT INTO cells (id, spec, facts, status, created) VALUES (?, ?, ?, 'planned', ?) "
-                    "ON CONFLICT (id) DO UPDATE SET spec = excluded.spec",
-                    [cell.id, json.dumps(cell.spec), json.dumps(cell.facts), moment],
+                    "INSERT INTO cells (id, spec, facts, status, created, identity) VALUES (?, ?, ?, 'planned', ?, ?) "
+                    "ON CONFLICT (id) DO UPDATE SET spec = excluded.spec, identity = excluded.identity",
+                    [cell.id, json.dumps(cell.spec), json.dumps(cell.facts), moment, cell.identity or cell.id],
                 )
                 db.execute(
                     "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
@@ -212,6 +213,20 @@ class Ledger:
         with self.snapshot() as db:
             rows = db.execute("SELECT id, status FROM cells WHERE status != 'planned'")
             return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
+
+    def identities(self) -> dict[str, str]:
+        """What a cell is known by today → the cell, for cells that ran; of older versions only those planned since."""
+        with self.snapshot() as db:
+            rows = db.execute(
+                "SELECT identity, id FROM cells WHERE identity IS NOT NULL AND status != 'planned' "
+                "ORDER BY status = 'finished', identity = id"
+            )
+            return {row["identity"]: row["id"] for row in rows}
+
+    def unidentified(self) -> list[CellRecord]:
+        """The cells that an older version has run, and that were not planned since."""
+        with self.snapshot() as db:
+            return _cells(db, "identity IS NULL AND status != 'planned'", [])
 
     def cell(self, prefix: str) -> CellRecord:
         """One cell by its identity, or by as much of its beginning as no other cell shares."""

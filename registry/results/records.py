@@ -56,7 +56,9 @@ class CellRecord:
     are those of the test split, where it was scored; ``costs`` what training took beside time: ``examples`` seen and
     ``backwards``, the passes.
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
-    ``content``, ``plugins`` (distribution → version) and ``trainer``.
+    ``content``, ``code`` (what each component does) and ``trainer``; up to 0.2 ``plugins`` (distribution → version)
+    stood in the place of code. ``identity`` is what the cell is known by today, None if an older version made it and it
+    was not planned since.
     """
 
     id: str
@@ -77,6 +79,7 @@ class CellRecord:
     test: dict[str, float] = field(default_factory=dict)
     costs: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    identity: str | None = None
 
     @property
     def imported(self) -> str:

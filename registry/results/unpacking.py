@@ -19,7 +19,7 @@ from taskloom.core.overall import Overall
 from taskloom.core.specs import GridSpec, RunSpec
 from taskloom.registry.installed.light import make_light, own_components
 from taskloom.registry.results.archive import CONTENTS, DIGEST, MOST, SPLITS, Archive, ArchivedCell
-from taskloom.registry.results.file import SCHEMA
+from taskloom.registry.results.file import SCHEMA, STEPS
 from taskloom.registry.results.records import GridRecord
 from taskloom.registry.results.scores import ExampleSet, find_scores, load_examples
 
@@ -90,8 +90,8 @@ def _parse(contents: bytes) -> Archive:
     try:
         raw = json.loads(contents)
         found = raw.get("ledger")
-        if found != SCHEMA:
-            with_version = f"it has results of ledger version {found!r}; this taskloom reads version {SCHEMA}"
+        if found not in (*STEPS, SCHEMA):
+            with_version = f"it has results of ledger version {found!r}; this taskloom reads {min(STEPS)} to {SCHEMA}"
             raise _Refused(f"{with_version}. Use a taskloom of the version that made it, {raw.get('taskloom')!r}")
         return TypeAdapter(Archive).validate_python(raw)
     except (ValueError, AttributeError, RecursionError) as error:

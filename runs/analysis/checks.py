@@ -12,9 +12,12 @@ from taskloom.registry.results.scores import StoredScores, TaskFacts
 from taskloom.runs.analysis.influence import largest_group
 from taskloom.runs.analysis.results import Constant, Results
 from taskloom.runs.driver.wording import named
+from taskloom.runs.grid.trainer import TRAINER
 
 #: Standard errors within which a score is near that of a constant prediction.
 NEAR = 2.0
+#: Libraries whose versions cells remember, and that do the arithmetic; they are no part of an identity.
+LIBRARIES = frozenset({"torch", "numpy", "python"})
 #: Groups of rows that are named; further ones are counted.
 MOST_GROUPS = 4
 
@@ -28,6 +31,7 @@ def checks_of(results: Results) -> list[str]:
         *_shared_texts(results),
         *_seen(results),
         *_machines(results),
+        *_versions(results),
         *_test_scores(results),
     ]
 
@@ -223,6 +227,25 @@ def _machines(results: Results) -> Iterator[str]:
 
 def _with(threads: str | None) -> str:
     return f" with {threads} {'thread' if threads == '1' else 'threads'}" if threads else ""
+
+
+def _versions(results: Results) -> Iterator[str]:
+    """Rows that an older trainer has made, and that would be trained anew; and rows made with other libraries."""
+    older: dict[int, list[str]] = {}
+    libraries: dict[str, dict[str, list[str]]] = {}
+    for (label, _), cell in results.finished.items():
+        trainer = cell.facts.get("trainer", TRAINER)
+        if trainer != TRAINER:
+            older.setdefault(trainer, []).append(label)
+        for library in LIBRARIES.intersection(cell.versions):
+            libraries.setdefault(library, {}).setdefault(str(cell.versions[library]), []).append(label)
+    for trainer, rows in older.items():
+        made = f"Made by an older trainer ({trainer}; today's is {TRAINER})"
+        yield f"{made}: {named(rows)}. `taskloom run` would train them anew."
+    for library, versions in sorted(libraries.items()):
+        if len(versions) > 1:
+            listed = "; ".join(f"{named(rows)} with {version}" for version, rows in versions.items())
+            yield f"Rows were made with different versions of {library}: {listed}."
 
 
 def _test_scores(results: Results) -> Iterator[str]:

@@ -149,9 +149,10 @@ class Grid(WrittenGrid):
         with Ledger.find(self.registry) or nullcontext() as ledger:
             plan = self._plan(ledger, laid)
 
+            from taskloom.registry.installed.catalogue import load_catalogue
             from taskloom.runs.analysis.explain import explain_plan
 
-            explained = explain_plan(plan, ledger)
+            explained = explain_plan(plan, ledger, load_catalogue())
         chosen = [one for one in explained if row in (None, one.label)]
         if not chosen and row is not None:
             raise RegistryError(unknown("row", row, {one.label for one in explained}, where="rows"))

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core.errors import TaskloomError
 from taskloom.core.specs import StageSpec, plain
 from taskloom.registry.installed.resolution import homes_of
+from taskloom.runs.grid.trainer import TRAINER
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.runs.grid.contents import Contents
 
-#: Part of every identity: raised when the trainer itself would give other results for the same spec.
-TRAINER = 3
 #: Where a run finds room, not what it computes.
 NOT_PART = frozenset({"resources"})
 #: What a run and its stages state if they state nothing, beside components.
@@ -56,7 +55,8 @@ def _without_defaults(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[s
     bare["stages"] = [_changed(stage, _STAGE) for stage in spec["stages"]]
     for _, home, key, kind in homes_of(bare):
         home[key] = catalogue.without_defaults(kind, home[key])
-    return _changed(bare, _RUN)
+    stated: dict[str, Any] = _changed(bare, _RUN)
+    return stated
 
 
 def _changed(value: Any, default: Any) -> Any:
@@ -64,7 +64,9 @@ def _changed(value: Any, default: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(default, dict):
         return value
     return {
-        key: _changed(item, default.get(key)) for key, item in value.items() if key not in default or item != default[key]
+        key: _changed(item, default.get(key))
+        for key, item in value.items()
+        if key not in default or item != default[key]
     }
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import count
 from taskloom.registry.installed.resolution import split_metrics
-from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, Change, GridRecord
+from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, CellRecord, Change, GridRecord
+from taskloom.registry.results.scores import StoredScores, find_scores
 from taskloom.runs.grid.changes import complete, lay
 from taskloom.runs.grid.contents import Contents, Size
+from taskloom.runs.grid.differences import causes_of, code_versions
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
-from taskloom.runs.grid.identity import digest, facts, stage_keys
+from taskloom.runs.grid.identity import digest, facts, modern_facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
 from taskloom.runs.grid.places import Places
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class PlannedCell:
     """One cell: a variant with a seed. ``id`` is its identity, ``spec`` the fully resolved run.
 
-    ``facts`` are what its identity is made of. A cell that is not ``chosen`` is no part of this run, only of the table.
+    ``facts`` are what its ``identity`` is made of, which is also its id unless an older version has made the cell. A
+    cell that is not ``chosen`` is no part of this run, only of the table.
     """
 
     id: str
@@ -40,6 +43,7 @@ class PlannedCell:
     reported: dict[str, float] = field(default_factory=dict)
     chosen: bool = True
     facts: dict[str, Any] = field(default_factory=dict)
+    identity: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,15 @@ def make_plan(
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
+    known = known_identities(ledger, catalogue) if ledger is not None else {}
     shown = {place.label for place in before.cells} if before is not None else set()
 
     def cells_of(grid: GridFile) -> list[PlannedCell]:
         found: list[PlannedCell] = []
         for row in variants:
-            cells = [*(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states))]
+            cells = [
+                *(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states, known))
+            ]
             # What this run is not about has a place if it had one, or was begun; a changed row only if it was begun.
             optional = row.problems or row.beside or (rows.is_changed and row.label not in shown)
             found += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
@@ -122,8 +129,16 @@ def make_plan(
     added = grid.raw.get(ADDED_SEEDS)
     note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     looked = places.notes(variant.spec for variant in variants if variant.chosen)
-    sizes = tuple(dict.fromkeys(size for cell in cells if cell.chosen for size in contents.sizes(cell.spec)))
-    notes = (*rows.notes, *looked, *contents.notes, *_unlabelled(sizes), *note, *_left_out(grid, cells, before))
+    rows_chosen = {cell.label: cell.spec for cell in cells if cell.chosen}
+    sizes = tuple(dict.fromkeys(size for spec in rows_chosen.values() for size in contents.sizes(spec)))
+    notes = (
+        *rows.notes,
+        *looked,
+        *contents.notes,
+        *_unlabelled(sizes),
+        *note,
+        *_left_out(grid, cells, before, catalogue),
+    )
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes)
 
 
@@ -158,7 +173,10 @@ def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:
             cell = place.cell
             status = "new" if cell.status == "planned" else cell.status
             reported = row.reported
-            yield PlannedCell(cell.id, row.label, place.seed, status, cell.spec, {}, (), reported, False, cell.facts)
+            identity = cell.identity or cell.id
+            yield PlannedCell(
+                cell.id, row.label, place.seed, status, cell.spec, {}, (), reported, False, cell.facts, identity
+            )
 
 
 def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> Variant:
@@ -189,27 +207,64 @@ def _wrong_as_written(
             yield replace(variant, problems=tuple(problem for problem in variant.problems if problem in own))
 
 
+def known_identities(ledger: "Ledger", catalogue: "Catalogue") -> dict[str, str]:
+    """What a cell is known by today → the cell of the registry, also where an older version has made it."""
+    older = {}
+    for cell in ledger.unidentified():
+        recorded = modern_facts(cell.facts, catalogue) if cell.facts else {}
+        if recorded and not _decided_otherwise(cell, ledger, catalogue):
+            older[digest(recorded)] = cell.id
+    return {**older, **ledger.identities()}
+
+
+def _decided_otherwise(cell: CellRecord, ledger: "Ledger", catalogue: "Catalogue") -> bool:
+    """Whether a cell of 0.2 or before has learned two classes by squared error, which it cut at 0 and not at 0.5."""
+    from taskloom.core import Head
+
+    tasks = cell.spec.get("tasks", {}) if "plugins" in cell.facts else {}
+    heads = {name: catalogue.try_out(Head, task["head"])[0] for name, task in tasks.items() if _by_value(task)}
+    concerned = [name for name, head in heads.items() if head is None or head.cut is None]
+    stored = find_scores(ledger.folder, cell.id) if concerned else None
+    return bool(concerned) and (stored is None or any(_has_two_classes(stored, name) for name in concerned))
+
+
+def _by_value(task: Mapping[str, Any]) -> bool:
+    return '"mse"' in json.dumps(task["loss"])
+
+
+def _has_two_classes(stored: StoredScores, task: str) -> bool:
+    return task in stored.tasks and stored.tasks[task].classes == 2
+
+
 def _cells(
-    row: Variant, grid: GridFile, catalogue: "Catalogue", contents: Contents, states: Mapping[str, str]
+    row: Variant,
+    grid: GridFile,
+    catalogue: "Catalogue",
+    contents: Contents,
+    states: Mapping[str, str],
+    known: Mapping[str, str],
 ) -> Iterator[PlannedCell]:
     """The cells of a row, one for each seed; further metrics are no part of them."""
     run, _ = split_metrics(row.spec)
     made_of = facts(run, catalogue, contents)
+    versions = {**catalogue.versions(run), **code_versions(run, catalogue)}
     for seed in grid.spec.seeds:
         spec = {**run, "seed": seed}
         facts_of_cell = {**made_of, "spec": {**made_of["spec"], "seed": seed}}
         identity = digest(facts_of_cell)
+        id = known.get(identity, identity)
         yield PlannedCell(
-            id=identity,
+            id=id,
             label=row.label,
             seed=seed,
-            status=states.get(identity, "new"),
+            status=states.get(id, "new"),
             spec=spec,
-            versions=made_of["plugins"],
+            versions=versions,
             stage_keys=stage_keys(spec, catalogue, contents),
             reported=row.reported,
             chosen=row.chosen,
             facts=facts_of_cell,
+            identity=identity,
         )
 
 
@@ -244,8 +299,10 @@ def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
         yield f"task {task!r}: rows without its label are left out, {' and '.join(numbers)}"
 
 
-def _left_out(grid: GridFile, cells: list[PlannedCell], before: GridRecord | None) -> Iterator[str]:
-    """A line on the results of the last run that the table no longer has, where there are any."""
+def _left_out(
+    grid: GridFile, cells: list[PlannedCell], before: GridRecord | None, catalogue: "Catalogue"
+) -> Iterator[str]:
+    """A line on the results of the last run that the table no longer has, where there are any, and why."""
     planned = {cell.id for cell in cells}
     places = before.cells if before is not None else ()
     lost = [place for place in places if place.cell.status == "finished" and place.cell.id not in planned]
@@ -253,10 +310,10 @@ def _left_out(grid: GridFile, cells: list[PlannedCell], before: GridRecord | Non
         return
     labels = list(dict.fromkeys(place.label for place in lost))
     listed = ", ".join(map(repr, labels[:3])) + (f" and {count(len(labels) - 3, 'more row')}" if labels[3:] else "")
-    differing = {cell.label for cell in cells}.intersection(labels)
-    cause = (
-        "their specification, seeds, data, weights or plugins changed" if differing else "the grid has no such rows now"
-    )
+    now = {(cell.label, cell.seed): cell for cell in cells}
+    pairs = [(place.cell, now[place.label, place.seed]) for place in lost if (place.label, place.seed) in now]
+    causes = dict.fromkeys(cause for old, new in pairs for cause in causes_of(old, new.facts, catalogue))
+    cause = "; ".join(causes) or "the grid has no such rows or seeds now"
     yield (
         f"the table of {grid.name!r} no longer shows {count(len(lost), 'result')} of its last run, of {listed}: "
         f"{cause}. "

@@ -6,7 +6,8 @@ from typing import Any
 
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.cell_states import SHORT
-from taskloom.runs.analysis.explain import Difference, Explanation
+from taskloom.runs.analysis.explain import Explanation
+from taskloom.runs.grid.differences import Difference
 from taskloom.runs.show.visible import one_line
 
 SHOWN = 8  # differences of one row that are shown

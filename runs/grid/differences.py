@@ -1,0 +1,113 @@
+"""What sets the identities of two cells apart, field by field, and in a sentence."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from taskloom.registry.results.records import CellRecord
+from taskloom.runs.grid.identity import modern_facts
+
+if TYPE_CHECKING:
+    from taskloom.registry.installed.catalogue import Catalogue
+
+#: Characters of a fingerprint that are shown.
+SHORT = 12
+#: Files of changed code that are named.
+MOST_FILES = 3
+#: What an identity is made of, in the order in which differences are listed.
+FIELDS = ("spec", "weights", "data", "code", "trainer")
+#: What a difference shows where one side has nothing at all.
+ABSENT = "nothing"
+CAUSES = {"spec": "the specification changed", "weights": "the weights changed", "data": "the data changed"}
+#: One field that differs: ``field`` (of FIELDS) and ``path``, ``old`` and ``new`` (null where absent), and a ``text``.
+Difference = dict[str, Any]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Where the facts of two cells differ: first the spec, then content, code and trainer.
+
+    >>> differences({"trainer": 2}, {"trainer": 3})[0]["text"]
+    'trainer: 2 → 3'
+    """
+    before, after = fields_of(old), fields_of(new)
+    found = []
+    for field, path in sorted({**before, **after}, key=lambda key: FIELDS.index(key[0])):
+        sides = [fields.get((field, path), ABSENT) for fields in (before, after)]
+        if sides[0] != sides[1]:
+            shown = {"data": f"content of {path}", "weights": f"content of {path}", "code": f"code of {path}"}
+            words = shown.get(field, path if field == "trainer" else f"{field} {path}")
+            text = f"{words}: {' → '.join(_format(field, side) for side in sides)}"
+            was, now = (None if side is ABSENT else side for side in sides)
+            found.append({"field": field, "path": path, "old": was, "new": now, "text": text})
+    return found
+
+
+def causes_of(old: CellRecord, new: Mapping[str, Any], catalogue: "Catalogue") -> list[str]:
+    """Why a recorded cell is not the one that these facts make, in as few words as possible."""
+    fields = differences(modern_facts(old.facts, catalogue), new)
+    causes = []
+    for difference in fields:
+        field, path = difference["field"], difference["path"]
+        if field == "code":
+            causes.append(_code_cause(path, difference, old, catalogue))
+        elif field == "trainer":
+            older = isinstance(difference["old"], int) and difference["old"] < difference["new"]
+            causes.append(f"made by {'an older' if older else 'another'} trainer")
+        else:
+            causes.append(CAUSES[field])
+    return list(dict.fromkeys(causes)) or ["an older version decided its predictions otherwise"]
+
+
+def _code_cause(path: str, difference: Difference, old: CellRecord, catalogue: "Catalogue") -> str:
+    kind, _, name = path.partition(" ")
+    entry = next((entry for entry in catalogue.entries if (entry.kind, entry.name) == (kind, name)), None)
+    if entry is None:
+        return f"{kind} {name!r} is not installed"
+    if entry.plugin.builtin or not entry.code_files:
+        return f"{kind} {name!r} has another revision ({difference['old'] or 1} → {difference['new'] or 1})"
+    key = f"code of {entry.plugin.distribution}"
+    before, now = ({*text.split(", ")} for text in (old.versions.get(key, ""), _listed(entry.code_files)))
+    changed = {line.rpartition(" ")[0].rpartition("/")[2] for line in before ^ now}
+    files = f" ({', '.join(sorted(changed)[:MOST_FILES])})" if before != {""} and changed else ""
+    return f"the {key} changed{files}"
+
+
+def code_versions(run: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, str]:
+    """What is remembered of third parties' code, so that a later change can be named: its files, each with its hash."""
+    entries = [entry for entry in catalogue.used(run) if entry.code_files]
+    return {f"code of {entry.plugin.distribution}": _listed(entry.code_files) for entry in entries}
+
+
+def _listed(files: Mapping[str, str]) -> str:
+    return ", ".join(f"{file} {fingerprint[:8]}" for file, fingerprint in sorted(files.items()))
+
+
+def _format(field: str, side: Any) -> str:
+    if field in ("data", "weights") or (field == "code" and isinstance(side, str)):
+        return str(side)[:SHORT]
+    return str(side) if side is ABSENT else json.dumps(side, ensure_ascii=False)
+
+
+def fields_of(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """What an identity is made of, as field and path → value.
+
+    >>> fields_of({"spec": {"stages": [{"epochs": 3}], "tasks": {}}, "trainer": 1})
+    {('spec', 'stages.0.epochs'): 3, ('spec', 'tasks'): {}, ('trainer', 'trainer'): 1}
+    """
+    content = facts.get("content", {})
+    weights = {path: fingerprint for path, fingerprint in content.items() if path == "encoder"}
+    data = {path: fingerprint for path, fingerprint in content.items() if path != "encoder"}
+    parts = (facts.get("spec"), weights, data, facts.get("code"), facts.get("trainer"))
+    return {
+        (field, path or field): leaf
+        for field, part in zip(FIELDS, parts, strict=True)
+        for path, leaf in _leaves(part, "")
+    }
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list) and value:
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif path or not isinstance(value, dict | None):
+        yield path, value
