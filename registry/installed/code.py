@@ -18,6 +18,7 @@ from taskloom.registry.installed.manager import COMPONENTS, GRIDS, packaged_grid
 
 #: Names of files and folders that change no result, or that only one kind of installation has.
 _IGNORED = re.compile(r"\..*|.*~|tests|__pycache__|py\.typed|__editable__.*|.*\.(dist-info|egg-info|py[cio]|pth)")
+_distributions = cache(metadata.packages_distributions)
 _SHARED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -68,7 +69,7 @@ def component_code(cls: type[Component], distribution: str) -> Code:
         builtin = module.startswith("taskloom.")
         revision = vars(parent).get("revision") or (1 if builtin else None)
         if revision is None:
-            owners = map(code_fingerprint, metadata.packages_distributions().get(module.partition(".")[0], ()))
+            owners = map(code_fingerprint, _distributions().get(module.partition(".")[0], ()))
             owner = next((code for code in owners if _has(code.files, module)), None)
             files |= (owner or _read(_sources(module))).files  # what was not installed counts with its package
         elif not builtin or revision > 1:
