@@ -12,14 +12,14 @@ from functools import cache, cached_property
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from taskloom.core.component import Component
 from taskloom.registry.installed.manager import COMPONENTS, GRIDS, packaged_grids
 
 #: Names of files and folders that change no result, or that only one kind of installation has.
 _IGNORED = re.compile(r"\..*|.*~|tests|__pycache__|py\.typed|__editable__.*|.*\.(dist-info|egg-info|py[cio]|pth)")
+_distributions = cache(metadata.packages_distributions)
+_SHARED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,11 @@ def code_fingerprint(distribution: str) -> Code:
     except (metadata.PackageNotFoundError, ValueError):  # ValueError: an entry point without a distribution
         return Code({})
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
-    editable = origin.get("dir_info", {}).get("editable", False)
-    if installed.read_text("RECORD") and not editable:
+    if installed.read_text("RECORD") and not origin.get("dir_info", {}).get("editable"):
         return _read((str(file), Path(str(file.locate()))) for file in installed.files or ())
-    project = Path(url2pathname(urlsplit(origin["url"]).path) if editable else str(installed.locate_file("")))
     entries = [entry.module for entry in installed.entry_points if entry.group in (COMPONENTS, GRIDS)]
     modules = [*(installed.read_text("top_level.txt") or "").split(), *entries]
-    return _read(source for module in dict.fromkeys(modules) for source in _sources(module, project))
+    return _read(source for module in dict.fromkeys(modules) for source in _sources(module))
 
 
 def component_code(cls: type[Component], distribution: str) -> Code:
@@ -71,9 +69,9 @@ def component_code(cls: type[Component], distribution: str) -> Code:
         builtin = module.startswith("taskloom.")
         revision = vars(parent).get("revision") or (1 if builtin else None)
         if revision is None:
-            owners = map(code_fingerprint, metadata.packages_distributions().get(module.partition(".")[0], ()))
+            owners = map(code_fingerprint, _distributions().get(module.partition(".")[0], ()))
             owner = next((code for code in owners if _has(code.files, module)), None)
-            files |= (owner or _read(_sources(module, Path()))).files  # what was not installed counts with its package
+            files |= (owner or _read(_sources(module))).files  # what was not installed counts with its package
         elif not builtin or revision > 1:
             files[f"{module}.{parent.__qualname__}"] = f"revision {revision}"
     return Code(files)
@@ -84,25 +82,29 @@ def _has(files: Iterable[str], module: str) -> bool:
     return any(file.partition(".")[0] in (stem, f"{stem}/__init__") for file in files)
 
 
-def _sources(module: str, project: Path) -> Iterator[tuple[str, Path]]:
+def _sources(module: str) -> Iterator[tuple[str, Path]]:
     """Name and path of every file of the outermost package that has a module, or of the module if it is in none."""
-    spec, names = None, list[str]()
-    with suppress(ValueError):  # a module without a spec, such as __main__
-        for name in module.split("."):
-            names.append(name)
+    names, spec = list[str](), None
+    for name in module.split("."):
+        names.append(name)
+        try:
             spec = find_spec(".".join(names))
-            if spec is None or spec.has_location:
-                break
-    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    if spec is None or not spec.has_location:  # other distributions may have a part in a namespace package
-        folders = [folder for folder in folders if folder.resolve().is_relative_to(project.resolve())]
-    elif folders:
-        folders = [Path(str(spec.origin)).parent]
-    else:
-        yield "/".join([*names[:-1], Path(str(spec.origin)).name]), Path(str(spec.origin))
-    for folder in folders:
-        for path in folder.rglob("*"):
-            yield "/".join([*names, path.relative_to(folder).as_posix()]), path
+        except (ImportError, ValueError):  # a module without a spec, such as __main__
+            return
+        if spec is None or spec.has_location:  # else a namespace package
+            break
+    if spec is None or spec.origin is None:
+        return
+    home = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+    # In a project, the folder of a namespace package is its own; in site-packages other distributions share it.
+    while len(names) > 1 and home.parent.name == names[-2] and _SHARED.isdisjoint(home.parts):
+        names.pop()
+        home = home.parent
+    if not home.is_dir():
+        yield "/".join([*names[:-1], home.name]), home
+        return
+    for path in home.rglob("*"):
+        yield "/".join([*names, *path.relative_to(home).parts]), path
 
 
 def _read(sources: Iterator[tuple[str, Path]]) -> Code:
@@ -110,7 +112,8 @@ def _read(sources: Iterator[tuple[str, Path]]) -> Code:
     grids = {grid.path.resolve() for grid in packaged_grids().values()}
     files = {}
     for name, path in sources:
-        if not any(map(_IGNORED.fullmatch, name.split("/"))) and path.is_file() and path.resolve() not in grids:
+        ignored = name in files or any(map(_IGNORED.fullmatch, name.split("/")))
+        if not ignored and path.is_file() and path.resolve() not in grids:
             content = path.read_bytes()
             if path.suffix == ".py":
                 with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # it cannot be parsed
