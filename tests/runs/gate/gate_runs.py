@@ -293,7 +293,23 @@ def encoder_options(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     return options
 
 
-WORDS = "the a small old red cat dog house river sings runs sleeps sees near under and quickly never good bad".split()
+WORDS = (
+    "the",
+    "a",
+    "small",
+    "old",
+    "red",
+    "cat",
+    "dog",
+    "river",
+    "sings",
+    "runs",
+    "sees",
+    "near",
+    "never",
+    "good",
+    "bad",
+)
 
 
 def text(number: int) -> str:

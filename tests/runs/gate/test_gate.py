@@ -136,15 +136,30 @@ def test_changed_code_fails_and_is_named(
 
 # What is no change
 
+#: Of each kind what rounding disturbs most: solvers, small differences of large numbers, long sums.
+DELICATE = [
+    "encoder minbert",
+    "head shared_layer",
+    "head both_orders",
+    "loss smart",
+    "loss simcse",
+    "sampler sequential",
+    "combiner cagrad",
+    "combiner gse",
+    "combiner nash_mtl",
+    "combiner pcgrad",
+    "data cs224n",
+    "metric spearman",
+    "trainer",
+]
+
 
 def test_another_number_of_threads_gives_the_same_results(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "NARROW", 0)  # a small encoder has one thread otherwise
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        measured = {
-            key: measure(key) for key in ("encoder minbert", "combiner cagrad", "loss smart", "head shared_layer")
-        }
+        measured = {key: measure(key) for key in ("encoder minbert", "loss smart")}
     finally:
         torch.set_num_threads(threads)
     assert unexplained(recorded, measured) == []
@@ -152,7 +167,6 @@ def test_another_number_of_threads_gives_the_same_results(recorded: Recorded, mo
 
 def test_another_processor_gives_the_same_results(recorded: Recorded) -> None:
     """Kernels of older processors add up in another order."""
-    keys = [key for key in (*built_in(), "trainer") if key != "encoder huggingface"]  # transformers takes long to load
     code = (
         "import json, sys, gate_file, gate_runs\n"
         "measured = {key: gate_runs.measure(key) for key in json.loads(sys.argv[1])}\n"
@@ -162,7 +176,7 @@ def test_another_processor_gives_the_same_results(recorded: Recorded) -> None:
     path = os.pathsep.join([*helpers, os.environ.get("PYTHONPATH", "")])
     older = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(keys), json.dumps(recorded)],
+        [sys.executable, "-c", code, json.dumps(DELICATE), json.dumps(recorded)],
         env={**os.environ, **older},
         capture_output=True,
         text=True,
