@@ -30,7 +30,7 @@ os.environ["TERM"] = "xterm"
 for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 # Whoever runs the tests may have set options for their own work, which are none of the tests'.
-for name in set(os.environ) - {"TASKLOOM_DATA", "TASKLOOM_GRIDS", "TASKLOOM_GOLDEN"}:
+for name in set(os.environ) - {"TASKLOOM_DATA", "TASKLOOM_GATE", "TASKLOOM_GRIDS", "TASKLOOM_GOLDEN"}:
     if name.startswith("TASKLOOM_"):
         del os.environ[name]
 # Worker processes take seconds to start: only the tests that are about them use them.
