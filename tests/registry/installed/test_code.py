@@ -325,3 +325,23 @@ def test_packaged_grids_do_not_count(install: Callable[..., None], tmp_path: Pat
     install("grids", grids, group="taskloom.grids")
     entry = entry_after(install)
     assert set(entry.code_files) == {"taskloom_focal/__init__.py", "taskloom_focal/data.json"}
+
+
+#: What Python versions write differently: new fields, quotes and empty parts of f-strings, characters of newer Unicode.
+SAMPLE = r"""
+class Table: ...
+
+def shown(rows: list[float], width: int = 8, *, sign: str = u"±", **rest: object) -> str:
+    lines = [f"{abs(row)!r:>{width}}" f"{row=:.3f} {'a' + sign}" for row in rows if row > -1e-6]
+    lines += ["\d 🫩", b"\x00", 1_000j, True]
+    match rows:
+        case [first, *others] if first is not None:
+            return "".join(map(str, lines))
+        case _:
+            pass
+"""
+
+
+def test_the_fingerprint_is_the_same_in_all_versions_of_python(install: Callable[..., None]) -> None:
+    install("sample", SAMPLE)
+    assert code_fingerprint("taskloom-sample").files == {"taskloom_sample.py": "8685b469fbc266aae30b"}
