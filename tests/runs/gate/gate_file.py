@@ -60,10 +60,9 @@ def unexplained(recorded: Recorded, measured: Mapping[str, Measured]) -> list[st
     changes = {key: differences(recorded[key]["digest"], entry.digest) for key, entry in judged.items()}
     changed = {key for key, values in changes.items() if values}
     for culprit, runs in culprits(changed, judged).items():
-        own = culprit if culprit in runs else min(runs)
         others = len(runs) - 1
         more = f", and {others} more {'runs' if others > 1 else 'run'} with it" if others else ""
-        what = f"the results of {name_of(culprit)} changed ({changes[own][0]}{more})"
+        what = f"the results of {name_of(culprit)} changed ({changes[culprit][0]}{more})"
         sentences.append(advise(what, known[culprit]))
     return sentences
 
@@ -85,19 +84,17 @@ def outdated(recorded: Recorded, measured: Mapping[str, Measured]) -> list[str]:
 
 
 def culprits(changed: set[str], measured: Mapping[str, Measured]) -> dict[str, set[str]]:
-    """Few components that together are in all changed runs, each in no unchanged one, and the changed runs of each.
+    """The components that most likely changed, with the changed runs that each explains.
 
-    A change of one component changes every run that uses it, so the one that is in most of the changed runs comes
-    first; every run uses the trainer.
+    A change of a component shows in its own run and in most of the runs that use it, so the one with the most changed
+    runs, less its unchanged ones, comes first; every run uses the trainer. What is left is explained in the same way.
     """
-    users = {part: {key for key, entry in measured.items() if part in entry.uses} for part in measured}
+    users = {part: {key for key, entry in measured.items() if part in entry.uses} for part in changed}
     left, blamed = set(changed), dict[str, set[str]]()
     while left:
-        # A change that shows in some runs of a component alone is put down to the run's own one.
-        suspects = [part for part in users if users[part] <= changed and users[part] & left] or sorted(left)
-        culprit = max(suspects, key=lambda part: (len(users[part] & left), part == "trainer", part))
-        blamed[culprit] = users[culprit] & changed
-        left -= {culprit, *blamed[culprit]}
+        culprit = max(sorted(left), key=lambda part: len(users[part] & left) - len(users[part] - changed))
+        blamed[culprit] = users[culprit] & left
+        left -= blamed[culprit]
     return blamed
 
 
