@@ -46,7 +46,7 @@ class Component:
     #: Options that name a file or folder, or a list of them: a relative one in a grid's file is relative to that file.
     #: Where something lies changes no result, so they are location options as well.
     path_options: ClassVar[frozenset[str]] = frozenset()
-    #: Other distributions that do its arithmetic: their versions are part of a result's identity too.
+    #: Other distributions that do its arithmetic: their versions are recorded, and tables name rows that differ there.
     relies_on: ClassVar[tuple[str, ...]] = ()
     #: An integer from 1 on that its author raises when the results of the component change, by code or by a default:
     #: results of another revision are not reused. For a built-in, None counts as 1. A third party's component that

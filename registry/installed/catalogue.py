@@ -151,7 +151,7 @@ class Catalogue:
         A built-in of the first revision is left out.
         """
         entries = [entry for entry in self.used(resolved_run) if entry.code != 1 or not entry.plugin.builtin]
-        return dict(sorted((f"{entry.kind} {entry.name}", entry.code) for entry in entries))
+        return dict(sorted((f"{entry.kind} {entry.name}", entry.known_by) for entry in entries))
 
     def without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
         """A resolved component without locations and options at their defaults, and so are those inside it."""

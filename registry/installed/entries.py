@@ -104,6 +104,12 @@ class Entry:
         return self._revision or (self._code.fingerprint if self._code.files else self.plugin.version)
 
     @property
+    def known_by(self) -> int | str:
+        """Its code as identities have it: two plugins may give one name and one revision to different things."""
+        third = isinstance(self.code, int) and not self.plugin.builtin
+        return f"{self.plugin.distribution} {self.code}" if third else self.code
+
+    @property
     def code_files(self) -> dict[str, str]:
         """File → hash of what the fingerprint is made of; empty for a component with a revision."""
         return {} if self._revision else self._code.files

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from taskloom.registry.results.records import CellRecord, EpochRecord
+from taskloom.registry.results.records import IMPORTED, CellRecord, EpochRecord
 from taskloom.registry.results.scores import StoredScores, TaskFacts
 from taskloom.runs.analysis.influence import largest_group
 from taskloom.runs.analysis.results import Constant, Results
@@ -16,8 +16,8 @@ from taskloom.runs.grid.trainer import TRAINER
 
 #: Standard errors within which a score is near that of a constant prediction.
 NEAR = 2.0
-#: Libraries whose versions cells remember, and that do the arithmetic; they are no part of an identity.
-LIBRARIES = frozenset({"torch", "numpy", "python"})
+#: What cells remember beside the libraries that do their arithmetic, whose versions are no part of an identity.
+NO_ARITHMETIC = frozenset({"taskloom", "tokenizers", "safetensors", "threads", IMPORTED})
 #: Groups of rows that are named; further ones are counted.
 MOST_GROUPS = 4
 
@@ -237,7 +237,9 @@ def _versions(results: Results) -> Iterator[str]:
         trainer = cell.facts.get("trainer", TRAINER)
         if trainer != TRAINER:
             older.setdefault(trainer, []).append(label)
-        for library in LIBRARIES.intersection(cell.versions):
+        code = {name.removeprefix("code of ") for name in cell.versions if name.startswith("code of ")}
+        others = {*NO_ARITHMETIC, *code, *(f"code of {name}" for name in code)}
+        for library in cell.versions.keys() - others:
             libraries.setdefault(library, {}).setdefault(str(cell.versions[library]), []).append(label)
     for trainer, rows in older.items():
         made = f"Made by an older trainer ({trainer}; today's is {TRAINER})"

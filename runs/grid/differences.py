@@ -58,15 +58,16 @@ def causes_of(old: CellRecord, new: Mapping[str, Any], catalogue: "Catalogue") -
     return list(dict.fromkeys(causes)) or ["an older version decided its predictions otherwise"]
 
 
-def _code_cause(path: str, difference: Difference, old: CellRecord, catalogue: "Catalogue") -> str:
+def _code_cause(path: str, difference: Difference, cell: CellRecord, catalogue: "Catalogue") -> str:
     kind, _, name = path.partition(" ")
     entry = next((entry for entry in catalogue.entries if (entry.kind, entry.name) == (kind, name)), None)
     if entry is None:
         return f"{kind} {name!r} is not installed"
-    if entry.plugin.builtin or not entry.code_files:
-        return f"{kind} {name!r} has another revision ({difference['old'] or 1} → {difference['new'] or 1})"
+    if not entry.code_files:
+        old, new = (str(difference[side] or 1).rpartition(" ")[2] for side in ("old", "new"))
+        return f"{kind} {name!r} has another revision ({old} → {new})"
     key = f"code of {entry.plugin.distribution}"
-    before, now = ({*text.split(", ")} for text in (old.versions.get(key, ""), _listed(entry.code_files)))
+    before, now = ({*text.split(", ")} for text in (cell.versions.get(key, ""), _listed(entry.code_files)))
     changed = {line.rpartition(" ")[0].rpartition("/")[2] for line in before ^ now}
     files = f" ({', '.join(sorted(changed)[:MOST_FILES])})" if before != {""} and changed else ""
     return f"the {key} changed{files}"
@@ -83,6 +84,8 @@ def _listed(files: Mapping[str, str]) -> str:
 
 
 def _format(field: str, side: Any) -> str:
+    if side is ABSENT and field == "spec":
+        return "default"
     if field in ("data", "weights") or (field == "code" and isinstance(side, str)):
         return str(side)[:SHORT]
     return str(side) if side is ABSENT else json.dumps(side, ensure_ascii=False)

@@ -88,7 +88,9 @@ def modern_facts(recorded: Mapping[str, Any], catalogue: "Catalogue") -> dict[st
             continue
         version = recorded["plugins"].get(entry.plugin.distribution, "")
         if not entry.plugin.builtin:
-            code[f"{kind} {entry.name}"] = entry.code if version == entry.plugin.version else f"of version {version}"
+            code[f"{kind} {entry.name}"] = (
+                entry.known_by if version == entry.plugin.version else f"of version {version}"
+            )
     known = {key: recorded[key] for key in ("content", "trainer")}
     return {"spec": _without_defaults(recorded["spec"], catalogue), **known, "code": code}
 

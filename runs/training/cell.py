@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import Emit, Encoder, Event, Examples, Job, Split, derive_generator
+from taskloom.core import Emit, Encoder, Event, Examples, Job, Split, TrainingError, derive_generator
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts
+from taskloom.runs.grid.differences import code_versions
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import Predicted, store_scores
 from taskloom.runs.training.feed import Feed
@@ -108,6 +109,7 @@ class Run:
         began = time.monotonic()
         begin = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
         pulse = Pulse(job, emit, **begin)
+        _check_code(job, catalogue)
         device, artifacts, spec = device_for_this_process(job.device), Artifacts(Path(job.folder)), job.spec
         tasks = {name: catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
         encoder, precision = catalogue.make(Encoder, spec["encoder"]), spec.get("precision", "float32")
@@ -170,3 +172,11 @@ class Run:
         rows, most = len(self.train[task]), self.job.spec["score"]["train"]
         drawn = torch.randperm(rows, generator=derive_generator(0, "train sample", task))[:most]
         return drawn.sort().values.numpy()
+
+
+def _check_code(job: Job, catalogue: Catalogue) -> None:
+    """Fail if the code of a third party is not what the cell was planned with: its identity would be wrong."""
+    now = code_versions(job.spec, catalogue)
+    for name, files in job.versions.items():
+        if name in now and now[name] != files:
+            raise TrainingError(f"the {name} changed after this cell was planned; run the same command again")

@@ -20,7 +20,9 @@ FINISHED = {"scores": {"overall": 1.0}, "seconds": 0.0}
 
 def planned(id: str, label: str = "sum", seed: int = 0, **more: Any) -> SimpleNamespace:
     """A planned cell."""
-    return SimpleNamespace(**{"id": id, "label": label, "seed": seed, "spec": {}, "reported": {}, "facts": {}, **more})
+    return SimpleNamespace(
+        **{"id": id, "label": label, "seed": seed, "spec": {}, "reported": {}, "facts": {}, "identity": "", **more}
+    )
 
 
 def drive(registry: str, grid: str) -> list[str]:

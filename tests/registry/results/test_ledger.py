@@ -234,7 +234,7 @@ from taskloom.registry.results.ledger import Ledger
 
 with Ledger.open(sys.argv[1], create=True) as ledger:
     class Cell:
-        id, label, seed, spec, reported, facts = sys.argv[2], sys.argv[2], 0, {}, {}, {}
+        id, label, seed, spec, reported, facts, identity = sys.argv[2], sys.argv[2], 0, {}, {}, {}, ""
     ledger.record_grid(sys.argv[2], {}, [Cell])
     ledger.write(Event("started", sys.argv[2], {}))
     for number in range(1, 41):

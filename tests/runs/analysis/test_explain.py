@@ -13,8 +13,8 @@ from taskloom.core import Event
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
-from taskloom.runs.analysis.explain import differences
 from taskloom.runs.cli import cli
+from taskloom.runs.grid.differences import differences
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
 
@@ -116,7 +116,7 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     with Ledger.open("taskloom-runs", create=False) as ledger:
         first, second = (place.cell for place in ledger.grid("mine").cells)
     # Every plugin that took part, also inside a component and beneath it; a tracker takes no part.
-    assert first.facts["plugins"].keys() == {"taskloom", "taskloom-focal", "taskloom-inner", "scipy"}
+    assert first.facts["code"].keys() == {"loss focal", "loss inner"}
     assert {"taskloom-focal": "1.0", "taskloom-inner": "3.0"}.items() <= first.versions.items()
     assert "scipy" in first.versions
     assert not any("tracker" in name for name in first.versions)
@@ -125,12 +125,15 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     assert explained(first.id[:9])["state"] == "cached"
     assert explained(first.id)["rows"][0]["label"] == "sum"
 
-    # A new version of an inner plugin, and nothing else.
+    # A new version of an inner plugin, and nothing else; then other code.
     install("inner", INNER, version="3.1")
+    assert [one["state"] for one in explained(grid)["cells"]] == ["cached", "cached", "excluded"]
+    install("inner", f"{INNER}\nMORE = 1\n", version="3.1")
     stale = explained(grid, "sum")["cells"][0]
     assert (stale["state"], stale["against"]) == ("stale", first.id)
-    assert texts(stale) == ["plugin taskloom-inner: 3.0 → 3.1"]
-    assert texts(explained(first.id)) == ["plugin taskloom-inner: 3.0 → 3.1"]
+    assert stale["why"].endswith("it is run again: the code of taskloom-inner changed (taskloom_inner.py)")
+    assert [text.partition(":")[0] for text in texts(stale)] == ["code of loss inner"]
+    assert texts(explained(first.id)) == texts(stale)
     # The same under another name of the grid's file; a seed that was never run is new there too.
     renamed = tmp_path / "renamed.json"
     renamed.write_text(json.dumps(json.loads(Path(grid).read_text()) | {"seeds": [0, 2]}))
@@ -143,7 +146,7 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     assert "no loss 'inner'" in gone["why"]
     (tmp_path / "elsewhere").rename(tmp_path / "site" / "taskloom_inner-3.1.dist-info")
     note = taskloom("plan", grid).stderr
-    assert "plugin" in note
+    assert "the code of taskloom-inner changed (taskloom_inner.py)" in note
     assert "another grid" not in note
     install("inner", INNER, version="3.0")
 
@@ -152,12 +155,14 @@ def test_a_row_through_its_whole_life(install: Install, tmp_path: Path, monkeypa
     Path("train.tsv").write_text(content.replace("word3 ", "word99 "))
     (text,) = texts(explained(grid, "sum")["cells"][0])
     assert text.startswith("content of tasks.sst.data: ")
+    assert explained(grid, "sum")["cells"][0]["why"].endswith("it is run again: the data changed")
     assert explained(second.id)["state"] == "stale"
     Path("train.tsv").write_text(content)
 
-    # A new option with a default, which came without a new version.
+    # A new option with a default is other code; the default itself is no part of a specification.
     install("focal", FOCAL.replace("{more}", ", alpha: float = 1.0"), version="1.0")
-    assert texts(explained(grid, "sum")["cells"][0]) == ["spec tasks.sst.loss.alpha: nothing → 1.0"]
+    (text,) = texts(explained(grid, "sum")["cells"][0])
+    assert text.startswith("code of loss focal: ")
 
     # A plugin that is gone.
     monkeypatch.setenv("TASKLOOM_PLUGINS", "inner")
@@ -247,7 +252,7 @@ def test_a_result_that_no_row_has_any_more_is_stale(tmp_path: Path) -> None:
     recorded(tmp_path, {"sum": "finished"}, base={**SMALL, "overall": "normalised"})
     found = explained(old["sum"], "--registry", tmp_path / "r")
     assert found["state"] == "stale"
-    assert [one["text"] for one in found["differences"]] == ['spec overall: "mean" → "normalised"']
+    assert [one["text"] for one in found["differences"]] == ['spec overall: default → "normalised"']
     shown = taskloom("explain", old["sum"], "--registry", tmp_path / "r").stdout
     assert shown.count("normalised") == 1
     recorded(tmp_path, {"sum": "finished"})  # the row is what it was
@@ -269,9 +274,9 @@ def test_a_plan_tells_another_grid_from_a_changed_one(tmp_path: Path) -> None:
     for changes, words in (
         (
             {"base": {**SMALL, "selection": "last"}, "axes": {"stages.0.combiner": ["sum"]}},
-            "or plugins changed",
+            "of 'sum': the specification changed.",
         ),
-        ({"base": SMALL, "axes": {"stages.0.combiner": ["mean"]}}, "no such rows now"),
+        ({"base": SMALL, "axes": {"stages.0.combiner": ["mean"]}}, "no such rows or seeds now"),
     ):
         Path(path).write_text(json.dumps(changes))
         assert words in taskloom("plan", path, "--registry", tmp_path / "r").stderr
@@ -293,16 +298,16 @@ def test_what_cannot_be_explained_is_told(tmp_path: Path) -> None:
 
 
 def test_differences_name_the_field_and_both_sides() -> None:
-    old = {"spec": {"a": {"b": [1, 2]}, "gone": None}, "content": {"encoder": "x"}, "plugins": {"p": "1"}, "trainer": 1}
-    new = {"spec": {"a": {"b": [1, 3]}, "come": {}}, "content": {"encoder": "y"}, "plugins": {"q": "1"}, "trainer": 2}
+    old = {"spec": {"a": {"b": [1, 2]}, "gone": None}, "content": {"encoder": "x"}, "code": {"p": "1"}, "trainer": 1}
+    new = {"spec": {"a": {"b": [1, 3]}, "come": {}}, "content": {"encoder": "y"}, "code": {"q": 2}, "trainer": 2}
     found = differences(old, new)
     assert [one["text"] for one in found] == [
         "spec a.b.1: 2 → 3",
-        "spec gone: null → nothing",
-        "spec come: nothing → {}",
+        "spec gone: null → default",
+        "spec come: default → {}",
         "content of encoder: x → y",
-        "plugin p: 1 → nothing",
-        "plugin q: nothing → 1",
+        "code of p: 1 → nothing",
+        "code of q: nothing → 2",
         "trainer: 1 → 2",
     ]
     assert differences(old, old) == []

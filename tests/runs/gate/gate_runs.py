@@ -18,7 +18,7 @@ from taskloom.core import DataError, DataSet, Event, Metric
 from taskloom.core.component import Component
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.resolution import homes_of
-from taskloom.runs.grid.identity import TRAINER
+from taskloom.runs.grid.trainer import TRAINER
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.train import train
@@ -141,7 +141,7 @@ def measure(key: str) -> Measured:
                 numbers |= {title: value for task in job.spec["tasks"] for title, value in texts_of(task, job.spec)}
             digest |= {f"{title}: {name}" if title else name: value for name, value in numbers.items()}
         if key == "trainer":
-            return Measured(TRAINER, trainer_defaults(), digest, frozenset(uses), "TRAINER in runs/grid/identity.py")
+            return Measured(TRAINER, trainer_defaults(), digest, frozenset(uses), "TRAINER in runs/grid/trainer.py")
         kind, component = key.split(" ")
         if kind == "metric":
             digest |= metric_values(component)

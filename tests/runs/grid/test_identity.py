@@ -61,8 +61,14 @@ def test_a_cell_is_named_by_what_determines_its_result(tmp_path: Path) -> None:
     run = {"tasks": {"sst": SST}}
     (cell,) = planned(tmp_path, run)
     assert cell.id == digest(cell.facts)
-    assert sorted(cell.facts) == ["content", "plugins", "spec", "trainer"]
-    assert cell.facts["plugins"] == cell.versions
+    assert sorted(cell.facts) == ["code", "content", "spec", "trainer"]
+    assert cell.facts["code"] == {}, "built-ins of their first revision say nothing"
+    assert list(cell.versions) == ["taskloom"], "which is recorded, and no part of the identity"
+    stated = cell.facts["spec"]
+    assert stated["tasks"]["sst"]["head"] == {"name": "linear"}, "defaults are left out, and what there is is stated"
+    assert "selection" not in stated
+    explicit = {"selection": "overall", "stages": [{"epochs": 10, "combiner": {"name": "sum"}}], "overall": "mean"}
+    assert planned(tmp_path, {**run, **explicit})[0].id == cell.id, "a default that is written is the same cell"
     assert planned(tmp_path, {**run, "resources": {"cpus": 2}})[0].id == cell.id, "what a run needs is not what it is"
     assert planned(tmp_path, {**run, "selection": "last"})[0].id != cell.id
     with Ledger.open(tmp_path / "registry", create=True) as ledger:
