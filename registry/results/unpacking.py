@@ -91,7 +91,7 @@ def _parse(contents: bytes) -> Archive:
         raw = json.loads(contents)
         found = raw.get("ledger")
         if found not in (*STEPS, SCHEMA):
-            with_version = f"it has results of ledger version {found!r}; this taskloom reads {min(STEPS)} to {SCHEMA}"
+            with_version = f"it has results of ledger version {found!r}; this taskloom reads versions {min(STEPS)} to {SCHEMA}"
             raise _Refused(f"{with_version}. Use a taskloom of the version that made it, {raw.get('taskloom')!r}")
         return TypeAdapter(Archive).validate_python(raw)
     except (ValueError, AttributeError, RecursionError) as error:
@@ -150,9 +150,11 @@ def _check_spec(model: type[RunSpec | GridSpec], spec: dict[str, Any], what: str
 
 
 def _agree(spec: Any, facts: Any) -> bool:
-    """Whether a specification has everything that facts say of it; it has locations beside that."""
+    """Whether a specification has everything that facts say of it; it has locations and defaults beside that."""
     if isinstance(spec, dict) and isinstance(facts, dict):
         return all(key in spec and _agree(spec[key], value) for key, value in facts.items())
+    if isinstance(spec, list) and isinstance(facts, list):
+        return len(spec) == len(facts) and all(map(_agree, spec, facts))
     return bool(spec == facts)
 
 

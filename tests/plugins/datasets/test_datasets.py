@@ -13,7 +13,6 @@ from taskloom.core import DataError, Labels
 from taskloom.plugins.datasets.cs224n import CS224N
 from taskloom.plugins.datasets.table import Table
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.identity import without_locations
 
 WRITERS = {"csv": ",", "tsv": "\t"}
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -464,7 +463,7 @@ def test_refusing_rows_changes_no_identity(tmp_path):
     ):
         given = [catalogue.resolve("data", {**spec, "strict": strict})[0] for strict in (False, True)]
         assert given[0] != given[1]
-        assert without_locations(catalogue, "data", given[0]) == without_locations(catalogue, "data", given[1])
+        assert catalogue.without_defaults("data", given[0]) == catalogue.without_defaults("data", given[1])
 
 
 # Files that cannot be used.

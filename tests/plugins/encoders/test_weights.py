@@ -15,7 +15,6 @@ from torch import Tensor
 from taskloom.core import Dropout, SpecialTokens, Tokens, WeightsError, derive_generator
 from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.registry.installed.catalogue import load_catalogue
-from taskloom.runs.grid.identity import without_locations
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 TINY = {"layers": 2, "width": 16, "heads": 4, "feed_forward": 24, "vocabulary": 60, "max_length": 48}
@@ -162,7 +161,7 @@ def identity(folder: Path, **options: object) -> tuple[object, str]:
     catalogue = load_catalogue()
     resolved, problems = catalogue.resolve("encoder", {"name": "minbert", "weights": str(folder), **options})
     assert not problems
-    return without_locations(catalogue, "encoder", resolved), catalogue.make(MinBert, resolved).fingerprint()
+    return catalogue.without_defaults("encoder", resolved), catalogue.make(MinBert, resolved).fingerprint()
 
 
 def test_weights_count_by_what_they_are_and_not_by_where_they_lie(tiny_folder: Path, tmp_path: Path) -> None:
