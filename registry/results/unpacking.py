@@ -91,8 +91,9 @@ def _parse(contents: bytes) -> Archive:
         raw = json.loads(contents)
         found = raw.get("ledger")
         if found not in (*STEPS, SCHEMA):
-            with_version = f"it has results of ledger version {found!r}; this taskloom reads versions {min(STEPS)} to {SCHEMA}"
-            raise _Refused(f"{with_version}. Use a taskloom of the version that made it, {raw.get('taskloom')!r}")
+            reads = f"this taskloom reads versions {min(STEPS)} to {SCHEMA}"
+            made_by = f"Use a taskloom of the version that made it, {raw.get('taskloom')!r}"
+            raise _Refused(f"it has results of ledger version {found!r}; {reads}. {made_by}")
         return TypeAdapter(Archive).validate_python(raw)
     except (ValueError, AttributeError, RecursionError) as error:
         raise _Refused(f"{CONTENTS} does not hold what an archive holds: {_first(error)}") from None
