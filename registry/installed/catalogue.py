@@ -182,7 +182,7 @@ class Catalogue:
         for _, home, place, kind in homes_of(resolved_run):
             key = kind, _write(home[place])
             if key not in self._used:
-                self._used[key] = self._used_by(kind, home[place])
+                self._used[key] = self.used_by(kind, home[place])
             used |= {(entry.kind, entry.name): entry for entry in self._used[key]}
         return list(used.values())
 
@@ -237,16 +237,17 @@ class Catalogue:
             return entry.cls(**options.arguments()), problems
         return None, problems
 
-    def _used_by(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
-        """A component and those inside it."""
+    def used_by(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
+        """A component and those inside it; a recorded one without its locations has none inside."""
         entry = self.get(kind, resolved["name"])
         found = [entry]
 
         def place(kind: str, inner: Any) -> Any:
-            found.extend(self._used_by(kind, inner))
+            found.extend(self.used_by(kind, inner))
             return inner
 
-        entry.model.read(resolved, place)
+        with suppress(ValidationError):
+            entry.model.read(resolved, place)
         return found
 
 

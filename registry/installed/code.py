@@ -17,7 +17,7 @@ from taskloom.core.component import Component
 from taskloom.registry.installed.manager import COMPONENTS, GRIDS, packaged_grids
 
 #: Names of files and folders that change no result, or that only one kind of installation has.
-_IGNORED = re.compile(r"\..*|.*~|tests|__pycache__|py\.typed|__editable__.*|.*\.(dist-info|egg-info|py[cio]|pth)")
+_IGNORED = re.compile(r"\..*|.*~|tests|__pycache__|py\.typed|__editable__.*|.*\.(dist-info|egg-info|py[cio])")
 _distributions = cache(metadata.packages_distributions)
 _SHARED = frozenset({"site-packages", "dist-packages"})
 
@@ -112,7 +112,8 @@ def _read(sources: Iterator[tuple[str, Path]]) -> Code:
     grids = {grid.path.resolve() for grid in packaged_grids().values()}
     files = {}
     for name, path in sources:
-        ignored = name in files or any(map(_IGNORED.fullmatch, name.split("/")))
+        is_hook = name.endswith(".pth") and "/" not in name  # of the installation; in a package they are weights
+        ignored = is_hook or name in files or any(map(_IGNORED.fullmatch, name.split("/")))
         if not ignored and path.is_file() and path.resolve() not in grids:
             content = path.read_bytes()
             if path.suffix == ".py":

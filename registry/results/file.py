@@ -178,21 +178,24 @@ def _brought_up_to_date(database: sqlite3.Connection, path: Path, found: int) ->
 
     One that may only be read is brought up to date in memory, so that it can still be shown.
     """
-    script = "; ".join(STEPS[version] for version in range(found, SCHEMA))
-    script = f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {SCHEMA}; COMMIT"
+    steps = [step for version in range(found, SCHEMA) for step in STEPS[version].split("; ")]
+    steps.append(f"PRAGMA user_version = {SCHEMA}")
     try:
-        with closing(Lock(path.parent / REGISTRY)) as lock:
-            lock.take(wait=True)
-            if _version(database) == found:  # nobody was quicker
-                with closing(sqlite3.connect(path.with_name(f"{path.stem}-{found}{path.suffix}"))) as copy:
-                    database.backup(copy)
-                database.executescript(script)
-    except (sqlite3.OperationalError, OSError, RegistryError):
+        database.execute("BEGIN IMMEDIATE")  # whoever else opens it waits
+        if _version(database) == found:  # nobody was quicker
+            copy = path.with_name(f"{path.stem}-{found}{path.suffix}")
+            with closing(sqlite3.connect(path)) as before, closing(sqlite3.connect(copy)) as kept:
+                before.backup(kept)
+            for step in steps:
+                database.execute(step)
+        database.execute("COMMIT")
+    except (sqlite3.OperationalError, OSError):
         if database.in_transaction:
-            database.rollback()
+            database.execute("ROLLBACK")
         shown = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         database.backup(shown)
-        shown.executescript(script)
+        for step in steps:
+            shown.execute(step)
         shown.execute("PRAGMA query_only = ON")
         database.close()
         return shown

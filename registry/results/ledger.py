@@ -99,7 +99,7 @@ class Ledger:
         """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan.
 
         A planned cell has ``id``, ``label``, ``seed``, ``spec``, ``reported`` and ``facts``, as its records have them,
-        and ``identity``, what it is known by today.
+        ``identity``, what it is known by today, and ``locations``, those parts of its spec that say where files are.
         """
         moment = now()
         with self.transaction() as db:
@@ -114,11 +114,14 @@ class Ledger:
             db.execute("DELETE FROM grid_cells WHERE grid = ?", [name])
             turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
             for position, cell in enumerate(cells):
+                known = db.execute("SELECT spec FROM cells WHERE id = ? AND status != 'planned'", [cell.id]).fetchone()
+                # What was run keeps its options; where files are, today's locations say.
+                ran = _laid_over(json.loads(known["spec"]), cell.locations) if known else cell.spec
                 db.execute(
-                    # Of one identity only locations differ, and today's are those that lead to the files.
                     "INSERT INTO cells (id, spec, facts, status, created, identity) VALUES (?, ?, ?, 'planned', ?, ?) "
-                    "ON CONFLICT (id) DO UPDATE SET spec = excluded.spec, identity = excluded.identity",
-                    [cell.id, json.dumps(cell.spec), json.dumps(cell.facts), moment, cell.identity or cell.id],
+                    "ON CONFLICT (id) DO UPDATE "
+                    "SET spec = excluded.spec, identity = coalesce(excluded.identity, identity)",
+                    [cell.id, json.dumps(ran), json.dumps(cell.facts), moment, cell.identity or None],
                 )
                 db.execute(
                     "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
@@ -298,6 +301,17 @@ def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRe
         CellRecord(**_decoded(row, "test", "costs", "spec", "versions", "facts"), scores=scores.get(row["id"], {}))
         for row in rows
     ]
+
+
+def _laid_over(spec: dict[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the values of another in their places."""
+    return {
+        **spec,
+        **{
+            key: _laid_over(spec[key], value) if isinstance(value, dict) and isinstance(spec.get(key), dict) else value
+            for key, value in part.items()
+        },
+    }
 
 
 def _decoded(row: sqlite3.Row, *names: str) -> dict[str, Any]:

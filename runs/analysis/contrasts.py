@@ -372,7 +372,7 @@ class Contrast:
         if self.why or not gaps:
             return None
         if self.seeds == 1:
-            return 3 if any(noise.shows(gap, tail) for noise in self.noises for gap, tail in gaps) else None
+            return 3
         for seeds in range(2, MOST_SEEDS + 1):
             planned = [noise.with_seeds(seeds) for noise in self.noises]
             if any(noise.shows(gap, tail) for noise in planned for gap, tail in gaps):

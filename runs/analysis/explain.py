@@ -130,7 +130,7 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
         return Explanation("stale", f"it cannot be planned today: {error}", record.id, rows=rows)
     now = digest(today)
     recorded = modern_facts(record.facts, catalogue)
-    if now != digest(recorded):
+    if now != (record.identity or digest(recorded)):
         causes = "; ".join(causes_of(record, today, catalogue))
         why, found = f"the same specification is now cell {now[:SHORT]}: {causes}", differences(recorded, today)
         return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)

@@ -197,7 +197,8 @@ def checks_with_looks(ledger: Ledger, results: "Results") -> tuple[str, ...]:
     from taskloom.runs.analysis.checks import checks_of
 
     looks = counted_look(ledger, results.grid.name) if results.shows_test else []
-    return (*checks_of(results), *looks)
+    split = [f"Scores are on {results.split}."] if results.split not in ("", "dev") else []
+    return (*split, *checks_of(results), *looks)
 
 
 def table_with_looks(ledger: Ledger, results: "Results", table: "Table") -> "Table":

@@ -117,7 +117,7 @@ def claims(ledger: Ledger, grid: GridRecord, split: str = "") -> "Answer[list[Cl
     return Answer(
         answered,
         lambda: claims_parts(answered) if answered else [none],
-        lambda: {"claims": claims_json(answered), "checks": list(checks)},
+        lambda: {"split": results.split or None, "claims": claims_json(answered), "checks": list(checks)},
         lambda: [flat(claim) for claim in claims_json(answered)],
         checks=checks,
     )
@@ -139,7 +139,7 @@ def effects(ledger: Ledger, grid: GridRecord, column: str, split: str = "") -> "
     return Answer(
         estimated,
         lambda: effects_parts(estimated),
-        lambda: {**effects_json(estimated), "checks": list(checks)},
+        lambda: {**effects_json(estimated), "split": results.split or None, "checks": list(checks)},
         records,
         checks=checks,
     )
@@ -241,7 +241,8 @@ def _subject_checks(ledger: Ledger, subject: "Subject", split: str) -> tuple[str
     grid = subject.grid or GridRecord("", {}, "", "", subject.cells)
     rows = [cell for cell in grid.cells if cell.label == subject.cells[0].label]
     results = Results(replace(grid, cells=tuple(rows)), ledger.folder, split=split, epochs=ledger.epochs)
-    return (*checks_of(results), *_looks(ledger, [subject], split))
+    shown = [f"Scores and predictions are those of {split}."] if split != "dev" else []
+    return (*shown, *checks_of(results), *_looks(ledger, [subject], split))
 
 
 def _looks(ledger: Ledger, subjects: "Sequence[Subject]", split: str) -> list[str]:

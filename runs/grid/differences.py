@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from taskloom.registry.installed.manager import BUILTIN
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.identity import modern_facts
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Characters of a fingerprint that are shown.
 SHORT = 12
+#: A revision has no more digits, a fingerprint has.
+MOST_DIGITS = 6
 #: Files of changed code that are named.
 MOST_FILES = 3
 #: What an identity is made of, in the order in which differences are listed.
@@ -55,7 +58,14 @@ def causes_of(old: CellRecord, new: Mapping[str, Any], catalogue: "Catalogue") -
             causes.append(f"made by {'an older' if older else 'another'} trainer")
         else:
             causes.append(CAUSES[field])
+    if not causes and old.identity is not None:  # planned since with another code than today's
+        plugins = [name for name in old.facts.get("plugins", {}) if name != BUILTIN]
+        causes = [f"the code of {name} changed" for name in plugins if _brings_components(name, catalogue)]
     return list(dict.fromkeys(causes)) or ["an older version decided its predictions otherwise"]
+
+
+def _brings_components(distribution: str, catalogue: "Catalogue") -> bool:
+    return any(entry.plugin.distribution == distribution for entry in catalogue.entries)
 
 
 def _code_cause(path: str, difference: Difference, cell: CellRecord, catalogue: "Catalogue") -> str:
@@ -65,6 +75,8 @@ def _code_cause(path: str, difference: Difference, cell: CellRecord, catalogue: 
         return f"{kind} {name!r} is not installed"
     if not entry.code_files:
         old, new = (str(difference[side] or 1).rpartition(" ")[2] for side in ("old", "new"))
+        if not old.isdigit() or len(old) > MOST_DIGITS:
+            return f"{kind} {name!r} states revision {new} now"
         return f"{kind} {name!r} has another revision ({old} → {new})"
     key = f"code of {entry.plugin.distribution}"
     before, now = ({*text.split(", ")} for text in (cell.versions.get(key, ""), _listed(entry.code_files)))
@@ -86,8 +98,10 @@ def _listed(files: Mapping[str, str]) -> str:
 def _format(field: str, side: Any) -> str:
     if side is ABSENT and field == "spec":
         return "default"
-    if field in ("data", "weights") or (field == "code" and isinstance(side, str)):
+    if field in ("data", "weights"):
         return str(side)[:SHORT]
+    if field == "code" and isinstance(side, str):
+        return side if " " in side else side[:SHORT]
     return str(side) if side is ABSENT else json.dumps(side, ensure_ascii=False)
 
 

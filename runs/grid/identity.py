@@ -48,6 +48,17 @@ def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") ->
     }
 
 
+def locations(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """The part of a resolved spec that says where files are."""
+
+    def of(kind: str, component: Mapping[str, Any]) -> dict[str, Any]:
+        cls = catalogue.get(kind, component["name"]).cls
+        return {key: component[key] for key in (cls.location_options | cls.path_options) & component.keys()}
+
+    tasks = {name: {"data": of("data", task["data"])} for name, task in spec["tasks"].items()}
+    return {"encoder": of("encoder", spec["encoder"]), "tasks": tasks}
+
+
 def _without_defaults(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
     """What a run states beyond locations and defaults; which components it has is always stated."""
     bare = {key: value for key, value in spec.items() if key not in NOT_PART}
@@ -80,17 +91,16 @@ def modern_facts(recorded: Mapping[str, Any], catalogue: "Catalogue") -> dict[st
         return dict(recorded)
     code: dict[str, int | str] = {}
     for _, home, key, kind in homes_of(recorded["spec"]):
-        component = home[key]
         try:
-            entry = catalogue.get(kind, component["name"])
+            entries = catalogue.used_by(kind, home[key])
         except TaskloomError:
-            code[f"{kind} {component['name']}"] = "not installed"
+            code[f"{kind} {home[key]['name']}"] = "not installed"
             continue
-        version = recorded["plugins"].get(entry.plugin.distribution, "")
-        if not entry.plugin.builtin:
-            code[f"{kind} {entry.name}"] = (
-                entry.known_by if version == entry.plugin.version else f"of version {version}"
-            )
+        for entry in entries:
+            version = recorded["plugins"].get(entry.plugin.distribution, "")
+            if not entry.plugin.builtin:
+                same = version == entry.plugin.version
+                code[f"{entry.kind} {entry.name}"] = entry.known_by if same else f"of version {version}"
     known = {key: recorded[key] for key in ("content", "trainer")}
     return {"spec": _without_defaults(recorded["spec"], catalogue), **known, "code": code}
 

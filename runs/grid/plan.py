@@ -15,7 +15,7 @@ from taskloom.runs.grid.contents import Contents, Size
 from taskloom.runs.grid.differences import causes_of, code_versions
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
-from taskloom.runs.grid.identity import digest, facts, modern_facts, stage_keys
+from taskloom.runs.grid.identity import digest, facts, locations, modern_facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
 from taskloom.runs.grid.places import Places
@@ -30,7 +30,8 @@ class PlannedCell:
     """One cell: a variant with a seed. ``id`` is its identity, ``spec`` the fully resolved run.
 
     ``facts`` are what its ``identity`` is made of, which is also its id unless an older version has made the cell. A
-    cell that is not ``chosen`` is no part of this run, only of the table.
+    cell that is not ``chosen`` is no part of this run, only of the table. ``locations`` are the parts of its spec that
+    say where files are.
     """
 
     id: str
@@ -44,6 +45,7 @@ class PlannedCell:
     chosen: bool = True
     facts: dict[str, Any] = field(default_factory=dict)
     identity: str = ""
+    locations: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:
             cell = place.cell
             status = "new" if cell.status == "planned" else cell.status
             reported = row.reported
-            identity = cell.identity or cell.id
+            identity = cell.identity or ""  # of an older version's cell it is not known before the row can be planned
             yield PlannedCell(
                 cell.id, row.label, place.seed, status, cell.spec, {}, (), reported, False, cell.facts, identity
             )
@@ -209,7 +211,7 @@ def _wrong_as_written(
 
 def known_identities(ledger: "Ledger", catalogue: "Catalogue") -> dict[str, str]:
     """What a cell is known by today → the cell of the registry, also where an older version has made it."""
-    older = {}
+    older: dict[str, str] = {}
     for cell in ledger.unidentified():
         recorded = modern_facts(cell.facts, catalogue) if cell.facts else {}
         if recorded and not _decided_otherwise(cell, ledger, catalogue):
@@ -247,7 +249,7 @@ def _cells(
     """The cells of a row, one for each seed; further metrics are no part of them."""
     run, _ = split_metrics(row.spec)
     made_of = facts(run, catalogue, contents)
-    versions = {**catalogue.versions(run), **code_versions(run, catalogue)}
+    versions, where = {**catalogue.versions(run), **code_versions(run, catalogue)}, locations(run, catalogue)
     for seed in grid.spec.seeds:
         spec = {**run, "seed": seed}
         facts_of_cell = {**made_of, "spec": {**made_of["spec"], "seed": seed}}
@@ -265,6 +267,7 @@ def _cells(
             chosen=row.chosen,
             facts=facts_of_cell,
             identity=identity,
+            locations=where,
         )
 
 

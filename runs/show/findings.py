@@ -48,7 +48,7 @@ def format_seeds(judged: Judged) -> str:
 def _never(contrast: Contrast, alpha: float) -> str:
     smallest = contrast.smallest(alpha)
     if abs(contrast.delta) < smallest:
-        return f"no number of seeds: the dev set shows no difference below {smallest:.3f}"
+        return f"no number of seeds: these examples show no difference below {smallest:.3f}"
     return f"more than {MOST_SEEDS} seeds"
 
 

@@ -239,12 +239,13 @@ def _difference_notes(table: "Table") -> list[str]:
         shown += f"; intervals and p are corrected for {comparisons} comparisons (Holm)"
     notes.append(f"{shown}.")
     notes += _seed_notes(table, judged)
-    if any(difference.verdict == "equal" for difference in table.differences.values()):
+    verdicts = {difference.verdict for (_, column), difference in table.differences.items() if column in table.scores}
+    if "equal" in verdicts:
         notes.append(
             f"equal ±{table.margin:g}: within the grid's margin of {table.baseline!r}, by two one-sided tests at 5 %, "
             "corrected alike; this goes before better and worse."
         )
-    if any(difference.verdict == "untrained" for difference in table.differences.values()):
+    if "untrained" in verdicts:
         notes.append("untrained: no better than a constant prediction, so that there is nothing to compare.")
     return [*notes, *_other_columns(table)]
 

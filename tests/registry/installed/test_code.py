@@ -161,6 +161,7 @@ def test_comments_docstrings_formatting_and_tests_change_nothing(
         ("taskloom_focal/helper.py", "def power(base, exponent):\n    return exponent**base\n"),
         ("taskloom_focal/helper.py", "def power(base, exponent):\n    return base**\n"),  # not Python
         ("taskloom_focal/sub/words.txt", "a b c\n"),
+        ("taskloom_focal/weights.pth", "weights of a model, and no hook of Python"),
         ("taskloom_focal/sub/added.py", "x = 1\n"),
         ("focal_table.py", "GAMMAS = [1.0, 2.5]\n"),
     ],

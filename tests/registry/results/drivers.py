@@ -20,9 +20,8 @@ FINISHED = {"scores": {"overall": 1.0}, "seconds": 0.0}
 
 def planned(id: str, label: str = "sum", seed: int = 0, **more: Any) -> SimpleNamespace:
     """A planned cell."""
-    return SimpleNamespace(
-        **{"id": id, "label": label, "seed": seed, "spec": {}, "reported": {}, "facts": {}, "identity": "", **more}
-    )
+    parts = {"id": id, "label": label, "seed": seed, "identity": ""}
+    return SimpleNamespace(**{**parts, "spec": {}, "reported": {}, "facts": {}, "locations": {}, **more})
 
 
 def drive(registry: str, grid: str) -> list[str]:

@@ -234,7 +234,7 @@ from taskloom.registry.results.ledger import Ledger
 
 with Ledger.open(sys.argv[1], create=True) as ledger:
     class Cell:
-        id, label, seed, spec, reported, facts, identity = sys.argv[2], sys.argv[2], 0, {}, {}, {}, ""
+        id, label, seed, spec, reported, facts, identity, locations = *[sys.argv[2]] * 2, 0, {}, {}, {}, "", {}
     ledger.record_grid(sys.argv[2], {}, [Cell])
     ledger.write(Event("started", sys.argv[2], {}))
     for number in range(1, 41):
@@ -288,3 +288,26 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_text(tmp_path / "log.txt", "one\r\ntwö\n")
     assert (tmp_path / "log.txt").read_bytes() == "one\r\ntwö\n".encode()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log.txt", "state.json"], "no part is left"
+
+
+def test_what_was_run_keeps_its_options_and_takes_todays_locations(tmp_path: Path) -> None:
+    """A default may change under one revision; what was trained with stays on record."""
+    before = {"power": 2.0, "data": {"name": "table", "dir": "here"}}
+    today = {"power": 9.0, "data": {"name": "table", "dir": "there"}}
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {}, [planned("aa", spec=before), planned("bb", spec=before)])
+        ledger.write(Event("started", "aa", {}))
+        where = {"data": {"dir": "there"}}
+        ledger.record_grid("grid", {}, [planned(id, spec=today, locations=where) for id in ("aa", "bb")])
+        assert ledger.cell("aa").spec == {"power": 2.0, "data": {"name": "table", "dir": "there"}}
+        assert ledger.cell("bb").spec == today, "which never ran"
+
+
+def test_a_cell_that_cannot_be_planned_today_is_identified_later(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, create=True) as ledger:
+        ledger.record_grid("grid", {}, [planned("aa"), planned("bb", identity="today")])
+        for id in ("aa", "bb"):
+            ledger.write(Event("started", id, {}))
+        ledger.record_grid("grid", {}, [planned("aa"), planned("bb")])
+        assert [cell.id for cell in ledger.unidentified()] == ["aa"]
+        assert ledger.identities() == {"today": "bb"}

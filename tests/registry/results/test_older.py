@@ -1,5 +1,6 @@
 """Results outlive releases: real registries and archives of 0.1.0 and 0.2.0 open, show the same, and are added to."""
 
+import fcntl
 import json
 import sqlite3
 import subprocess
@@ -87,6 +88,13 @@ def test_all_steps_are_taken_or_none(registry: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(RegistryError, match="table cells already exists"):
         Ledger.open(registry, create=False)
     assert dump(registry / FILE) == before
+
+
+def test_a_driver_that_runs_blocks_nobody(registry: Path) -> None:
+    with (registry / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # as a driver has it for as long as it runs
+        assert run("table", "older", "--registry", registry).stdout
+    assert dump(registry / FILE)[0] == SCHEMA
 
 
 READER = """

@@ -1,13 +1,18 @@
 """Identity: what decides a result is part of it, and nothing else is."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.identity import digest
+from taskloom.runs.grid.identity import digest, facts, modern_facts
+from taskloom.runs.grid.overrides import Overrides
 from taskloom.runs.grid.plan import PlannedCell, make_plan
 
 SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}}
@@ -110,3 +115,36 @@ def test_weights_count_where_they_make_a_difference(tmp_path: Path) -> None:
     assert len({name("mean"), name({"weights": {"a": 2}}), name({"weights": {"a": 0}}), name("normalised")}) == 4
     alone = [{"tasks": ["a"]}]
     assert name({"weights": {"a": 2}}, alone) == name("mean", alone), "one task is its own mean"
+
+
+THEIRS = """
+from taskloom.core import Loss, hookimpl
+
+class Sharp(Loss):
+    name = "sharp"
+    expects = "classes"
+    def forward(self, prediction, target): ...
+
+@hookimpl
+def taskloom_components(): return [Sharp]
+"""
+
+
+@pytest.mark.parametrize(
+    "loss", ["sharp", {"name": "total", "losses": ["sharp", "cross_entropy"]}], ids=["alone", "inside"]
+)
+def test_what_0_2_recorded_of_a_third_partys_component_counts_by_its_version(
+    install: Callable[..., None], loss: Any
+) -> None:
+    """Up to 0.2 facts had every option, and versions in place of code."""
+    install("sharp", THEIRS, version="1.0")
+    catalogue = load_catalogue()
+    spec, problems = catalogue.resolve_run({"tasks": {"sst": {**SST, "loss": loss}}})
+    assert not problems
+    contents = Contents(catalogue, Overrides())
+    today = facts(spec, catalogue, contents)
+    assert [*today["code"]] == ["loss sharp"]
+    older = {"spec": spec, "content": contents.of(spec), "trainer": today["trainer"]}
+    assert modern_facts({**older, "plugins": {"taskloom": "0.2.0", "taskloom-sharp": "1.0"}}, catalogue) == today
+    other = modern_facts({**older, "plugins": {"taskloom": "0.2.0", "taskloom-sharp": "0.9"}}, catalogue)
+    assert other["code"] == {"loss sharp": "of version 0.9"}
