@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from functools import wraps
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TextIO
 
 from taskloom.core.work import CELL_THREAD
 from taskloom.runs.driver.signals import INTERRUPTED
@@ -117,10 +117,18 @@ def main() -> None:
     try:
         cli(prog_name="taskloom", obj=take_stdout)
     except SystemExit as end:
+        for stream in (sys.stdout, sys.stderr):
+            _drop_unread(stream)
         if not any(thread.name.startswith(CELL_THREAD) for thread in threading.enumerate()):
             raise
         # An inline cell that cannot be stopped is still in torch, which aborts when Python exits around it.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
         os._exit(end.code if isinstance(end.code, int) else 1)
+
+
+def _drop_unread(stream: TextIO) -> None:
+    """Write out what is left, or drop it if its reader has gone away: Python would end with 120 for it."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
