@@ -13,7 +13,7 @@ class Ordered(StepwiseSampler):
     """Inside an epoch, whole data sets one after another in a given order, one task per step.
 
     With order t₁ … t_m an epoch is all batches of t₁, then all of t₂, and so on: Σᵢ n(tᵢ) steps, n the batches of a
-    task's data. A task that the order names twice is gone through twice, each time in a new random order. This is
+    task's data. A task that the order names twice is run twice, each time in a new random order. This is
     the "round-robin training" of Mohammed & Sabane.
 
     Reads: the number of rows of each task, and what ``composition`` and ``buckets`` need.
@@ -39,11 +39,11 @@ class Ordered(StepwiseSampler):
         self.order = order
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
-        found = super().problems(tasks) + unknown_tasks("order", self.order, tasks)
+        problems = super().problems(tasks) + unknown_tasks("order", self.order, tasks)
         missing = [task for task in tasks if self.order is not None and task not in self.order]
         if missing:
-            found.append(Problem("order", f"should name every task of the stage. Missing: {', '.join(missing)}."))
-        return found
+            problems.append(Problem("order", f"should name every task of the stage. Missing: {', '.join(missing)}."))
+        return problems
 
     def plan(self, batches: Mapping[str, int], epochs: int) -> int:
         self.turns = self.order or list(batches)

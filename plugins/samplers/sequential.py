@@ -11,7 +11,7 @@ class Sequential(Ordered):
 
     In a stage of E epochs, E passes over the first task's data are followed by E over the second's, and so on. The
     stage is as long as with ``ordered``, and its epochs are equal parts of it: each has Σₜ n(t) steps, n the batches
-    of a task's data, so scores are taken as often and an epoch may end in the middle of a task.
+    of a task's data, so the model is scored as often, and an epoch may end in the middle of a task.
 
     Reads: the number of rows of each task, and what ``composition`` and ``buckets`` need.
 
@@ -33,11 +33,11 @@ class Sequential(Ordered):
     name = "sequential"
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
-        found = super().problems(tasks)
+        problems = super().problems(tasks)
         if self.order is not None and len(set(self.order)) < len(self.order):
             message = f"should name a task once, because all its epochs come together. Found {self.order}."
-            found.append(Problem("order", message))
-        return found
+            problems.append(Problem("order", message))
+        return problems
 
     def plan(self, batches: Mapping[str, int], epochs: int) -> int:
         steps = super().plan(batches, epochs)  # of all tasks once
@@ -49,4 +49,4 @@ class Sequential(Ordered):
         return steps
 
     def group(self, step: int) -> Group:
-        return super().group(self.given % self.ends[-1])  # its place in the stage: every step gives one batch
+        return super().group(self.drawn % self.ends[-1])  # the step within the stage: one batch per step

@@ -1,4 +1,4 @@
-"""What the built-in samplers share: their options, and epochs made of steps."""
+"""The base of the built-in samplers: common options, and epochs as a number of steps."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Iterations = (
 
 
 class StepwiseSampler(Sampler):
-    """Counts the steps of an epoch; a sampler says how many there are and what group each one is.
+    """Counts the steps of an epoch; subclasses define how many there are and the group of each.
 
     Options:
         batch_size: rows of a task in one batch, or an object from task to number (8 where a task is not named)
@@ -32,12 +32,12 @@ class StepwiseSampler(Sampler):
             where a task is not named). "shuffled": every row once, in a new random order for every pass, the last
             batch being short where the rows do not divide evenly; "one_positive": one positive row and
             batch_size − 1 negative ones; "no_duplicates": every row once, no text twice in a batch. A task that runs
-            out begins a new pass; one that is in the middle of a pass when an epoch ends goes on from there
+            out begins a new pass; if an epoch ends in the middle of a pass, the next epoch continues from there
         positive_from: for "one_positive": the label from which (≥) a row is positive, or an object from task to label
         run_out: for "one_positive": a pass ends where the positive or the negative rows run out ("stop"), or those are
-            shuffled and used again until the others are through ("repeat") or until there are as many batches as
+            shuffled and used again until the others are used up ("repeat") or until there are as many batches as
             under "shuffled" ("as_shuffled"), so that an epoch has as many steps
-        buckets: put texts of similar length into a batch: faster, and every epoch sees the same rows as without;
+        buckets: put texts of similar length into a batch, which is faster; every epoch has the same rows as without;
             for tasks whose composition is "shuffled"
     """
 
@@ -71,14 +71,11 @@ class StepwiseSampler(Sampler):
 
     @abstractmethod
     def plan(self, batches: Mapping[str, int], epochs: int) -> int:
-        """Lay out an epoch, given the batches of each task's data; returns its steps.
-
-        Marks where epochs end in the tasks' streams.
-        """
+        """The number of steps in an epoch, given the batches of each task's data; marks epoch ends in the streams."""
 
     @abstractmethod
     def group(self, step: int) -> Group:
-        """The group of a step, counted from 0 in each epoch; asked for once, in order."""
+        """The group of a step, counted from 0 in each epoch; called once per step, in order."""
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
         options = ("batch_size", "composition", "positive_from")
@@ -91,31 +88,35 @@ class StepwiseSampler(Sampler):
         self.steps = self.plan({task: stream.batches for task, stream in self.streams.items()}, epochs)
 
     @property
-    def given(self) -> int:
-        """Batches given so far, of all tasks together."""
-        return sum(stream.given for stream in self.streams.values())
+    def drawn(self) -> int:
+        """Batches drawn so far, of all tasks together."""
+        return sum(stream.drawn for stream in self.streams.values())
 
     def epoch(self) -> Iterator[Group]:
         while self._step < self.steps:
             group = self.group(self._step)
-            self._step += 1  # before the group is given: the state may be taken while it is in use
+            self._step += 1  # before the yield: the state may be saved while the group is in use
             yield group
         self._step = 0
 
     def state_dict(self) -> dict[str, Any]:
-        places = {task: [stream.passed, stream.place] for task, stream in self.streams.items()}
-        return {"step": self._step, "seed": self.seed, "places": places}
+        positions = {task: [stream.passes, stream.batch_index] for task, stream in self.streams.items()}
+        return {"step": self._step, "seed": self.seed, "places": positions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._step, self.seed = state["step"], state["seed"]
-        for task, (passed, place) in state["places"].items():
+        for task, (passes, batch_index) in state["places"].items():
             self.streams[task].seed = self.seed
-            self.streams[task].go_to(passed, place)
+            self.streams[task].go_to(passes, batch_index)
+
+    def rows_per_batch(self, task: str) -> int:
+        """The number of rows in a batch of the task's stream."""
+        return of_task(self.batch_size, task, BATCH_SIZE)
 
     def _stream(self, task: str, pool: Pool) -> Stream:
         if pool.size < 1:
             raise DataError(f"task {task!r} has no training rows to sample from")
-        size = of_task(self.batch_size, task, BATCH_SIZE)
+        size = self.rows_per_batch(task)
         positive_from = of_task(self.positive_from, task, 1.0)
         composition = of_task(self.composition, task, "shuffled")
         composer: Composer
@@ -125,17 +126,17 @@ class StepwiseSampler(Sampler):
             composer = NoDuplicates(pool, size)
         else:
             composer = Shuffled(pool, size)
-        # A row that moves to another batch would break what the other compositions promise.
+        # Moving a row to another batch would break what the other compositions guarantee.
         lengths = pool.lengths if self.buckets and composition == "shuffled" else None
         return Stream(task, composer, lengths, self.seed)
 
 
 def count_of(iterations: Iterations, batches: Collection[int], whole: int) -> int:
-    """The number that ``iterations`` stands for, given the batches of each data set and what "1x" is.
+    """The number that ``iterations`` stands for, given the batches of each data set and the meaning of "1x".
 
     A multiple is rounded to the nearest integer, halves upwards, and is at least 1.
 
-    >>> [count_of(given, [755, 1068], whole=755) for given in (10, "smallest", "largest", "3x", "0.5x")]
+    >>> [count_of(iterations, [755, 1068], whole=755) for iterations in (10, "smallest", "largest", "3x", "0.5x")]
     [10, 755, 1068, 2265, 378]
     """
     if isinstance(iterations, int):
@@ -146,7 +147,7 @@ def count_of(iterations: Iterations, batches: Collection[int], whole: int) -> in
 
 
 def of_task(option: V | Mapping[str, V], task: str, otherwise: V) -> V:
-    """What an option says of a task: one value for all, or an object from task to value."""
+    """An option's value for a task: the option is one value for all, or an object from task to value."""
     return option.get(task, otherwise) if isinstance(option, Mapping) else option
 
 
