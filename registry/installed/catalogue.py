@@ -1,4 +1,4 @@
-"""What is installed: kind + name → class, its options, and everything that can be checked before a run.
+"""The catalogue of installed components: kind and name → class and options, and all checks before a run.
 
 Names and options come from a grid, classes from plugins. The catalogue is where the two meet: :meth:`Catalogue.resolve`
 fills in every default and gathers every problem, :meth:`Catalogue.make` turns the outcome into an object.
@@ -28,7 +28,7 @@ from taskloom.core import (
 from taskloom.core.specs import plain
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
 from taskloom.registry.installed.manager import LIMIT, Failure, Plugin, Plugins, load_plugins, taken
-from taskloom.registry.installed.options import Place
+from taskloom.registry.installed.options import ReplaceNested
 from taskloom.registry.installed.problems import INNER, below, noted, problems_of, read_spec
 from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, name_problems
 from taskloom.registry.installed.task import Task
@@ -39,7 +39,7 @@ Resolved = tuple[dict[str, Any], list[Problem]]
 
 
 class Catalogue:
-    """Every usable component of the given plugins."""
+    """Every usable component of a set of plugins."""
 
     def __init__(self, plugins: Plugins) -> None:
         self.plugins = plugins
@@ -58,30 +58,30 @@ class Catalogue:
 
     @property
     def failed(self) -> list[Failure]:
-        """What cannot be used, and why: whole plugins, and single components."""
+        """Plugins and single components that cannot be used, and why."""
         return self.plugins.failed
 
     @property
     def entries(self) -> list[Entry]:
-        """All components, in the order of the kinds and by name."""
+        """All components, sorted by kind and name."""
         kinds = list(INTERFACES)
         alone = [claims[0] for claims in self._claims.values() if len(claims) == 1]
         return sorted(alone, key=lambda entry: (kinds.index(entry.kind), entry.name))
 
     def names(self, kind: str) -> list[str]:
-        """The names of one kind."""
+        """The names of all components of a kind."""
         return [entry.name for entry in self.entries if entry.kind == kind]
 
     def get(self, kind: str, name: str) -> Entry:
-        """The entry of a name; ``RequestError`` if there is none."""
+        """The entry of a component; ``RequestError`` if there is none."""
         claims = self._claims.get((kind, name), [])
         if len(claims) != 1:
             raise RequestError(f"{kind_word(kind)} {name!r}", [Problem("", self._absent(kind, name))])
         return claims[0]
 
-    def resolve(self, kind: str, given: Any, path: str = "") -> Resolved:
-        """A component as a user wrote it → name and every option, defaults filled in, and all problems found."""
-        key = kind, _write(given)
+    def resolve(self, kind: str, written: Any, path: str = "") -> Resolved:
+        """Resolve a component as a user wrote it; returns its name and all options, with defaults, and all problems."""
+        key = kind, _write(written)
         if key not in self._resolved:
             resolved, problems = self._resolve(kind, from_json(key[1]))
             self._resolved[key] = _write(resolved), problems
@@ -89,38 +89,41 @@ class Catalogue:
         return from_json(text), below(path, problems)
 
     def resolve_run(self, spec: RunSpec | Mapping[str, Any]) -> Resolved:
-        """A whole run → its canonical form with nothing left to default, and all problems found."""
+        """Resolve a whole run; returns its canonical form, with every default written out, and all problems."""
         valid, problems = read_spec(RunSpec, spec)
         run: dict[str, Any] = {} if valid is None else plain(valid)
         if problems:
-            for path, home, key, kind in homes_of(run):
-                problems += self.resolve(kind, home[key], path)[1]
+            for path, parent, key, kind in homes_of(run):
+                problems += self.resolve(kind, parent[key], path)[1]
             return {}, problems
-        made: dict[str, Component] = {}
-        for path, home, key, kind in homes_of(run):
-            home[key], found = self.resolve(kind, home[key], path)
-            if not found:
-                component, found = self.try_out(INTERFACES[kind], home[key], path)
-                made |= {} if component is None else {path: component}
-            problems += found
+        components: dict[str, Component] = {}
+        for path, parent, key, kind in homes_of(run):
+            parent[key], component_problems = self.resolve(kind, parent[key], path)
+            if not component_problems:
+                component, component_problems = self.try_out(INTERFACES[kind], parent[key], path)
+                components |= {} if component is None else {path: component}
+            problems += component_problems
         problems += name_problems(run)
         fill_gaps(run)
-        problems += fit_problems(run, made)
-        # A task that no stage trains decides nothing: without it, runs that give the same result are the same run.
+        problems += fit_problems(run, components)
+        # A task that no stage trains changes no result: without it, runs with equal results have equal identities.
         trained = {name for stage in run["stages"] for name in stage["tasks"]}
         run["tasks"] = {name: task for name, task in run["tasks"].items() if name in trained}
         return run, problems
 
     def make(self, interface: type[C], spec: Mapping[str, Any]) -> C:
-        """Construct a component, and those inside it: ``make(Loss, {"name": "mse"})``; ``RequestError`` if it fails."""
-        made, problems = self._make(interface.kind, spec)
+        """Construct a component and those nested in it: ``make(Loss, {"name": "mse"})``.
+
+        ``RequestError`` if that fails.
+        """
+        component, problems = self._make(interface.kind, spec)
         if problems:
             raise RequestError(f"{kind_word(interface.kind)} {str(spec.get('name'))!r}", problems)
-        assert isinstance(made, interface)  # the catalogue admits nothing else under a kind
-        return made
+        assert isinstance(component, interface)  # the catalogue admits nothing else under a kind
+        return component
 
     def make_task(self, name: str, spec: Mapping[str, Any]) -> Task:
-        """A task with its four components; of several metrics it has the first."""
+        """Construct a task with its four components; of several metrics it has the first."""
         metrics = spec["metric"] if isinstance(spec["metric"], list) else [spec["metric"]]
         return Task(
             name,
@@ -131,12 +134,12 @@ class Catalogue:
         )
 
     def try_out(self, interface: type[C], spec: Mapping[str, Any], path: str = "") -> tuple[C | None, list[Problem]]:
-        """Construct a component only to see whether it can be; the same one is tried once. Never train with it."""
+        """Construct a component only as a check, once per spec. Never train with it."""
         key = interface.kind, _write(spec)
         if key not in self._tried:
             self._tried[key] = self._make(interface.kind, spec)
-        made, problems = self._tried[key]
-        return made, below(path, problems)
+        component, problems = self._tried[key]
+        return component, below(path, problems)
 
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
         """Distribution → version of every plugin that a resolved run uses, and of what its components rely on."""
@@ -154,7 +157,7 @@ class Catalogue:
         return dict(sorted((f"{entry.kind} {entry.name}", entry.known_by) for entry in entries))
 
     def without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
-        """A resolved component without locations and options at their defaults, and so are those inside it."""
+        """A resolved component without locations and options at their defaults, nested components included."""
         key = kind, _write(resolved)
         if key not in self._bare:
             self._bare[key] = self._without_defaults(kind, resolved)
@@ -163,10 +166,10 @@ class Catalogue:
     def _without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
         try:
             entry = self.get(kind, resolved["name"])
-        except RequestError:  # it was recorded when that was installed
+        except RequestError:  # recorded when its plugin was installed
             return dict(resolved)
         written: Mapping[str, Any] = resolved
-        with suppress(ValidationError):  # of a recorded one locations are not known, and nothing is inside
+        with suppress(ValidationError):  # recorded without locations and nested components
             written = entry.model.read(resolved, self.without_defaults).written()
         defaults = {name: option.default for name, option in entry.options.items() if not option.required}
         locations = entry.cls.location_options | entry.cls.path_options
@@ -177,12 +180,12 @@ class Catalogue:
         }
 
     def used(self, resolved_run: Mapping[str, Any]) -> list[Entry]:
-        """Every component that a resolved run uses, those inside others too, once each."""
+        """Every component that a resolved run uses, nested ones included, once each."""
         used: dict[tuple[str, str], Entry] = {}
-        for _, home, place, kind in homes_of(resolved_run):
-            key = kind, _write(home[place])
+        for _, parent, component_key, kind in homes_of(resolved_run):
+            key = kind, _write(parent[component_key])
             if key not in self._used:
-                self._used[key] = self.used_by(kind, home[place])
+                self._used[key] = self.used_by(kind, parent[component_key])
             used |= {(entry.kind, entry.name): entry for entry in self._used[key]}
         return list(used.values())
 
@@ -202,76 +205,76 @@ class Catalogue:
             plugins = " and by ".join(str(entry.plugin) for entry in claims)
             return f"{kind_word(kind)} {name!r} is claimed by {plugins}; uninstall one, or leave it out of {LIMIT}"
         message = unknown(kind_word(kind), name, self.names(kind), where="installed")
-        mine = [one for one in self.failed if one.reason.startswith(f"{kind_word(kind)} {name!r}: ")]
-        failed = {one.plugin: f"not loaded: {one}" for one in mine or self.failed}
-        return "; ".join(filter(None, [message, self.plugins.hidden_note, *failed.values()]))
+        of_name = [failure for failure in self.failed if failure.reason.startswith(f"{kind_word(kind)} {name!r}: ")]
+        notes = {failure.plugin: f"not loaded: {failure}" for failure in of_name or self.failed}
+        return "; ".join(filter(None, [message, self.plugins.hidden_note, *notes.values()]))
 
-    def _resolve(self, kind: str, given: Any) -> Resolved:
-        given = {"name": given} if isinstance(given, str) else given
-        if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-            return {}, [Problem("", f"should be {component_words(kind)}. Found {show(given)}.")]
+    def _resolve(self, kind: str, written: Any) -> Resolved:
+        written = {"name": written} if isinstance(written, str) else written
+        if not isinstance(written, dict) or not isinstance(written.get("name"), str):
+            return {}, [Problem("", f"should be {component_words(kind)}. Found {show(written)}.")]
         try:
-            entry = self.get(kind, given["name"])
+            entry = self.get(kind, written["name"])
         except RequestError as error:
-            return given, error.problems
+            return written, error.problems
         model, problems = entry.model, list[Problem]()
         with _gathered(entry, "cannot read its options", problems):
-            first = model.read(given, _inside(self.resolve)).written()
-            resolved = model.read(first, _inside(self.resolve)).written()
-            wrong = "what an option's validator returns should be valid, and stay the same"
+            first = model.read(written, _nested_by(self.resolve)).written()
+            resolved = model.read(first, _nested_by(self.resolve)).written()
+            advice = "what an option's validator returns should be valid, and stay the same"
             problems += (
-                Problem(key, f"{entry} reads {show(first[key])} as {show(value)}; {wrong}")
+                Problem(key, f"{entry} reads {show(first[key])} as {show(value)}; {advice}")
                 for key, value in resolved.items()
                 if value != first[key]
             )
             return resolved, problems
-        return given, problems
+        return written, problems
 
-    def _make(self, kind: str, given: Any) -> tuple[Any, list[Problem]]:
-        complete, problems = self.resolve(kind, given)
+    def _make(self, kind: str, spec: Any) -> tuple[Any, list[Problem]]:
+        resolved, problems = self.resolve(kind, spec)
         if problems:
             return None, problems
-        entry = self.get(kind, complete["name"])
+        entry = self.get(kind, resolved["name"])
         with _gathered(entry, "cannot be constructed", problems):
-            options = entry.model.read(complete, _inside(self._make))
+            options = entry.model.read(resolved, _nested_by(self._make))
             return entry.cls(**options.arguments()), problems
         return None, problems
 
     def used_by(self, kind: str, resolved: Mapping[str, Any]) -> list[Entry]:
-        """A component and those inside it; a recorded one without its locations has none inside."""
+        """The entries of a component and of those nested in it; recorded without its locations, it has none nested."""
         entry = self.get(kind, resolved["name"])
-        found = [entry]
+        entries = [entry]
 
-        def place(kind: str, inner: Any) -> Any:
-            found.extend(self.used_by(kind, inner))
+        def add_nested(kind: str, inner: Any) -> Any:
+            entries.extend(self.used_by(kind, inner))
             return inner
 
         with suppress(ValidationError):
-            entry.model.read(resolved, place)
-        return found
+            entry.model.read(resolved, add_nested)
+        return entries
 
 
 @cache
 def load_catalogue() -> Catalogue:
-    """The catalogue of everything installed, made once per process."""
+    """The catalogue of everything installed, built once per process."""
     return Catalogue(load_plugins())
 
 
-def _inside(do: Callable[[str, Any], tuple[Any, list[Problem]]]) -> Place:
-    """What becomes of a component inside another's options: what ``do`` makes of it; its problems are the outer's."""
+def _nested_by(convert: Callable[[str, Any], tuple[Any, list[Problem]]]) -> ReplaceNested:
+    """Replace a nested component by what ``convert`` returns; its problems become an error of the outer component."""
 
-    def place(kind: str, inner: Any) -> Any:
-        done, problems = do(kind, inner)
+    def replace_nested(kind: str, nested: Any) -> Any:
+        converted, problems = convert(kind, nested)
         if problems:
             raise PydanticCustomError("component", "the component is wrong", {INNER: problems})
-        return done
+        return converted
 
-    return place
+    return replace_nested
 
 
 @contextmanager
 def _gathered(entry: Entry, doing: str, problems: list[Problem]) -> Iterator[None]:
-    """Run a component's code: what is wrong with its options, and whatever it raises, is added to ``problems``."""
+    """Run a component's code and add to ``problems`` what is wrong with its options and whatever it raises."""
     with noted(f"{entry} {doing}", problems):
         try:
             yield
@@ -282,5 +285,5 @@ def _gathered(entry: Entry, doing: str, problems: list[Problem]) -> Iterator[Non
 
 
 def _write(value: Any) -> bytes:
-    """A value as JSON, quickly: what is written the same way is the same, and is worked out once."""
+    """A value as JSON, fast: the key under which results are cached."""
     return to_json(value, inf_nan_mode="constants")

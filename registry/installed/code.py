@@ -1,4 +1,4 @@
-"""What third-party code computes: fingerprints that comments, docstrings and formatting leave as they are."""
+"""Fingerprints of third-party code, which do not change with comments, docstrings and formatting."""
 
 import ast
 import hashlib
@@ -83,7 +83,7 @@ def _has(files: Iterable[str], module: str) -> bool:
 
 
 def _sources(module: str) -> Iterator[tuple[str, Path]]:
-    """Name and path of every file of the outermost package that has a module, or of the module if it is in none."""
+    """Name and path of every file of a module's outermost package, or of the module if it is in no package."""
     names, spec = list[str](), None
     for name in module.split("."):
         names.append(name)
@@ -108,7 +108,7 @@ def _sources(module: str) -> Iterator[tuple[str, Path]]:
 
 
 def _read(sources: Iterator[tuple[str, Path]]) -> Code:
-    """The hashes of those files that count."""
+    """Hash the files that are part of the fingerprint."""
     grids = {grid.path.resolve() for grid in packaged_grids().values()}
     files = {}
     for name, path in sources:
@@ -138,18 +138,18 @@ def _syntax(source: bytes) -> bytes:
         stack: list[ast.AST | str | None] = [ast.parse(source)]
     words: list[str] = []
     while stack:  # not recursive: a long sum is a deep tree
-        item = stack.pop()
-        if not isinstance(item, ast.AST):
-            words.append(str(item))
+        node = stack.pop()
+        if not isinstance(node, ast.AST):
+            words.append(str(node))
             continue
-        words.append(f"({type(item).__name__}")
+        words.append(f"({type(node).__name__}")
         stack.append(")")
-        for name in item._fields:
-            value = getattr(item, name, None)
+        for name in node._fields:
+            value = getattr(node, name, None)
             if isinstance(value, ast.AST):
                 stack += [value, name]
             elif isinstance(value, list):
-                nodes = [node for node in reversed(value) if not _idle(node, item)]
+                nodes = [child for child in reversed(value) if not _idle(child, node)]
                 stack += ["]", *nodes, f"{name}["] if nodes else []
             elif value is not None and name != "kind":  # kind: whether a string was written as u""
                 words.append(f"{name}={value!a}")  # not repr, which escapes other characters in later versions

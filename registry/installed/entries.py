@@ -30,7 +30,8 @@ from taskloom.registry.installed.words import kind_word, show
 
 #: Kind → its interface, in the order of listings.
 INTERFACES: dict[str, type[Component]] = {
-    one.kind: one for one in (Encoder, Head, Loss, Sampler, GradientCombiner, DataSet, Metric, Engine, Tracker)
+    interface.kind: interface
+    for interface in (Encoder, Head, Loss, Sampler, GradientCombiner, DataSet, Metric, Engine, Tracker)
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 #: The words that begin a part of a component's docstring, in their order there.
@@ -97,21 +98,21 @@ class Entry:
 
     @cached_property
     def code(self) -> int | str:
-        """What identifies what it computes: its revision, or else the fingerprint of its distribution's code.
+        """Identifies what it computes: its revision, or else the fingerprint of its distribution's code.
 
-        Of a class without any source file (one that a session defines), it is the version of its distribution.
+        For a class without a source file (defined in a session) it is the version of its distribution.
         """
         return self._revision or (self._code.fingerprint if self._code.files else self.plugin.version)
 
     @property
     def known_by(self) -> int | str:
-        """Its code as identities have it: two plugins may give one name and one revision to different things."""
+        """Its code as part of identities; a third party's revision comes with the name of its distribution."""
         third = isinstance(self.code, int) and not self.plugin.builtin
         return f"{self.plugin.distribution} {self.code}" if third else self.code
 
     @property
     def code_files(self) -> dict[str, str]:
-        """File → hash of what the fingerprint is made of; empty for a component with a revision."""
+        """File → hash of the files in the fingerprint; empty for a component with a revision."""
         return {} if self._revision else self._code.files
 
     @property
@@ -139,9 +140,9 @@ def make_entry(cls: Any, plugin: Plugin) -> Entry:
     kind = getattr(cls, "kind", "")
     interface: type[Component] | None = INTERFACES.get(kind)
     if interface is None or not isinstance(cls, type) or not issubclass(cls, interface):
-        found = cls.__name__ if isinstance(cls, type) else f"{show(cls)}, which is not a class"
-        names = ", ".join(one.__name__ for one in INTERFACES.values())
-        raise PluginError(f"taskloom_components() should return subclasses of {names}. Found {found}.")
+        listed = cls.__name__ if isinstance(cls, type) else f"{show(cls)}, which is not a class"
+        names = ", ".join(parent.__name__ for parent in INTERFACES.values())
+        raise PluginError(f"taskloom_components() should return subclasses of {names}. Found {listed}.")
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise PluginError(f"{cls.__name__} should define every method of {interface.__name__}. Missing: {missing}.")

@@ -1,4 +1,4 @@
-"""Which plugins are installed: built-ins and third parties enter the same way, and none can stop the others.
+"""Finds and loads plugins: built-ins are registered as third parties are, and no plugin can break the others.
 
 A plugin is an entry point. The group ``taskloom`` holds modules with components, which may import torch; the group
 ``taskloom.grids`` holds light modules that only name packaged grids. Whatever goes wrong with a plugin – at import, in
@@ -113,7 +113,7 @@ def guard(doing: str = "") -> Iterator[None]:
 
 
 class _Manager(pluggy.PluginManager):
-    """pluggy's manager, which does not overlook a hook because its mark is missing."""
+    """pluggy's manager, which refuses a hook that is not marked instead of ignoring it."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         options = super().parse_hookimpl_opts(plugin, name)
@@ -123,9 +123,9 @@ class _Manager(pluggy.PluginManager):
 
 
 class Plugins:
-    """Every plugin that was found: ``loaded``, ``failed``, packaged ``grids``, and those that are ``hidden``.
+    """Every installed plugin: ``loaded``, ``failed``, packaged ``grids``, and ``hidden``.
 
-    Hidden are those that TASKLOOM_PLUGINS leaves out.
+    Hidden plugins are those that TASKLOOM_PLUGINS leaves out.
     """
 
     def __init__(self) -> None:
@@ -147,19 +147,21 @@ class Plugins:
         return doc.strip().partition("\n")[0] if isinstance(doc, str) else ""
 
     def results(self, hook: str) -> list[tuple[Plugin, Any]]:
-        """What each plugin returns from a hook, in order of loading; one that raises is noted in ``failed``."""
-        implementations = {one.plugin_name: one for one in getattr(self.manager.hook, hook).get_hookimpls()}
-        found: list[tuple[Plugin, Any]] = []
+        """What each plugin returns from a hook, in loading order; a plugin that raises is added to ``failed``."""
+        implementations = {
+            hookimpl.plugin_name: hookimpl for hookimpl in getattr(self.manager.hook, hook).get_hookimpls()
+        }
+        returned: list[tuple[Plugin, Any]] = []
         for plugin in self.loaded:
             implementation = implementations.get(plugin.key)
             if implementation is not None:
                 with self.isolated(plugin, hook):
-                    found.append((plugin, implementation.function()))
-        return found
+                    returned.append((plugin, implementation.function()))
+        return returned
 
     @contextmanager
     def isolated(self, plugin: Plugin, hook: str = "") -> Iterator[None]:
-        """Run a plugin's code: what it raises is noted in ``failed``, and the others go on."""
+        """Run a plugin's code; whatever it raises is added to ``failed``."""
         try:
             with guard(f"{hook}()" if hook else ""):
                 yield
@@ -181,7 +183,7 @@ class Plugins:
             self.add(module, replace(plugin, seconds=perf_counter() - start))
 
     def add(self, module: object, plugin: Plugin) -> None:
-        """Register a module; note in ``failed`` what is wrong with its hooks."""
+        """Register a module; problems with its hooks are added to ``failed``."""
         with self.isolated(plugin):
             try:
                 self.manager.register(module, plugin.key)
@@ -209,7 +211,7 @@ class Plugins:
 
 @cache
 def grid_plugins() -> Plugins:
-    """The plugins of the light group alone, loaded once per process."""
+    """The plugins of the group ``taskloom.grids`` only, loaded once per process."""
     return load_plugins((GRIDS,))
 
 

@@ -1,4 +1,4 @@
-"""One pydantic model per component, made from its options: it validates them, writes them down and describes them.
+"""Builds a pydantic model from each component's options, which validates, serializes and describes them.
 
 Values are read strictly as JSON has them: ``"3"`` is not a number and ``true`` is not 1, but 1 will do for 1.0 and 1.0
 for 1. An argument annotated with an interface (``loss: Loss``) takes a component.
@@ -18,8 +18,8 @@ from taskloom.core.errors import PluginError
 from taskloom.core.options import Option, options_of
 from taskloom.registry.installed.manager import guard
 
-#: What becomes of a component inside an option, given its kind and what was written.
-Place = Callable[[str, Any], Any]
+#: Replaces a component nested in an option: called with its kind and its JSON value.
+ReplaceNested = Callable[[str, Any], Any]
 _PREFIX = "option_"  # before the names of fields: a model has attributes of its own, such as "copy"
 
 
@@ -29,21 +29,21 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     @classmethod
-    def read(cls, given: Mapping[str, Any], place: Place | None = None) -> "Options":
-        """The options that JSON values state; ``place`` says what becomes of the components among them."""
-        return cls.model_validate_json(_as_json(given), strict=True, context=place)
+    def read(cls, options: Mapping[str, Any], replace_nested: ReplaceNested | None = None) -> "Options":
+        """Validate JSON values; ``replace_nested`` is called for each component among them."""
+        return cls.model_validate_json(_as_json(options), strict=True, context=replace_nested)
 
     def written(self) -> dict[str, Any]:
-        """The same as JSON values, always in the same form."""
+        """The options as JSON values, in canonical form."""
         return self.model_dump(mode="json", by_alias=True, warnings=False)
 
     def arguments(self) -> dict[str, Any]:
-        """The options as the constructor takes them."""
+        """The options as keyword arguments of the constructor."""
         return {field.removeprefix(_PREFIX): value for field, value in self if field.startswith(_PREFIX)}
 
     @field_serializer("*", mode="wrap", check_fields=False)
     def _in_order(self, value: Any, write: Any) -> Any:
-        # A set has no order of its own, and a result's identity needs one.
+        # A result's identity needs an order, and a set has none.
         return sorted(write(value), key=json.dumps) if isinstance(value, set | frozenset) else write(value)
 
 
@@ -65,7 +65,7 @@ def _new_model(cls: type[Component], declared: Mapping[str, Option]) -> type[Opt
 
 
 def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]]:
-    """The model of a component's options, and the options with their defaults as JSON values.
+    """Build the model of a component's options; returns it and the options with their defaults as JSON values.
 
     ``PluginError`` if its constructor breaks a rule, or if a grid could not give one of the defaults.
     """
@@ -73,7 +73,7 @@ def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]
     model, defaults = _new_model(cls, declared), dict[str, Any]()
     blank = model.model_construct()
 
-    def refuse_component(kind: str, given: Any) -> None:
+    def refuse_component(kind: str, written: Any) -> None:
         raise PydanticCustomError("default", "it should be None, or left out: the option takes a component")
 
     for name in [name for name, option in declared.items() if not option.required]:
@@ -82,9 +82,11 @@ def read_options(cls: type[Component]) -> tuple[type[Options], dict[str, Option]
             try:
                 model.read({"name": cls.name, **defaults}, refuse_component)
             except ValidationError as error:
-                wrong = [item["msg"] for item in error.errors() if item["type"] != "missing" or len(item["loc"]) > 1]
-                if wrong:
-                    raise PluginError(wrong[0]) from None
+                messages = [
+                    detail["msg"] for detail in error.errors() if detail["type"] != "missing" or len(detail["loc"]) > 1
+                ]
+                if messages:
+                    raise PluginError(messages[0]) from None
     return model, {name: replace(option, default=defaults.get(name)) for name, option in declared.items()}
 
 
@@ -93,9 +95,9 @@ def _as_json(value: Any) -> bytes:
 
 
 def _with_integers(value: Any) -> Any:
-    """A JSON value with every 1.0 written as 1, which JSON does not tell apart."""
+    """A JSON value with whole floats as integers: JSON does not distinguish 1.0 from 1."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list | tuple):
-        return [_with_integers(item) for item in value]
-    return {key: _with_integers(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_with_integers(element) for element in value]
+    return {key: _with_integers(inner) for key, inner in value.items()} if isinstance(value, dict) else value

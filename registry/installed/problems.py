@@ -1,4 +1,4 @@
-"""pydantic's validation errors as problems in our words: where, what is allowed, what was found."""
+"""Turns pydantic's validation errors into problems: the path, what is allowed there and what was written."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,71 +23,72 @@ from taskloom.registry.installed.words import (
     values_of,
 )
 
-#: Where the error of a component inside an option keeps that component's own problems.
+#: Key in an error's context under which a component nested in an option keeps its own problems.
 INNER = "problems"
-_OWN = ("value_error", "assertion_error")  # what validators raise
+_RAISED = ("value_error", "assertion_error")  # the types of errors that validators raise
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]
 
 
 def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, list[Problem]]:
-    """The model of ``raw``, and all that is wrong with it.
+    """Validate ``raw``; returns the model and every problem.
 
-    Where something is wrong the model is that of the rest, so that what comes later can be checked too; None if too
-    little is left.
+    Invalid keys are left out and the rest is validated again, so that later checks have a model to look at. The model
+    is None if too little is left.
     """
     problems: list[Problem] = []
-    for _ in range(10):  # a valid rest shows after a round or two
+    for _ in range(10):  # one or two rounds are enough in practice
         try:
             return model.model_validate(raw), problems
         except ValidationError as error:
             problems = problems or problems_of(error, model, prefix)
-            found = [item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in _causes(error)]
-            raw = _without(raw, {_removable(raw, place) for place in found})
+            details = _causes(error)
+            invalid = [detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"] for detail in details]
+            raw = _without(raw, {_removable(raw, location) for location in invalid})
     return None, problems
 
 
 def _causes(error: ValidationError) -> list[ErrorDetails]:
-    """What the error complains of; pydantic counts only valid items, so a list with a bad one is not "too short"."""
-    items = error.errors(include_url=False)
+    """The details of an error, without "too short" for a list with an invalid element: pydantic does not count it."""
+    details = error.errors(include_url=False)
     return [
-        item
-        for item in items
-        if item["type"] != "too_short"
-        or not any(other["loc"][:-1][: len(item["loc"])] == item["loc"] for other in items)
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(other["loc"][:-1][: len(detail["loc"])] == detail["loc"] for other in details)
     ]
 
 
-def _without(raw: Any, places: set[Location], here: Location = ()) -> Any:
-    """A copy without what is at these places."""
+def _without(raw: Any, removed: set[Location], here: Location = ()) -> Any:
+    """Copy a JSON value without the keys at the ``removed`` locations; ``here`` is the location of ``raw``."""
     if isinstance(raw, list):
-        return [_without(item, places, (*here, place)) for place, item in enumerate(raw)]
+        return [_without(element, removed, (*here, index)) for index, element in enumerate(raw)]
     if not isinstance(raw, dict):
         return raw
-    return {key: _without(item, places, (*here, key)) for key, item in raw.items() if (*here, key) not in places}
+    return {key: _without(inner, removed, (*here, key)) for key, inner in raw.items() if (*here, key) not in removed}
 
 
-def _removable(raw: Any, place: Location) -> Location:
-    """The place, or the nearest around it, that is the key of an object: to take out of a list would shift the rest."""
+def _removable(raw: Any, location: Location) -> Location:
+    """The longest prefix of a location that ends in an object's key; removing a list element would shift the others."""
     removable: Location = ()
     node = raw
-    for depth, step in enumerate(place, start=1):
+    for depth, step in enumerate(location, start=1):
         try:
             node = node[step]
         except (LookupError, TypeError):  # the names of unions and validators are not keys
             break
-        removable = place[:depth] if isinstance(step, str) else removable
+        removable = location[:depth] if isinstance(step, str) else removable
     return removable
 
 
 def below(path: str, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems of a part, with their paths in the whole; ``path`` is where the part is."""
-    return [Problem(join(path, one.path), one.message) for one in problems]
+    """The problems with ``path`` in front of their own paths."""
+    return [Problem(join(path, problem.path), problem.message) for problem in problems]
 
 
 @contextmanager
 def noted(doing: str, problems: list[Problem], path: str = "") -> Iterator[None]:
-    """Run a component's code: whatever it raises is added to ``problems``."""
+    """Run a component's code and add whatever it raises to ``problems``."""
     try:
         with guard(doing):
             yield
@@ -96,66 +97,66 @@ def noted(doing: str, problems: list[Problem], path: str = "") -> Iterator[None]
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:
-    """What is wrong with a specification or with a component's options; ``prefix`` is the path of what was read."""
+    """The problems behind a validation error, each path below ``prefix``."""
     groups: dict[tuple[Location, str], list[ErrorDetails]] = {}
-    for item in _causes(error):
-        loc, key = item["loc"], ""
+    for detail in _causes(error):
+        loc, key = detail["loc"], ""
         if loc[-1:] == ("[key]",):
             loc, key = loc[:-2], str(loc[-2])
         steps, _ = _follow(loc, _schema_of(model))
-        place = (*steps, *(loc[-1:] if item["type"] == "extra_forbidden" else ()))
-        groups.setdefault((place, key), []).append(item)
-    found = [problem for (place, _), items in groups.items() for problem in _problems(place, items, model)]
-    return below(prefix, found)
+        location = (*steps, *(loc[-1:] if detail["type"] == "extra_forbidden" else ()))
+        groups.setdefault((location, key), []).append(detail)
+    problems = [problem for (location, _), group in groups.items() for problem in _problems(location, group, model)]
+    return below(prefix, problems)
 
 
-def _problems(place: Location, items: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
-    """The problems at one place, where every member of a union may have something to say."""
-    path, depth = join(*place), len(place)
-    found = [
-        # Below a union a location goes on with pydantic's names for its members; those say nothing to a user.
-        Problem(join(path, *(step for step in item["loc"][depth:] if isinstance(step, int)), inner.path), inner.message)
-        for item in items
-        for inner in item.get("ctx", {}).get(INNER, ())
+def _problems(location: Location, details: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
+    """The problems at one location, for which pydantic has an error per member of a union."""
+    path, depth = join(*location), len(location)
+    nested = [
+        # Below a union, a location contains pydantic's names of the members, which mean nothing to a user.
+        Problem(
+            join(path, *(step for step in detail["loc"][depth:] if isinstance(step, int)), inner.path), inner.message
+        )
+        for detail in details
+        for inner in detail.get("ctx", {}).get(INNER, ())
     ]
-    if found:
-        return found
-    item = min(items, key=lambda item: (item["type"] not in _OWN, len(item["loc"])))
-    if item["type"] in _OWN:
-        return [Problem(path, f"{item['msg'].partition(', ')[2]}. Found {show(item['input'])}.")]
+    if nested:
+        return nested
+    first = min(details, key=lambda detail: (detail["type"] not in _RAISED, len(detail["loc"])))
+    if first["type"] in _RAISED:
+        return [Problem(path, f"{first['msg'].partition(', ')[2]}. Found {show(first['input'])}.")]
     schema = _schema_of(model)
-    _, node = _follow(place, schema)
-    parts = schema.get("$defs", {})
-    if item["type"] == "extra_forbidden":
-        is_option = depth == 1 and issubclass(model, Options)
-        return [
-            Problem(path, _unknown_key(str(place[-1]), _without_null(node, parts), model.__name__ if is_option else ""))
-        ]
-    words = schema_words(node, parts)
-    is_missing = item["type"] == "missing" and len(item["loc"]) == depth
-    return [Problem(path, f"is missing; it should be {words}" if is_missing else refusal(words, item["input"]))]
+    _, node = _follow(location, schema)
+    definitions = schema.get("$defs", {})
+    if first["type"] == "extra_forbidden":
+        component = model.__name__ if depth == 1 and issubclass(model, Options) else ""
+        return [Problem(path, _unknown_key(str(location[-1]), _without_null(node, definitions), component))]
+    words = schema_words(node, definitions)
+    is_missing = first["type"] == "missing" and len(first["loc"]) == depth
+    return [Problem(path, f"is missing; it should be {words}" if is_missing else refusal(words, first["input"]))]
 
 
 def _unknown_key(key: str, node: Schema, component: str) -> str:
-    """The message for a key that an object does not have, or an option that a component (``kind.name``) does not."""
+    """The message for an unknown key of an object, or for an unknown option of a ``component`` (``kind.name``)."""
     keys = list(node["properties"])
     if component:
         kind, _, name = component.partition(".")
-        text = unknown("option", key, [one for one in keys if one != "name"], where="options")
+        text = unknown("option", key, [option for option in keys if option != "name"], where="options")
         return text.replace(repr(key), f"{key!r} of {kind_word(kind)} {name!r}", 1)
-    homes = [one for one in keys if kind_of(node["properties"][one])]
-    if owners := _owners(key, homes) if homes else []:
-        words, places = " or the ".join(map(kind_word, owners)), " or ".join(map(repr, owners))
-        return f"{key!r} is an option of the {words}: write it inside {places}"
+    kinds = [kind for kind in keys if kind_of(node["properties"][kind])]
+    if owners := _owners(key, kinds) if kinds else []:
+        words, quoted = " or the ".join(map(kind_word, owners)), " or ".join(map(repr, owners))
+        return f"{key!r} is an option of the {words}: write it inside {quoted}"
     return unknown("key", key, keys, where="keys")
 
 
 def _owners(option: str, kinds: Iterable[str]) -> list[str]:
-    """Those of the kinds of which some installed component has such an option."""
+    """The kinds that have an installed component with this option."""
     from taskloom.registry.installed.catalogue import load_catalogue  # imports torch, and this module
 
     entries = load_catalogue().entries
-    return [kind for kind in kinds if any(one.kind == kind and option in one.options for one in entries)]
+    return [kind for kind in kinds if any(entry.kind == kind and option in entry.options for entry in entries)]
 
 
 @cache
@@ -164,25 +165,25 @@ def _schema_of(model: type[BaseModel]) -> Schema:
 
 
 def _follow(loc: Location, schema: Schema) -> tuple[list[str | int], Schema]:
-    """The part of a location that leads through a schema, and the schema of what is there."""
+    """Follow a location through a schema; returns the steps that exist in it and the schema they lead to."""
     steps: list[str | int] = []
-    parts, node = schema.get("$defs", {}), schema
+    definitions, node = schema.get("$defs", {}), schema
     for step in loc:
-        inner = _without_null(node, parts)
-        if isinstance(step, int):  # of what may be one or a list, the list
-            inner = next((one for one in inner.get("anyOf", ()) if one.get("type") == "array"), inner)
+        inner = _without_null(node, definitions)
+        if isinstance(step, int):  # a union of a single element and a list: the list
+            inner = next((member for member in inner.get("anyOf", ()) if member.get("type") == "array"), inner)
         fixed = {**inner.get("properties", {}), **dict(enumerate(inner.get("prefixItems", ())))}
-        is_item = isinstance(step, int) == (inner.get("type") == "array")
-        found = fixed.get(step, values_of(inner) if is_item else None)
-        if found is None:
+        may_be_free = isinstance(step, int) == (inner.get("type") == "array")
+        child = fixed.get(step, values_of(inner) if may_be_free else None)
+        if child is None:
             break
         steps.append(step)
-        node = found
+        node = child
     return steps, node
 
 
-def _without_null(schema: Schema, parts: Schema) -> Schema:
-    """``X`` for ``X | None``."""
-    schema = referred(schema, parts)
-    rest = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
-    return referred(rest[0], parts) if len(rest) == 1 else schema
+def _without_null(schema: Schema, definitions: Schema) -> Schema:
+    """The schema of ``X`` for that of ``X | None``."""
+    schema = referred(schema, definitions)
+    members = [member for member in schema.get("anyOf", ()) if member != {"type": "null"}]
+    return referred(members[0], definitions) if len(members) == 1 else schema

@@ -14,7 +14,7 @@ from taskloom.core.tokens import COLUMNS, SEQUENCES
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task, its components made from their options and not yet built."""
+    """A task with its components, constructed and not yet built."""
 
     name: str
     data: DataSet
@@ -24,7 +24,7 @@ class Task:
 
     @property
     def labels(self) -> Labels:
-        """What the labels mean; a data set without labels counts as having a value that is not read."""
+        """The meaning of the labels; a data set without labels counts as having a single value, which is not read."""
         return self.data.labels or Labels.of_range(0, 0)
 
     @property
@@ -38,7 +38,7 @@ class Task:
         return self.data.labels is not None and self.head.gives != "vectors"
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What does not fit together, found before anything is trained: the part to change, and why."""
+        """Components that do not fit together, before any training: the one to change, and why."""
         head, loss, data = self.head, self.loss, self.data
         texts, vectors = COLUMNS[head.reads], SEQUENCES[head.reads]
         if texts > data.columns:
@@ -84,12 +84,12 @@ class Task:
             yield "head", f"{counts}; loss {loss.name!r} draws them to 0 and 1: scale its scores to 1"
 
     def build_head(self, *, width: int, generator: torch.Generator, shared: SharedModules) -> None:
-        """Build the head for the labels and for what the loss takes its score for."""
+        """Build the head for the labels and for the loss's interpretation of its score."""
         self.head.labels, self.head.score_means = self.labels, self.loss.score_means
         self.head.build(width=width, outputs=self.outputs, labels=self.labels, generator=generator, shared=shared)
 
     def unfit(self, metric: Metric) -> Iterator[str]:
-        """Why a metric, its own or a further one, cannot judge its labels."""
+        """Why a metric, the task's own or a further one, cannot score its labels."""
         if self._has_values and metric.reads == "classes":
             yield f"metric {metric.name!r} counts classes; {self._described}: use 'pearson' or 'spearman'"
         if metric.correlation and self.labels.names:
@@ -103,7 +103,9 @@ class Task:
     def _described(self) -> str:
         labels = self.labels
         if labels.names:
-            what = f"named classes ({', '.join(labels.names[:3])}{' …' * (len(labels.names) > 3)})"
+            description = f"named classes ({', '.join(labels.names[:3])}{' …' * (len(labels.names) > 3)})"
         else:
-            what = f"{labels.classes} classes" if labels.classes else f"values from {labels.low:g} to {labels.high:g}"
-        return f"the labels of data set {self.data.name!r} are {what}"
+            description = (
+                f"{labels.classes} classes" if labels.classes else f"values from {labels.low:g} to {labels.high:g}"
+            )
+        return f"the labels of data set {self.data.name!r} are {description}"

@@ -1,14 +1,16 @@
-"""JSON schemas and values in words: what is allowed, and what was found."""
+"""Describes JSON schemas and values in words, for messages."""
 
 import json
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from math import isfinite, isinf
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from taskloom.core.component import KIND_REF
+from taskloom.core.errors import shortened
 
 Schema = dict[str, Any]
 _TYPES = {"boolean": "true or false", "integer": "an integer", "number": "a number", "string": "a string"}
@@ -32,7 +34,7 @@ def kind_word(kind: str) -> str:
 
 
 def component_words(kind: str) -> str:
-    """What to write where a component of this kind belongs."""
+    """How a component of this kind is written in a grid."""
     return f'{"an" if kind[0] in "aeiou" else "a"} {kind_word(kind)}: a name, or an object with "name" and options'
 
 
@@ -51,53 +53,54 @@ def describe(annotation: Any) -> str:
     return schema_words(schema, schema.get("$defs", {}))
 
 
-def schema_words(schema: Schema, parts: Schema) -> str:
-    """What a JSON schema allows; ``parts`` are the definitions that it refers to."""
-    schema = referred(schema, parts)
+def schema_words(schema: Schema, definitions: Schema) -> str:
+    """What a JSON schema allows; ``definitions`` are its ``$defs``."""
+    schema = referred(schema, definitions)
     if "anyOf" in schema:
-        several = [one for one in schema["anyOf"] if one.get("type") == "array" and one.get("items") in schema["anyOf"]]
-        named = [one for one in schema["anyOf"] if one not in several]
-        choices = [words for one in named for words in _choices(one) or [schema_words(one, parts)]]
-        return _either([*choices, *(["a list of such"] if several else [])])
+        members = schema["anyOf"]
+        lists = [member for member in members if member.get("type") == "array" and member.get("items") in members]
+        others = [member for member in members if member not in lists]
+        choices = [words for member in others for words in _choices(member) or [schema_words(member, definitions)]]
+        return _either([*choices, *(["a list of such"] if lists else [])])
     if _choices(schema):
         return _either(_choices(schema))
     if kind := kind_of(schema):
         return component_words(kind)
     words = "a path" if schema.get("format") == "path" else _TYPES.get(schema.get("type", ""), _ANYTHING)
     if "prefixItems" in schema:
-        items = [schema_words(one, parts) for one in schema["prefixItems"]]
-        return f"{words} of {len(items)} ({', '.join(items)})"
+        elements = [schema_words(element, definitions) for element in schema["prefixItems"]]
+        return f"{words} of {len(elements)} ({', '.join(elements)})"
     if "properties" in schema:
         return f"{words} with {', '.join(schema['properties'])}"
-    if "examples" in schema:  # with one there is no need to show a pattern
+    if "examples" in schema:  # shown instead of a pattern
         return f"{words} such as {show(schema['examples'][0])}"
     limits = " and ".join(words.format(schema[key]) for key, words in _LIMITS.items() if key in schema)
     inner = values_of(schema)
-    each = _ANYTHING if inner is None else schema_words(inner, parts)
+    inner_words = _ANYTHING if inner is None else schema_words(inner, definitions)
     label = "each" if schema.get("type") == "array" else "each value"
-    return " ".join(filter(None, [words, limits, f"({label}: {each})" if each != _ANYTHING else ""]))
+    return " ".join(filter(None, [words, limits, f"({label}: {inner_words})" if inner_words != _ANYTHING else ""]))
 
 
-def referred(schema: Schema, parts: Schema) -> Schema:
+def referred(schema: Schema, definitions: Schema) -> Schema:
     """The schema, or the definition that it refers to."""
-    found: Schema = parts.get(schema.get("$ref", "").removeprefix("#/$defs/"), schema)
-    return found
+    definition: Schema = definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"), schema)
+    return definition
 
 
 def kind_of(schema: Schema) -> str:
-    """The kind of component that belongs in a place; empty if none does."""
+    """The kind of component that a schema stands for; empty if it stands for none."""
     target = schema["allOf"][0].get("$ref", "") if "allOf" in schema else ""
     return target.removeprefix(KIND_REF) if target.startswith(KIND_REF) else ""
 
 
 def values_of(schema: Schema) -> Schema | None:
-    """What each item of a list, or each value of an object with free keys, should be."""
+    """The schema of a list's elements, or of the values of an object with free keys."""
     free = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties"), schema.get("items")]
-    return next((one for one in free if isinstance(one, dict)), None)
+    return next((inner for inner in free if isinstance(inner, dict)), None)
 
 
 def refusal(words: str, value: object) -> str:
-    """The message for a value that does not fit: what it should be, what was found, the nearest choice.
+    """The message for an invalid value: what is allowed, what was written and the nearest choice.
 
     >>> refusal("'sum' or 'mean'", "maen")
     "should be 'sum' or 'mean'. Found 'maen'. Did you mean 'mean'?"
@@ -108,12 +111,26 @@ def refusal(words: str, value: object) -> str:
 
 
 def show(value: object, max_length: int = 100) -> str:
-    """A value as the user may have written it, cut where it is long."""
+    """A value as the user may have written it, shortened to ``max_length``."""
     try:
         text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
-    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+    return shortened(text, max_length)
+
+
+def number_problem(value: object) -> str:
+    """Why a JSON number cannot be used; empty if it can be, or if the value is not a number.
+
+    >>> number_problem(2**64), number_problem(2.0)
+    ('should be a number of at most 64 bits. Found one of 65 bits.', '')
+    """
+    if isinstance(value, float) and not isfinite(value):
+        beyond = "; what is beyond 1.8e308, such as 1e400, is read as infinite" if isinf(value) else ""
+        return f"should be a finite number{beyond}. Found {value}."
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return f"should be a number of at most 64 bits. Found one of {value.bit_length()} bits."
+    return ""
 
 
 def join(*parts: str | int) -> str:
@@ -123,7 +140,7 @@ def join(*parts: str | int) -> str:
 
 def _choices(schema: Schema) -> list[str]:
     constant = [schema["const"]] if "const" in schema else []
-    return [show(one) for one in schema.get("enum", constant)]
+    return [show(choice) for choice in schema.get("enum", constant)]
 
 
 def _either(words: Sequence[str]) -> str:

@@ -1,27 +1,29 @@
-"""Results to hand on: grids with their cells and predictions in one zip file, without weights, and without paths.
+"""Archives: grids with their cells and predictions in one zip file, without weights and without local paths.
 
 ::
 
     archive.json      what the ledger has of the grids, and the SHA-256 of every other file (:class:`Archive`)
-    archive.sha256    the SHA-256 of archive.json, by which the archive is known
+    archive.sha256    the SHA-256 of archive.json, which identifies the archive
     cells/<id>/scores-<split>.safetensors, examples/<key>.safetensors    as in a registry
 
-The same results make the same bytes. ``imports.py`` reads it.
+Equal results give equal bytes. ``imports.py`` reads archives.
 """
 
 import hashlib
 import io
+import itertools
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
-from taskloom.core.errors import RegistryError
+from taskloom.core.errors import RegistryError, count
 from taskloom.registry.results.file import SCHEMA
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import (
@@ -33,13 +35,13 @@ from taskloom.registry.results.records import (
     GridRecord,
     StageRecord,
 )
-from taskloom.registry.results.scores import find_scores
+from taskloom.registry.results.scores import check_examples, find_scores, load_examples
 
 CONTENTS, DIGEST = "archive.json", "archive.sha256"
 SPLITS = ("dev", "test")
-#: Bytes that an archive may unpack to.
-MOST = 2 * 2**30
-#: What leads to a file from the root, a home or a folder above, up to its name; a home is no name.
+#: The most bytes that an archive may unpack to; a file in it may have ANY bytes plus TIMES its packed size.
+MOST, ANY, TIMES = 2 * 2**30, 2**20, 100
+#: The folders of a path from the root, a home or a parent folder, up to the file's name; a home is not a name.
 _FOLDERS = re.compile(
     r"""(?<![\w.:/\\~])(?:file:/*|~\w*|[A-Za-z]:|\.\.)?[/\\](?=[\w.])
         (?:(?:home|Users)[/\\][^/\\"'\s:;,()]+(?:[/\\]|(?=$|["'\s:;,()])))?
@@ -49,8 +51,8 @@ _FOLDERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
-    """A cell's place in an archived grid."""
+class ArchivedRow:
+    """A row of an archived grid with a seed: its label, its cell, and the figures published for it."""
 
     label: str
     seed: int
@@ -60,20 +62,20 @@ class Place:
 
 @dataclass(frozen=True)
 class ArchivedGrid:
-    """A grid, when its claims were first seen, and when its test scores were looked at."""
+    """A grid with the times at which its claims were first recorded and its test scores were shown."""
 
     name: str
     spec: dict[str, Any]
     created: str
     updated: str
-    places: tuple[Place, ...]
+    places: tuple[ArchivedRow, ...]  # the rows, under the name that archives have for them
     claims: dict[str, str]
     looks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ArchivedCell:
-    """A cell with all that was reported of it."""
+    """A cell with its stages, epochs and attempts."""
 
     record: CellRecord
     stages: tuple[StageRecord, ...]
@@ -83,7 +85,7 @@ class ArchivedCell:
 
 @dataclass(frozen=True)
 class Archive:
-    """What ``archive.json`` holds; ``ledger`` is the version of the ledger, ``files`` are names with their SHA-256."""
+    """The contents of ``archive.json``; ``ledger`` is the ledger's version, ``files`` maps names to their SHA-256."""
 
     ledger: int
     taskloom: str
@@ -93,16 +95,16 @@ class Archive:
 
 
 def make_archive(ledger: Ledger, names: Iterable[str]) -> tuple[Archive, bytes]:
-    """The archive of these grids, and the zip file that it is written as."""
+    """Archive these grids; returns the archive and the bytes of its zip file."""
     grids = [ledger.grid(name) for name in sorted(set(names))]
-    cells = {place.cell.id: place.cell for grid in grids for place in grid.cells}
-    paths = _files(ledger.folder, sorted(id for id, cell in cells.items() if cell.status == "finished"))
+    cells = {row.cell.id: row.cell for grid in grids for row in grid.cells}
+    paths = _files(ledger.folder, [cell for _, cell in sorted(cells.items()) if cell.status == "finished"])
     if sum(path.stat().st_size for path in paths.values()) > MOST:
         raise RegistryError(f"the predictions have more than {MOST / 2**30:.0f} GiB; archive fewer grids at a time")
     if len({_name(grid) for grid in grids}) < len(grids):
-        names = Counter(_name(grid) for grid in grids)
-        both = " and ".join(repr(grid.name) for grid in grids if names[_name(grid)] > 1)
-        raise RegistryError(f"{both} have one name in an archive, which leaves folders out; archive one at a time")
+        counts = Counter(_name(grid) for grid in grids)
+        clashing = " and ".join(repr(grid.name) for grid in grids if counts[_name(grid)] > 1)
+        raise RegistryError(f"{clashing} have one name in an archive, which leaves folders out; archive one at a time")
     archive = Archive(
         ledger=SCHEMA,
         taskloom=version("taskloom"),
@@ -112,17 +114,17 @@ def make_archive(ledger: Ledger, names: Iterable[str]) -> tuple[Archive, bytes]:
     )
     contents = json.dumps(asdict(archive), separators=(",", ":")).encode()
     digest = f"{hashlib.sha256(contents).hexdigest()}  {CONTENTS}\n"
-    zipped = io.BytesIO()
-    with ZipFile(zipped, "w") as file:
-        _add(file, CONTENTS, contents)
-        _add(file, DIGEST, digest.encode())
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w") as zip_file:
+        _add(zip_file, CONTENTS, contents)
+        _add(zip_file, DIGEST, digest.encode())
         for name, path in paths.items():
-            _add(file, name, path.read_bytes())
-    return archive, zipped.getvalue()
+            _add(zip_file, name, path.read_bytes())
+    return archive, buffer.getvalue()
 
 
 def without_folders(value: Any) -> Any:
-    """A JSON value in whose strings paths are only the names of files: where they are says who one is.
+    """A JSON value with every path in its strings cut down to the file's name: folders reveal who ran it.
 
     >>> without_folders(["/home/ada/data/sst.csv: no such file", "data/sst.csv", "w/o surgery", "https://x.org/a/b"])
     ['sst.csv: no such file', 'data/sst.csv', 'w/o surgery', 'https://x.org/a/b']
@@ -130,21 +132,42 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, str):
         return _FOLDERS.sub("", value) or ("." if value else "")
     if isinstance(value, Mapping):
-        return {key: without_folders(each) for key, each in value.items()}
-    return [without_folders(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: without_folders(inner) for key, inner in value.items()}
+    return [without_folders(element) for element in value] if isinstance(value, list | tuple) else value
 
 
-def _add(file: ZipFile, name: str, data: bytes) -> None:
-    info = ZipInfo(name)  # of 1980: the time of writing is no part of the content
-    info.compress_type, info.external_attr = ZIP_DEFLATED, 0o644 << 16
-    file.writestr(info, data, compresslevel=9)
+def _add(zip_file: ZipFile, name: str, content: bytes) -> None:
+    info = ZipInfo(name)  # dated 1980: the time of writing is not part of the content
+    too_dense = len(content) > ANY + TIMES * len(zlib.compress(content, 9)) if len(content) > ANY else False
+    info.compress_type, info.external_attr = ZIP_STORED if too_dense else ZIP_DEFLATED, 0o644 << 16
+    zip_file.writestr(info, content, compresslevel=9)
 
 
-def _files(registry: Path, cells: Iterable[str]) -> dict[str, Path]:
-    """The predictions of these cells, and the examples that they are about."""
-    found = [stored for cell in cells for split in SPLITS if (stored := find_scores(registry, cell, split))]
-    keys = sorted({facts.examples for stored in found for facts in stored.tasks.values()})
-    paths = [stored.path for stored in found] + [registry / "examples" / f"{key}.safetensors" for key in keys]
+def _files(registry: Path, cells: Iterable[CellRecord]) -> dict[str, Path]:
+    """The predictions of these cells and their examples: with them, others can check the scores."""
+    paths, keys, reasons = list[Path](), set[str](), dict[str, str]()
+    for cell, split in itertools.product(cells, SPLITS):
+        try:
+            stored = find_scores(registry, cell, split)
+            if stored is not None:
+                for task, facts in stored.tasks.items():
+                    check_examples(stored, task, load_examples(registry, facts.examples))
+                    keys.add(facts.examples)
+        except RegistryError as error:
+            reasons.setdefault(cell.id[:12], str(error))
+            continue
+        if stored is not None:
+            paths.append(stored.path)
+        elif cell.scores if split == "dev" else cell.test:
+            reasons.setdefault(cell.id[:12], f"it has scores and no predictions for {split}")
+    if reasons:
+        reason = next(iter(reasons.values())).partition(" Put back")[0].rstrip(".")
+        raise RegistryError(
+            f"an archive needs the predictions of every finished cell. They are missing, or are not its own, in "
+            f"{count(len(reasons), 'cell')}, such as {next(iter(reasons))}: {reason}. Put back copies of the files, or "
+            "run the grid in another --registry and archive that."
+        )
+    paths += [registry / "examples" / f"{key}.safetensors" for key in sorted(keys)]
     return {path.relative_to(registry).as_posix(): path for path in paths}
 
 
@@ -153,8 +176,8 @@ def _name(grid: GridRecord) -> str:
 
 
 def _grid(ledger: Ledger, grid: GridRecord) -> ArchivedGrid:
-    places = [(without_folders(place.label), place) for place in grid.cells]
-    if len({(label, place.seed) for label, place in places}) < len(places):
+    rows = [(without_folders(row.label), row) for row in grid.cells]
+    if len({(label, row.seed) for label, row in rows}) < len(rows):
         raise RegistryError(
             f"rows of grid {grid.name!r} differ only in folders, which an archive leaves out; give them labels of "
             "their own in the grid and run it again"
@@ -164,24 +187,24 @@ def _grid(ledger: Ledger, grid: GridRecord) -> ArchivedGrid:
     claims = ledger.claims(grid.name).items()
     return ArchivedGrid(
         _name(grid),
-        # A file elsewhere is another one, or none: a record without it is that of any file of its name.
-        without_folders({key: each for key, each in grid.spec.items() if key != SOURCE or each == PACKAGED}),
+        # The path of the grid's file means nothing elsewhere; without it the record fits any file of the grid's name.
+        without_folders({key: part for key, part in grid.spec.items() if key != SOURCE or part == PACKAGED}),
         grid.created,
         grid.updated,
-        tuple(Place(label, place.seed, place.cell.id, place.reported) for label, place in places),
+        tuple(ArchivedRow(label, row.seed, row.cell.id, row.reported) for label, row in rows),
         {json.dumps(without_folders(json.loads(claim)), sort_keys=True): written for claim, written in claims},
         tuple(look["moment"] for look in looks),
     )
 
 
 def _cell(ledger: Ledger, cell: CellRecord) -> ArchivedCell:
-    """What became of a cell. One that is not done is only planned elsewhere: its checkpoint stays here."""
+    """A cell as it is archived; one that is not done is archived as planned, since its checkpoint stays here."""
     spec = _portable(cell.spec, cell.facts.get("spec", {}))
     if cell.status in ("planned", "running", "interrupted"):
         return ArchivedCell(CellRecord(cell.id, spec, "planned", created=cell.created, facts=cell.facts), (), (), ())
     return ArchivedCell(
-        # The numbers of epochs and attempts follow from what there is of them.
-        replace(cell, spec=spec, reason=without_folders(cell.reason), epochs=0, attempts=0, identity=None),
+        # The numbers of epochs and attempts are counted again on import.
+        replace(cell, spec=spec, reason=without_folders(cell.reason), epochs=0, attempts=0, identity=None, digests={}),
         ledger.stages(cell.id),
         ledger.epochs(cell.id),
         tuple(
@@ -192,7 +215,7 @@ def _cell(ledger: Ledger, cell: CellRecord) -> ArchivedCell:
 
 
 def _portable(spec: Any, facts: Any) -> Any:
-    """A specification whose locations, which are what its identity leaves out, are without folders."""
+    """A specification without folders in its locations, which are the keys that its identity leaves out."""
     if not isinstance(spec, dict) or not isinstance(facts, dict):
         return spec
     return {

@@ -35,12 +35,6 @@ def is_name(text: str) -> bool:
     return bool(_NAME.fullmatch(text))
 
 
-def check_outside(path: Path, registry: Path) -> None:
-    """Refuse to write what is no result into a registry."""
-    if path.resolve().is_relative_to(registry.resolve()):
-        raise RegistryError(f"{path} is inside the registry {registry}; choose a place outside")
-
-
 class Artifacts:
     """Where the files of a registry are; folders are made when they are first asked for.
 

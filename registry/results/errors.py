@@ -1,4 +1,4 @@
-"""What SQLite reports, as messages that say what to do."""
+"""Turns SQLite's errors into messages that say what to do."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ class HeldUpError(RegistryError):
     """The registry cannot be written at present, through no fault of the request: the same one may succeed later."""
 
 
-def full_disk(what: str) -> HeldUpError:
-    """The error for what cannot be done because the disk is full."""
-    return HeldUpError(f"{what}: the disk is full. Make room and run again; what was written so far is kept.")
+def full_disk(failure: str) -> HeldUpError:
+    """The error for a ``failure`` ("… cannot be written") because the disk is full."""
+    return HeldUpError(f"{failure}: the disk is full. Make room and run again; what was written so far is kept.")
 
 
-def refusal(what: str, error: OSError, advice: str) -> RegistryError:
-    """What the system refused and why, with advice; a full disk has its own."""
+def refusal(failure: str, error: OSError, advice: str) -> RegistryError:
+    """The error for a ``failure`` ("… cannot be read") with the system's reason and advice; a full disk has its own."""
     if lacks_room(error):
-        return full_disk(f"{what} ({error.strerror})")
-    return RegistryError(f"{what}: {error.strerror}. {advice}")
+        return full_disk(f"{failure} ({error.strerror})")
+    return RegistryError(f"{failure}: {error.strerror}. {advice}")
 
 
 @contextmanager
@@ -42,16 +42,16 @@ def explained(path: Path) -> Iterator[None]:
         raise RegistryError(f"{path} stores UTF-8, which cannot represent {error.object[:40]!r}") from error
 
 
-def damaged(path: Path, what: object) -> RegistryError:
-    """The error for a ledger that does not have what was written to it."""
-    words = " ".join(str(what).split())[:200]  # SQLite may quote what it found
+def damaged(path: Path, damage: object) -> RegistryError:
+    """The error for a ledger whose content is not what was written."""
+    words = " ".join(str(damage).split())[:200]  # SQLite may quote the content
     return RegistryError(
         f"{path} is damaged ({words}). Restore a copy of it; or move it away, and `taskloom run GRID` makes a new one."
     )
 
 
 def primary_code(error: Exception) -> int:
-    """SQLite's result code without its extension; 0 if Python could not decode what SQLite quotes."""
+    """SQLite's primary result code; 0 if Python could not decode what SQLite quotes."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -66,9 +66,9 @@ def _explanation(path: Path, error: Exception) -> RegistryError:
             "is done. If there is none, the disk may lack locks: choose a folder on another disk with --registry."
         )
     if code == sqlite3.SQLITE_CANTOPEN or (code == sqlite3.SQLITE_READONLY and not may_write):
-        what = "opened. It should be a file that you may read" if code == sqlite3.SQLITE_CANTOPEN else "written"
+        refused = "opened. It should be a file that you may read" if code == sqlite3.SQLITE_CANTOPEN else "written"
         return RegistryError(
-            f"{path} cannot be {what}: you need permission to write to it and its folder, on a disk that is not "
+            f"{path} cannot be {refused}: you need permission to write to it and its folder, on a disk that is not "
             "read-only. Copy the whole folder, or choose one that you may write to with --registry."
         )
     # Read-only although one may write: it was opened only to be read, as the disk was full.

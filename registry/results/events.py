@@ -17,7 +17,7 @@ def now() -> str:
 
 
 def write_event(db: sqlite3.Connection, event: Event) -> bool:
-    """Write down what happened to a cell; false if it only repeats (``retold``) an epoch or a stage that is here."""
+    """Write an event of a cell; False if it only repeats (``retold``) a recorded epoch or stage."""
     cell, facts = event.cell, event.facts
     insert = f"INSERT OR {'IGNORE' if facts.get('retold') else 'REPLACE'} INTO"
     match event.what:
@@ -36,10 +36,10 @@ def write_event(db: sqlite3.Connection, event: Event) -> bool:
         case "stage":
             values = [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")]
             return db.execute(f"{insert} stages VALUES (?, ?, ?, ?, ?)", values).rowcount > 0
-        case what if what in ENDS:
-            _end(db, cell, what, facts)
-        case what:
-            raise ValueError(unknown("event", what, ["started", "resumed", "epoch", "stage", *ENDS]))
+        case end if end in ENDS:
+            _end(db, cell, end, facts)
+        case name:
+            raise ValueError(unknown("event", name, ["started", "resumed", "epoch", "stage", *ENDS]))
     return True
 
 
@@ -54,29 +54,27 @@ def _begin(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:
     )
 
 
-def _end(db: sqlite3.Connection, cell: str, what: str, facts: Mapping[str, Any]) -> None:
-    """The cell's status, and how its attempt ended, also if that was over before its first event.
+def _end(db: sqlite3.Connection, cell: str, end: str, facts: Mapping[str, Any]) -> None:
+    """Write the cell's status and how its attempt ended, even if the attempt ended before its first event.
 
-    A cell that is ``lost`` goes on from its checkpoint. One that ran out of memory goes on, too, if it is to be tried
-    ``again``: a smaller micro-batch may fit.
+    A ``lost`` cell is resumed from its checkpoint, and so is one that ran out of memory if it is to be tried
+    ``again`` with a smaller micro-batch.
     """
     reason = None if facts.get("reason") is None else str(facts["reason"])
-    tried = facts.get("micro_batch") if what == "oom" else None
-    if not _end_attempt(db, cell, what, reason, tried):
+    micro_batch = facts.get("micro_batch") if end == "oom" else None
+    if not _end_attempt(db, cell, end, reason, micro_batch):
         _begin_attempt(db, cell, facts)
-        _end_attempt(db, cell, what, reason, tried)
-    goes_on = what == "lost" or (what == "oom" and facts.get("again"))
-    status = "interrupted" if goes_on else what
+        _end_attempt(db, cell, end, reason, micro_batch)
+    goes_on = end == "lost" or (end == "oom" and facts.get("again"))
+    status = "interrupted" if goes_on else end
     if status in ("failed", "oom"):
         reason = reason or "no reason given"
     db.execute("UPDATE cells SET status = ?, reason = ?, finished = ? WHERE id = ?", [status, reason, now(), cell])
-    if what == "finished":
+    if end == "finished":
         figures = [facts.get("seconds"), facts.get("peak_memory"), facts.get("best_epoch")]
-        figures += [json.dumps(facts.get(name, {})) for name in ("test", "costs")]
-        db.execute(
-            "UPDATE cells SET seconds = ?, peak_memory = ?, best_epoch = ?, test = ?, costs = ? WHERE id = ?",
-            [*figures, cell],
-        )
+        figures += [json.dumps(facts.get(name, {})) for name in ("test", "costs", "digests")]
+        columns = "seconds = ?, peak_memory = ?, best_epoch = ?, test = ?, costs = ?, digests = ?"
+        db.execute(f"UPDATE cells SET {columns} WHERE id = ?", [*figures, cell])
         db.execute("DELETE FROM scores WHERE cell = ?", [cell])
         db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
 
@@ -93,7 +91,7 @@ def _begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) 
 def _end_attempt(
     db: sqlite3.Connection, cell: str, how: str, reason: str | None, micro_batch: int | None = None
 ) -> bool:
-    """Whether there was an attempt to end."""
+    """End the current attempt; returns whether there was one."""
     done = db.execute(
         "UPDATE attempts SET ended = ?, how = ?, reason = ?, micro_batch = coalesce(?, micro_batch) "
         "WHERE cell = ? AND ended IS NULL",

@@ -1,6 +1,7 @@
-"""The ledger's file: its tables, as plain SQL, and how it is opened, made and refused."""
+"""The ledger's file: its tables, as plain SQL, and how it is opened, created and migrated."""
 
 import errno
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -18,15 +19,18 @@ _HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IO
 
 #: The version of these tables. An older ledger is brought up to date (:data:`STEPS`); a newer one is refused, and so is
 #: a database that is not ours.
-SCHEMA = 5
+SCHEMA = 6
 #: Version → what makes a ledger of that version one of the next.
-STEPS = {4: "ALTER TABLE cells ADD COLUMN identity TEXT; CREATE INDEX cells_by_identity ON cells (identity)"}
+STEPS = {
+    4: "ALTER TABLE cells ADD COLUMN identity TEXT; CREATE INDEX cells_by_identity ON cells (identity)",
+    5: "ALTER TABLE cells ADD COLUMN digests TEXT NOT NULL DEFAULT '{}'",
+}
 
 # What has parts is JSON: specs, facts, versions, the figures of an epoch. The long columns of `cells` come last, so
 # that reading statuses need not read them. `identity` is what a cell is known by today: another name than `id` if an
-# older version has made the cell, and NULL until that is planned again. `history` is which cells a row of a grid ever
-# was, `claims` when each claim of a grid was first seen, `looks` when its test scores were shown, `queued` how many
-# seeds its next run adds.
+# older version has made the cell, and NULL until that is planned again. `digests` bind its score files and scores.
+# `history` is which cells a row of a grid ever was, `claims` when each claim of a grid was first seen, `looks` when its
+# test scores were shown, `queued` how many seeds its next run adds.
 TABLES = """
 CREATE TABLE grids (
     name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL,
@@ -38,7 +42,8 @@ CREATE TABLE cells (
     reason TEXT, created TEXT NOT NULL, started TEXT, finished TEXT,
     seconds REAL, peak_memory INTEGER, device TEXT, best_epoch INTEGER,
     test TEXT NOT NULL DEFAULT '{}', costs TEXT NOT NULL DEFAULT '{}',
-    versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}', identity TEXT
+    versions TEXT NOT NULL DEFAULT '{}', spec TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}', identity TEXT,
+    digests TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX cells_by_status ON cells (status, id);
 CREATE INDEX cells_by_identity ON cells (identity);
@@ -101,7 +106,7 @@ class MissingRegistryError(RegistryError):
 
 
 def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
-    """Open the ledger of a registry, or make it; every reason why that is impossible is a ``RegistryError``."""
+    """Open or create the ledger of a registry; ``RegistryError`` if that is impossible."""
     path = folder / FILE
     try:
         if create:
@@ -111,8 +116,8 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
         elif not path.exists():
             raise MissingRegistryError(folder)
     except OSError as error:
-        what = f"registry {folder} cannot be {'made' if create else 'read'}"
-        raise refusal(what, error, "Choose a folder that you may write to with --registry.") from error
+        failure = f"registry {folder} cannot be {'made' if create else 'read'}"
+        raise refusal(failure, error, "Choose a folder that you may write to with --registry.") from error
     with explained(path):
         try:
             return _open(path, "mode=rwc" if create else "mode=rw", create=create)
@@ -124,9 +129,9 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
         return _open(path, "immutable=1", create=False)
 
 
-def _open(path: Path, how: str, *, create: bool) -> sqlite3.Connection:
-    """A connection to a ledger that is known to be one of this version, or is made."""
-    uri = f"file:{quote(str(path.resolve()))}?{how}"
+def _open(path: Path, mode: str, *, create: bool) -> sqlite3.Connection:
+    """Connect to a ledger, checked and brought up to this version, or create it."""
+    uri = f"file:{quote(str(path.resolve()))}?{mode}"
     database = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA foreign_keys = ON")
@@ -134,8 +139,8 @@ def _open(path: Path, how: str, *, create: bool) -> sqlite3.Connection:
         if create and _is_empty(database):
             _make(database, path)
         _check(database, path)
-        if (found := _version(database)) < SCHEMA:
-            database = _brought_up_to_date(database, path, found)
+        if (version := _version(database)) < SCHEMA:
+            database = _brought_up_to_date(database, path, version)
     except BaseException:
         database.close()
         raise
@@ -147,7 +152,7 @@ def _is_empty(database: sqlite3.Connection) -> bool:
 
 
 def _make(database: sqlite3.Connection, path: Path) -> None:
-    """Make the tables, all or none; two first users take turns, as SQLite does not wait while its mode is changed."""
+    """Create the tables, all or none, under a lock: SQLite does not wait while its journal mode is changed."""
     with closing(Lock(path.parent / REGISTRY)) as lock:
         lock.take(wait=True)
         if _is_empty(database):  # nobody was quicker
@@ -158,45 +163,61 @@ def _make(database: sqlite3.Connection, path: Path) -> None:
 def _check(database: sqlite3.Connection, path: Path) -> None:
     if _is_empty(database):
         raise MissingRegistryError(path.parent)
-    found = _version(database)
-    if not min(STEPS) <= found <= SCHEMA:
-        what = (
-            f"registry {path.parent} has ledger version {found}; this taskloom reads versions {min(STEPS)} to {SCHEMA}"
+    version = _version(database)
+    if not min(STEPS) <= version <= SCHEMA:
+        known = f"this taskloom reads versions {min(STEPS)} to {SCHEMA}"
+        problem = f"registry {path.parent} has ledger version {version}; {known}"
+        advice = (
+            "Upgrade taskloom (`pip install --upgrade taskloom`)"
+            if version > SCHEMA
+            else "Use the taskloom that made it"
         )
-        how = (
-            "Upgrade taskloom (`pip install --upgrade taskloom`)" if found > SCHEMA else "Use the taskloom that made it"
-        )
-        raise RegistryError(f"{what}. {how}, or choose another folder with --registry and run the grid again.")
+        raise RegistryError(f"{problem}. {advice}, or choose another folder with --registry and run the grid again.")
 
 
 def _version(database: sqlite3.Connection) -> int:
     return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _brought_up_to_date(database: sqlite3.Connection, path: Path, found: int) -> sqlite3.Connection:
-    """The ledger with today's tables: all steps in one transaction, after a copy of the file beside it.
+def _brought_up_to_date(database: sqlite3.Connection, path: Path, old_version: int) -> sqlite3.Connection:
+    """Migrate a ledger to today's tables: back the file up beside it, then take all steps in one transaction.
 
-    One that may only be read is brought up to date in memory, so that it can still be shown.
+    A read-only ledger is migrated in memory, so that it can still be shown.
     """
-    steps = [step for version in range(found, SCHEMA) for step in STEPS[version].split("; ")]
+    steps = [step for version in range(old_version, SCHEMA) for step in STEPS[version].split("; ")]
     steps.append(f"PRAGMA user_version = {SCHEMA}")
     try:
         database.execute("BEGIN IMMEDIATE")  # whoever else opens it waits
-        if _version(database) == found:  # nobody was quicker
-            copy = path.with_name(f"{path.stem}-{found}{path.suffix}")
-            with closing(sqlite3.connect(path)) as before, closing(sqlite3.connect(copy)) as kept:
-                before.backup(kept)
-            for step in steps:
-                database.execute(step)
+        if _version(database) == old_version:  # nobody was quicker
+            copy = path.with_name(f"{path.stem}-{old_version}{path.suffix}")
+            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+            _take(steps, database, path.parent)
         database.execute("COMMIT")
     except (sqlite3.OperationalError, OSError):
         if database.in_transaction:
             database.execute("ROLLBACK")
-        shown = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        database.backup(shown)
-        for step in steps:
-            shown.execute(step)
-        shown.execute("PRAGMA query_only = ON")
+        in_memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        database.backup(in_memory)
+        _take(steps, in_memory, path.parent)
+        in_memory.execute("PRAGMA query_only = ON")
         database.close()
-        return shown
+        return in_memory
     return database
+
+
+def _take(steps: list[str], database: sqlite3.Connection, folder: Path) -> None:
+    """Take the steps, and record the digests of the score files, which versions before 6 lack."""
+    from taskloom.registry.results.scores import bind
+
+    for step in steps:
+        database.execute(step)
+    for cell, test in database.execute("SELECT id, test FROM cells WHERE status = 'finished'").fetchall():
+        scores = database.execute("SELECT task, coalesce(value, 'nan') FROM scores WHERE cell = ?", [cell]).fetchall()
+        try:
+            by_split = {"dev": dict(scores), "test": json.loads(test)}
+            digests = [bind(folder / "cells" / cell, split, values) for split, values in by_split.items()]
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue  # reading the file reports what is wrong
+        bound = json.dumps({split: digest for part in digests for split, digest in part.items()})
+        database.execute("UPDATE cells SET digests = ? WHERE id = ?", [bound, cell])

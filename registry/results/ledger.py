@@ -1,7 +1,7 @@
-"""The ledger: what was planned, what ran, and what came of it. One SQLite file per registry.
+"""The ledger: grids, cells, their attempts and their results. One SQLite file per registry.
 
 Workers report events and only the driver writes them, each in a transaction of its own, so a killed driver
-leaves whole events or none. Anything may read meanwhile. The tables (``file.py``) are plain SQL::
+leaves whole events or none. Other processes may read meanwhile. The tables (``file.py``) are plain SQL::
 
     sqlite3 taskloom-runs/ledger.sqlite \
         "SELECT grid, label, seed, task, value FROM grid_cells JOIN scores USING (cell)"
@@ -30,6 +30,7 @@ from taskloom.registry.results.records import (
     PastRow,
     StageRecord,
 )
+from taskloom.registry.results.shapes import checked
 
 T = TypeVar("T")
 _CELLS = (
@@ -76,33 +77,45 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """For writing: all of it or nothing."""
+        """A transaction for writing: all of it or nothing."""
         with explained(self.folder / FILE), self._database as db:
             db.execute("BEGIN IMMEDIATE")
             yield db
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """For reading: several questions, and one state of the ledger that answers them."""
+        """A transaction for reading: all queries see the same state of the ledger."""
         with explained(self.folder / FILE), self._database as db:
             db.execute("BEGIN")
             try:
                 yield db
-            except UnicodeEncodeError:  # of a question
+            except UnicodeEncodeError:  # in a query
                 raise
-            except (ValueError, TypeError, LookupError) as error:  # what nobody wrote: no JSON, no number, no such cell
+            except (
+                ValueError,
+                TypeError,
+                LookupError,
+                RecursionError,
+            ) as error:  # not what was written: no JSON, no such cell
                 raise damaged(self.folder / FILE, f"{type(error).__name__}: {error}") from error
 
     # Writing
 
-    def record_grid(self, name: str, spec: Mapping[str, Any], cells: Iterable[Any]) -> None:
-        """Keep a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan.
+    def record_grid(
+        self, name: str, spec: Mapping[str, Any], cells: Iterable[Any], *, basis: str | None = None
+    ) -> bool:
+        """Record a grid as written (``spec`` is its JSON) and its planned cells; replaces its last plan.
 
         A planned cell has ``id``, ``label``, ``seed``, ``spec``, ``reported`` and ``facts``, as its records have them,
-        ``identity``, what it is known by today, and ``locations``, those parts of its spec that say where files are.
+        ``identity``, its identity in this version, and ``locations``, the parts of its spec that locate files.
+
+        ``basis`` is what the plan was made from (``GridRecord.basis``, "" of a new grid). If another process has
+        recorded the grid since, nothing is written and False is returned: plan again, or its rows would be lost.
         """
         moment = now()
         with self.transaction() as db:
+            if basis is not None and basis != _basis(db, name):
+                return False
             db.execute(
                 "INSERT INTO grids VALUES (:name, :spec, :now, :now, 0) "
                 "ON CONFLICT (name) DO UPDATE SET spec = :spec, updated = :now, queued = 0",
@@ -115,13 +128,13 @@ class Ledger:
             turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
             for position, cell in enumerate(cells):
                 known = db.execute("SELECT spec FROM cells WHERE id = ? AND status != 'planned'", [cell.id]).fetchone()
-                # What was run keeps its options; where files are, today's locations say.
-                ran = _laid_over(json.loads(known["spec"]), cell.locations) if known else cell.spec
+                # A cell that ran keeps its options and gets today's locations of files.
+                recorded_spec = _merged(json.loads(known["spec"]), cell.locations) if known else cell.spec
                 db.execute(
                     "INSERT INTO cells (id, spec, facts, status, created, identity) VALUES (?, ?, ?, 'planned', ?, ?) "
                     "ON CONFLICT (id) DO UPDATE "
                     "SET spec = excluded.spec, identity = coalesce(excluded.identity, identity)",
-                    [cell.id, json.dumps(ran), json.dumps(cell.facts), moment, cell.identity or None],
+                    [cell.id, json.dumps(recorded_spec), json.dumps(cell.facts), moment, cell.identity or None],
                 )
                 db.execute(
                     "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
@@ -132,11 +145,12 @@ class Ledger:
                     "ON CONFLICT DO UPDATE SET turn = ?5, last = ?6",
                     (name, cell.label, cell.seed, cell.id, turn, moment),
                 )
+        return True
 
     def write(self, event: Event) -> bool:
-        """Write down what happened to a cell, whole or not at all; ``log`` and ``progress`` are not kept.
+        """Write an event of a cell, whole or not at all; ``log`` and ``progress`` are not kept.
 
-        Returns whether it is news: not so an epoch or a stage that is ``retold`` and is here already.
+        Returns whether it is new: False for an epoch or a stage that is ``retold`` and was recorded before.
         """
         if event.what in ("log", "progress"):
             return True
@@ -144,20 +158,20 @@ class Ledger:
             return write_event(db, event)
 
     def add_look(self, grid: str) -> int:
-        """Write down that the test scores of a grid are looked at; returns how often they were, this time included."""
+        """Record that the test scores of a grid are shown; returns how often they were, this time included."""
         with self.transaction() as db:
             db.execute("INSERT INTO looks VALUES (?, ?)", [grid, now()])
             return int(db.execute("SELECT count(*) FROM looks WHERE grid = ?", [grid]).fetchone()[0])
 
     def queue_seeds(self, grid: str, count: int) -> None:
-        """Let the next run of a grid add so many seeds."""
+        """Let the next run of a grid add ``count`` seeds."""
         with self.transaction() as db:
             db.execute("UPDATE grids SET queued = ? WHERE name = ?", [count, grid])
 
     # Reading
 
     def claims(self, grid: str) -> dict[str, str]:
-        """When each claim of a grid was first seen, in any grid, by its JSON with margin and sorted keys."""
+        """Claim (its JSON, with margin and sorted keys) → when it was first recorded in any grid."""
         own = "SELECT claim FROM claims WHERE grid = ?"
         query = f"SELECT claim, MIN(written) FROM claims WHERE claim IN ({own}) GROUP BY claim"
         with self.snapshot() as db:
@@ -172,10 +186,10 @@ class Ledger:
             return [row["name"] for row in db.execute("SELECT name FROM grids ORDER BY name")]
 
     def name_for(self, name: str, source: str, written: Mapping[str, Any] | None) -> str:
-        """What the grid of a file is called here: its name, after folders where another one has that name already.
+        """The name of a file's grid in this registry: prefixed with folders where another grid has its name.
 
-        A file that is gone was moved: then the name is free for the file that is there now. A grid of no file, such as
-        an imported one, is this one if it is ``written`` alike. Without a source the name is enough.
+        If the recorded file no longer exists, it was moved, and the name is free for this one. A grid without a file,
+        such as an imported one, is the same if it is ``written`` alike. Without a source the name is enough.
         """
         if not source:
             return name
@@ -193,18 +207,18 @@ class Ledger:
         return name
 
     def grid(self, name: str) -> GridRecord:
-        """A grid as it was last run, with what is known of each of its cells."""
+        """A grid as it was last run, with the records of its cells."""
         names = self.grid_names()
         if name not in names:
             raise RegistryError(unknown("grid", name, names, where=f"run in registry {self.folder} so far"))
         with self.snapshot() as db:
             cells = {cell.id: cell for cell in _cells(db, "id IN (SELECT cell FROM grid_cells WHERE grid = ?)", [name])}
-            places = tuple(
-                GridCell(place["label"], place["seed"], json.loads(place["reported"]), cells[place["cell"]])
-                for place in db.execute("SELECT * FROM grid_cells WHERE grid = ? ORDER BY position", [name])
+            rows = tuple(
+                checked(GridCell(row["label"], row["seed"], json.loads(row["reported"]), cells[row["cell"]]))
+                for row in db.execute("SELECT * FROM grid_cells WHERE grid = ? ORDER BY position", [name])
             )
             grid = db.execute("SELECT * FROM grids WHERE name = ?", [name]).fetchone()
-            return GridRecord(**_decoded(grid, "spec"), cells=places)
+            return checked(GridRecord(**_decoded(grid, "spec"), cells=rows))
 
     def cells(self) -> tuple[CellRecord, ...]:
         """Every cell of every grid, oldest first."""
@@ -218,7 +232,7 @@ class Ledger:
             return {row["id"]: "interrupted" if row["status"] == "running" else row["status"] for row in rows}
 
     def identities(self) -> dict[str, str]:
-        """What a cell is known by today → the cell, for cells that ran; of older versions only those planned since."""
+        """Identity in this version → cell, for cells that ran; those of older versions only if planned since."""
         with self.snapshot() as db:
             rows = db.execute(
                 "SELECT identity, id FROM cells WHERE identity IS NOT NULL AND status != 'planned' "
@@ -227,25 +241,25 @@ class Ledger:
             return {row["identity"]: row["id"] for row in rows}
 
     def unidentified(self) -> list[CellRecord]:
-        """The cells that an older version has run, and that were not planned since."""
+        """The cells that an older version ran and that were not planned since."""
         with self.snapshot() as db:
             return _cells(db, "identity IS NULL AND status != 'planned'", [])
 
     def cell(self, prefix: str) -> CellRecord:
-        """One cell by its identity, or by as much of its beginning as no other cell shares."""
+        """A cell by its identity, or by a prefix of it that no other cell shares."""
         with self.snapshot() as db:
-            found = _cells(db, "id = ?", [prefix])
-            if prefix and not found:  # from the prefix itself to before the last of all letters
-                found = _cells(db, "id > ? AND id < ? || char(1114111)", [prefix, prefix])
-        if len(found) == 1:
-            return found[0]
-        if not found:
+            matches = _cells(db, "id = ?", [prefix])
+            if prefix and not matches:  # from the prefix itself up to the prefix and the last character of Unicode
+                matches = _cells(db, "id > ? AND id < ? || char(1114111)", [prefix, prefix])
+        if len(matches) == 1:
+            return matches[0]
+        if not matches:
             raise RegistryError(f"no cell {prefix!r} in registry {self.folder}; `taskloom cells` lists them")
-        shown = ", ".join(cell.id for cell in found[:8])
-        raise RegistryError(f"cell {prefix!r} could be {shown}{', …' if len(found) > 8 else ''}; give more of it")
+        listed = ", ".join(cell.id for cell in matches[:8])
+        raise RegistryError(f"cell {prefix!r} could be {listed}{', …' if len(matches) > 8 else ''}; give more of it")
 
     def status(self, cell: str) -> tuple[str, int]:
-        """A cell's status and the number of its attempts, without reading anything that has to be decoded."""
+        """A cell's status and its number of attempts, without decoding any JSON."""
         query = "SELECT status, (SELECT count(*) FROM attempts WHERE cell = id) FROM cells WHERE id = ?"
         with self.snapshot() as db:
             status, attempts = db.execute(query, [cell]).fetchone()
@@ -266,7 +280,7 @@ class Ledger:
         return self._read(StageRecord, f"SELECT {columns} FROM stages WHERE cell = ? ORDER BY stage", cell, "shared")
 
     def rows_of(self, cell: str) -> tuple[PastRow, ...]:
-        """Every row that a cell is or ever was."""
+        """Every grid row this cell has occupied."""
         query = (
             "SELECT grid, label, seed, first, last, (SELECT cell FROM grid_cells AS g WHERE g.grid = history.grid "
             "AND g.label = history.label AND g.seed = history.seed LIMIT 1) AS now "
@@ -276,15 +290,15 @@ class Ledger:
 
     def _read(self, record: type[T], query: str, cell: str, *decoded: str) -> tuple[T, ...]:
         with self.snapshot() as db:
-            return tuple(record(**_decoded(row, *decoded)) for row in db.execute(query, [cell]))
+            return tuple(checked(record(**_decoded(row, *decoded))) for row in db.execute(query, [cell]))
 
     def has_cell(self, prefix: str) -> bool:
-        """Whether a cell's identity begins so."""
+        """Whether a cell's identity begins with ``prefix``."""
         with self.snapshot() as db:
             return bool(db.execute("SELECT 1 FROM cells WHERE substr(id, 1, length(?1)) = ?1", (prefix,)).fetchall())
 
     def history_of(self, grid: str) -> dict[tuple[str, int], list[str]]:
-        """Label and seed → every cell that this row of a grid ever was, the newest last."""
+        """Label and seed → every cell that has occupied this row of a grid, the newest last."""
         rows: dict[tuple[str, int], list[str]] = {}
         with self.snapshot() as db:
             for row in db.execute("SELECT label, seed, cell FROM history WHERE grid = ? ORDER BY turn", [grid]):
@@ -292,30 +306,35 @@ class Ledger:
         return rows
 
 
-def _cells(db: sqlite3.Connection, which: str, values: list[Any]) -> list[CellRecord]:
+def _basis(db: sqlite3.Connection, grid: str) -> str:
+    """The current ``GridRecord.basis`` of a grid; "" if there is no such grid."""
+    recorded = db.execute("SELECT spec, queued FROM grids WHERE name = ?", [grid]).fetchone()
+    rows = db.execute("SELECT label, seed, cell FROM grid_cells WHERE grid = ? ORDER BY position", [grid])
+    return repr([json.loads(recorded["spec"]), recorded["queued"], *map(list, rows)]) if recorded else ""
+
+
+def _cells(db: sqlite3.Connection, condition: str, parameters: list[Any]) -> list[CellRecord]:
     scores: dict[str, dict[str, float]] = {}
-    for row in db.execute(f"SELECT * FROM scores WHERE cell IN (SELECT id FROM cells WHERE {which})", values):
+    for row in db.execute(f"SELECT * FROM scores WHERE cell IN (SELECT id FROM cells WHERE {condition})", parameters):
         scores.setdefault(row["cell"], {})[row["task"]] = _number(row["value"])
-    rows = db.execute(f"{_CELLS} WHERE {which}", values)
-    return [
-        CellRecord(**_decoded(row, "test", "costs", "spec", "versions", "facts"), scores=scores.get(row["id"], {}))
-        for row in rows
-    ]
+    rows = db.execute(f"{_CELLS} WHERE {condition}", parameters)
+    decoded = ("test", "costs", "spec", "versions", "facts", "digests")
+    return [checked(CellRecord(**_decoded(row, *decoded), scores=scores.get(row["id"], {}))) for row in rows]
 
 
-def _laid_over(spec: dict[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with the values of another in their places."""
+def _merged(spec: dict[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the values of another in place of its own, key by key."""
     return {
         **spec,
         **{
-            key: _laid_over(spec[key], value) if isinstance(value, dict) and isinstance(spec.get(key), dict) else value
-            for key, value in part.items()
+            key: _merged(spec[key], value) if isinstance(value, dict) and isinstance(spec.get(key), dict) else value
+            for key, value in updates.items()
         },
     }
 
 
 def _decoded(row: sqlite3.Row, *names: str) -> dict[str, Any]:
-    """A row as a dictionary, with what its JSON columns stand for, and without the cell that it belongs to."""
+    """A row as a dictionary, with its JSON columns decoded and without the column ``cell``."""
     values = {**dict(row), **{name: json.loads(row[name]) for name in names}}
     values.pop("cell", None)
     return values

@@ -1,12 +1,14 @@
-"""What the ledger gives back: plain, immutable records. Light to import, like the ledger itself."""
+"""The ledger's records: plain and immutable. Light to import, like the ledger itself."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from taskloom.core.errors import count
+from taskloom.registry.results.shapes import FactsShape, GridShape, RunShape
 
 #: Where a recorded grid says what its file does not: in words what the command line laid over it, the seeds and the
 #: changed rows that it added, what is laid over every row of a table with a name of its own, and which file it is;
@@ -33,12 +35,12 @@ class Change:
         return bool(self.settings) or self.epochs is not None
 
     def called(self, row: str) -> str:
-        """What a row is called that this change was laid over."""
+        """The label of a row under this change."""
         return f"{row} [{self.label}]"
 
     @property
     def in_words(self) -> str:
-        """What is laid over a run: ``at most 1 epoch per stage, stages.0.clip = 1``."""
+        """The change in words: ``at most 1 epoch per stage, stages.0.clip = 1``."""
         most = [] if self.epochs is None else [f"at most {count(self.epochs, 'epoch')} per stage"]
         return ", ".join([*most, *(f"{path} = {json.dumps(value)}" for path, value in self.settings.items())])
 
@@ -48,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell and how far it got.
+    """One cell and its state.
 
     ``status`` is ``planned``, ``running``, ``finished``, ``failed``, ``oom`` (it ran out of memory) or
     ``interrupted`` (it goes on from its checkpoint); a cell whose driver was killed stays ``running`` until somebody
@@ -57,12 +59,12 @@ class CellRecord:
     ``backwards``, the passes.
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
     ``content``, ``code`` (what each component does) and ``trainer``; up to 0.2 ``plugins`` (distribution → version)
-    stood in the place of code. ``identity`` is what the cell is known by today, None if an older version made it and it
-    was not planned since.
+    stood in the place of code. ``identity`` is its identity in this version, None if an older version made it and it
+    was not planned since. ``digests`` bind its score files and its scores, by split (``scores.bind``).
     """
 
     id: str
-    spec: dict[str, Any]
+    spec: Annotated[dict[str, Any], RunShape]
     status: str
     reason: str | None = None
     attempts: int = 0
@@ -78,13 +80,22 @@ class CellRecord:
     scores: dict[str, float] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
     costs: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Annotated[dict[str, Any], FactsShape] = field(default_factory=dict)
     identity: str | None = None
+    digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def imported(self) -> str:
         """The archive that its result came with; empty if it was run here."""
         return str(self.versions.get(IMPORTED, ""))
+
+    @property
+    def files(self) -> list[str]:
+        """The data files and folders that its specification names by absolute paths."""
+        sources = [task.get("data") for task in self.spec.get("tasks", {}).values()]
+        options = [value for data in sources if isinstance(data, dict) for value in data.values()]
+        names = [name for value in options for name in (value if isinstance(value, list) else [value])]
+        return [name for name in names if isinstance(name, str) and os.path.isabs(name)]  # noqa: PTH117 - no path yet
 
 
 #: Where the versions of a cell say which archive its result was imported from.
@@ -113,7 +124,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True)
 class GridCell:
-    """A cell's place in a grid: its row, its seed, and what somebody published for that row."""
+    """A row of a grid with a seed: its label, its cell, and the figures published for it."""
 
     label: str
     seed: int
@@ -122,23 +133,33 @@ class GridCell:
 
 
 def metric_column(task: str, metric: str) -> str:
-    """What the column of a task's further metric is called; no task's name has a colon."""
+    """The name of the column of a task's further metric; no task's name has a colon."""
     return f"{task}:{metric}"
 
 
 @dataclass(frozen=True)
 class GridRecord:
-    """A grid as it was last planned, joined with what is known of its cells, in grid order.
+    """A grid as it was last planned, joined with the records of its cells, in grid order.
 
     ``queued`` is the number of seeds that its next run adds.
     """
 
     name: str
-    spec: dict[str, Any]
+    spec: Annotated[dict[str, Any], GridShape]
     created: str
     updated: str
     cells: tuple[GridCell, ...]
     queued: int = 0
+
+    @property
+    def basis(self) -> str:
+        """The basis of its next plan, as text: the recorded grid and the cells of its rows."""
+        return repr([self.spec, self.queued, *([row.label, row.seed, row.cell.id] for row in self.cells)])
+
+    @property
+    def files(self) -> list[str]:
+        """The grid's file, and the data files that its rows name."""
+        return [str(self.spec.get(SOURCE, "")), *dict.fromkeys(file for row in self.cells for file in row.cell.files)]
 
     @property
     def written(self) -> dict[str, Any]:
@@ -150,7 +171,7 @@ class GridRecord:
     def further(self) -> dict[str, tuple[str, dict[str, Any]]]:
         """The columns of further metrics: ``task:metric`` → the task, and the metric with its options."""
         metrics = self.spec.get(METRICS, {})
-        return {metric_column(task, each["name"]): (task, each) for task in metrics for each in metrics[task]}
+        return {metric_column(task, metric["name"]): (task, metric) for task in metrics for metric in metrics[task]}
 
     @property
     def added_seeds(self) -> list[int]:
@@ -204,7 +225,7 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class PastRow:
-    """A row of a grid with a seed, and when a cell was it; ``now`` is its present cell, ``None`` if the row is gone."""
+    """A grid row that a cell has occupied, and when; ``now`` is the row's present cell, None if the row is gone."""
 
     grid: str
     label: str

@@ -1,11 +1,18 @@
-"""Reads an archive that somebody sent: all of it is checked before anything of it is used, and no code of it is run."""
+"""Reads an archive from an untrusted source; only its predictions and examples are used.
+
+Everything else is computed from them again with the metrics installed here, and has to agree with what the archive
+states. All of it is checked before anything is used, and none of it is executed.
+"""
 
 import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable
-from math import isclose, nan
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, isclose, nan
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
@@ -14,50 +21,92 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from taskloom.core.data import Metric
-from taskloom.core.errors import RegistryError
+from taskloom.core.errors import RegistryError, RequestError, TaskloomError
 from taskloom.core.overall import Overall
+from taskloom.core.rows import open_file
 from taskloom.core.specs import GridSpec, RunSpec
-from taskloom.registry.installed.light import make_light, own_components
-from taskloom.registry.results.archive import CONTENTS, DIGEST, MOST, SPLITS, Archive, ArchivedCell
+from taskloom.registry.installed.light import make_light
+from taskloom.registry.installed.manager import guard
+from taskloom.registry.results.archive import ANY, CONTENTS, DIGEST, MOST, SPLITS, TIMES, Archive, ArchivedCell
 from taskloom.registry.results.file import SCHEMA, STEPS
-from taskloom.registry.results.records import GridRecord
-from taskloom.registry.results.scores import ExampleSet, find_scores, load_examples
+from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
+from taskloom.registry.results.scores import (
+    ExampleSet,
+    StoredScores,
+    TaskFacts,
+    judge,
+    load_examples,
+    read_scores,
+    save_scores,
+)
+from taskloom.registry.results.shapes import checked
 
+#: Gives the identity that follows from a cell's facts.
 Identify = Callable[[Any], str]
-#: The most texts that an example has.
-MOST_TEXTS = 3
+#: Whether a cell's specification is the one that the facts of its identity state.
+SameSpec = Callable[[CellRecord], bool]
+#: Says what is wrong with the rows of a grid: which do not have the settings that the grid states. Empty if nothing is.
+CheckRows = Callable[[GridRecord], str]
+#: The most texts that an example has, and the most classes of a task.
+MOST_TEXTS, MOST_CLASSES = 3, 4096
+#: The largest figure of an epoch that can be added up and drawn.
+LARGEST = 1e100
 _NAMES = re.compile(r"cells/[0-9a-f]{20}/scores-(dev|test)\.safetensors|examples/[0-9a-f]{32}\.safetensors")
 _DONE = ("planned", "finished", "failed", "oom")
 
 
 class _Refused(Exception):  # noqa: N818 - a reason, which becomes a RegistryError
-    """Why an archive cannot be imported."""
+    """Why an archive cannot be imported, and what to do."""
+
+    def __init__(
+        self, why: str, advice: str = "Get the file again from whoever made it with `taskloom archive`"
+    ) -> None:
+        super().__init__(why)
+        self.advice = advice
 
 
-def unpack(path: Path, folder: Path, identify: Identify) -> tuple[Archive, str]:
-    """Unpack an archive into an empty folder; returns what it holds and the SHA-256 that it is known by.
+@dataclass(frozen=True)
+class Checks:
+    """What an import asks the rooms that know specifications and grids."""
 
-    ``identify`` gives the identity that follows from a cell's facts. Whatever is wrong is a ``RegistryError``.
+    identify: Identify
+    same_spec: SameSpec
+    check_rows: CheckRows
+
+
+def unpack(path: Path, folder: Path, registry: Path, checks: Checks) -> tuple[Archive, str]:
+    """Unpack an archive into an empty folder, with score files computed here from its predictions.
+
+    Returns its contents and the SHA-256 that identifies it. Whatever is wrong is a ``RegistryError``, also a
+    contradiction between its examples and those of the ``registry``.
     """
     try:
         archive, digest = _read(path, folder)
-        _check(archive, folder, identify)
+        _check(archive, folder, registry, checks)
     except OSError as error:
         raise RegistryError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (_Refused, RegistryError) as error:
-        why = str(error).replace(f"{folder}/", "").partition(" Put back a copy")[0].rstrip(".")
-        advice = "Nothing was imported. Get the file again from whoever made it with `taskloom archive`."
-        raise RegistryError(f"{path} cannot be imported: {why}. {advice}") from None
+    except (_Refused, TaskloomError) as error:
+        why = " ".join(str(error).replace(f"{folder}/", "").partition(" Put back a copy")[0].split()).rstrip(".")
+        advice = getattr(error, "advice", _Refused("").advice)
+        raise RegistryError(f"{path} cannot be imported: {why}. Nothing was imported. {advice}.") from None
     return archive, digest
 
 
 def _read(path: Path, folder: Path) -> tuple[Archive, str]:
     try:
-        with ZipFile(path) as file:
-            entries = {entry.filename: entry for entry in file.infolist()}
-            size = sum(entry.file_size for entry in file.infolist())
+        with open_file(path) as stream, ZipFile(stream) as zip_file:
+            entries = {entry.filename: entry for entry in zip_file.infolist()}
+            size = sum(entry.file_size for entry in zip_file.infolist())
             if size > MOST:
                 raise _Refused(f"it would unpack to {size / 2**30:.1f} GiB, and {MOST / 2**30:.0f} GiB are allowed")
+            if sum(entry.compress_size for entry in zip_file.infolist()) > path.stat().st_size:
+                raise _Refused("its files overlap")
+            for entry in zip_file.infolist():
+                if entry.file_size > ANY + TIMES * entry.compress_size:
+                    raise _Refused(
+                        f"{entry.filename!r} would unpack to {entry.file_size / entry.compress_size:.0f} times its size"
+                    )
             if not {CONTENTS, DIGEST} <= set(entries):
                 raise _Refused(f"it is not an archive of taskloom's: it has no {CONTENTS} or no {DIGEST}")
             files = sorted(set(entries) - {CONTENTS, DIGEST})
@@ -65,22 +114,22 @@ def _read(path: Path, folder: Path) -> tuple[Archive, str]:
             strange += [
                 name for name, entry in entries.items() if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED)
             ]
-            if strange or len(entries) < len(file.infolist()):
+            if strange or len(entries) < len(zip_file.infolist()):
                 raise _Refused(f"it holds a file that is no part of an archive: {[*strange, 'one twice'][0]!r}")
-            contents = file.read(CONTENTS)
+            contents = zip_file.read(CONTENTS)
             digest = hashlib.sha256(contents).hexdigest()
-            if file.read(DIGEST).split()[:1] != [digest.encode()]:
+            if zip_file.read(DIGEST).split()[:1] != [digest.encode()]:
                 raise _Refused(f"{CONTENTS} is not as it was written, {DIGEST} says")
             archive = _parse(contents)
             if sorted(archive.files) != files:
-                odd = sorted(set(archive.files) ^ set(files))[0]
-                raise _Refused(f"its files are not those that {CONTENTS} names, such as {odd!r}")
+                mismatch = sorted(set(archive.files) ^ set(files))[0]
+                raise _Refused(f"its files are not those that {CONTENTS} names, such as {mismatch!r}")
             for name in files:
-                data = file.read(name)
-                if hashlib.sha256(data).hexdigest() != archive.files[name]:
+                content = zip_file.read(name)
+                if hashlib.sha256(content).hexdigest() != archive.files[name]:
                     raise _Refused(f"{name} is not as it was written, {CONTENTS} says")
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(data)
+                (folder / name).write_bytes(content)
             return archive, digest
     except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise _Refused(f"it is damaged, or no zip file ({error})") from None
@@ -89,69 +138,144 @@ def _read(path: Path, folder: Path) -> tuple[Archive, str]:
 def _parse(contents: bytes) -> Archive:
     try:
         raw = json.loads(contents)
-        found = raw.get("ledger")
-        if found not in (*STEPS, SCHEMA):
+        ledger_version = raw.get("ledger")
+        if ledger_version not in (*STEPS, SCHEMA):
             reads = f"this taskloom reads versions {min(STEPS)} to {SCHEMA}"
-            made_by = f"Use a taskloom of the version that made it, {raw.get('taskloom')!r}"
-            raise _Refused(f"it has results of ledger version {found!r}; {reads}. {made_by}")
-        return TypeAdapter(Archive).validate_python(raw)
+            advice = f"Use a taskloom of the version that made it, {raw.get('taskloom')!r}"
+            raise _Refused(f"it has results of ledger version {ledger_version!r}; {reads}. {advice}")
+        archive = TypeAdapter(Archive).validate_python(raw)
+        parts = [part for cell in archive.cells for part in (cell.record, *cell.stages, *cell.epochs, *cell.attempts)]
+        for record in (*parts, *(row for grid in archive.grids for row in (grid, *grid.places))):
+            checked(record)  # integers of 64 bits, and the shape of specifications
+        return archive
     except (ValueError, AttributeError, RecursionError) as error:
         raise _Refused(f"{CONTENTS} does not hold what an archive holds: {_first(error)}") from None
 
 
 def _first(error: Exception) -> str:
-    """The first of what is wrong, on one line."""
+    """The first problem of an error, on one line."""
     if isinstance(error, ValidationError):
-        item = error.errors()[0]
-        return f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+        detail = error.errors()[0]
+        return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
     return str(error)
 
 
-def _check(archive: Archive, folder: Path, identify: Identify) -> None:
-    """Whether all parts agree: identities with facts, places with cells, scores with predictions."""
+def _check(archive: Archive, folder: Path, registry: Path, checks: Checks) -> None:
+    """Check that all parts agree: identities with facts, rows with cells and the grid, scores with predictions."""
     cells = {cell.record.id: cell.record for cell in archive.cells}
     if len(cells) < len(archive.cells) or len({grid.name for grid in archive.grids}) < len(archive.grids):
         raise _Refused("a cell or a grid is there twice")
     for cell in archive.cells:
-        _check_cell(cell, identify)
+        _check_cell(cell, checks)
     for grid in archive.grids:
+        grid_words = f"grid {grid.name!r}"
         written = GridRecord(grid.name, grid.spec, "", "", ()).written
-        _check_spec(GridSpec, {**written, "name": written.get("name") or "unnamed"}, f"grid {grid.name!r}")
-        for place in grid.places:
-            if place.cell not in cells or cells[place.cell].spec["seed"] != place.seed:
-                raise _Refused(f"grid {grid.name!r}: row {place.label!r}, seed {place.seed} has no cell that fits")
+        _check_spec(GridSpec, {**written, "name": grid.name}, grid_words)
+        for row in grid.places:
+            if row.cell not in cells or cells[row.cell].spec["seed"] != row.seed:
+                raise _Refused(f"{grid_words}: row {row.label!r}, seed {row.seed} has no cell that fits")
+        if len({(row.label, row.seed) for row in grid.places}) < len(grid.places):
+            raise _Refused(f"{grid_words}: a row has one seed several times")
+        rows = tuple(GridCell(row.label, row.seed, row.reported, cells[row.cell]) for row in grid.places)
+        if problem := checks.check_rows(GridRecord(grid.name, grid.spec, grid.created, grid.updated, rows)):
+            raise _Refused(f"{grid_words}: {problem}")
     examples: dict[str, ExampleSet] = {}
     for name in archive.files:
         room, key, *_ = Path(name).parts
         if room == "cells" and (key not in cells or cells[key].status != "finished"):
             raise _Refused(f"{name} belongs to no finished cell")
         if room == "examples":
-            examples[Path(name).stem] = _load_examples(folder, Path(name).stem)
-    for cell in archive.cells:
-        for split in SPLITS:
-            _check_scores(cell, folder, split, examples)
+            examples[Path(name).stem] = _load_examples(folder, registry, Path(name).stem)
+    metric_of = cache(lambda spec: make_light(Metric, json.loads(spec)))
+    for record in cells.values():
+        for split, scores in zip(SPLITS, (record.scores, record.test), strict=True):
+            path = folder / "cells" / record.id / f"scores-{split}.safetensors"
+            if path.is_file():
+                _compute_again(record, read_scores(path), split, scores, examples, metric_of)
+            elif record.status == "finished" and (scores or split == "dev"):
+                raise _Refused(f"cell {record.id} is finished and has no predictions for {split}")
+    _check_examples_agree(cells.values(), folder, registry)
 
 
-def _check_cell(cell: ArchivedCell, identify: Identify) -> None:
+def _check_examples_agree(archived: Iterable[CellRecord], folder: Path, registry: Path) -> None:
+    """Refuse cells that were scored on other dev examples than cells with the same data, there or in the registry.
+
+    The content of the data is part of an identity, so the same content means the same examples: all of them, with
+    their own labels. Heads without predictions have none.
+    """
+    with Ledger.find(registry) or nullcontext() as ledger:
+        local = ledger.cells() if ledger is not None else ()
+    known: dict[tuple[str, str], str] = {}
+    for home, cells in ((registry, local), (folder, archived)):
+        for cell in cells:
+            path = home / "cells" / cell.id / "scores-dev.safetensors"
+            if cell.status != "finished" or "spec" not in cell.facts or not path.is_file():
+                continue
+            try:
+                scored = read_scores(path).tasks
+            except RegistryError:  # of a local file that was damaged; tables name it
+                continue
+            spec = cell.facts["spec"]
+            trained = {task for stage in spec["stages"] for task in stage.get("tasks") or spec["tasks"]}
+            for task in trained & spec["tasks"].keys():
+                head = spec["tasks"][task].get("head")
+                head = head["name"] if isinstance(head, dict) else str(head)
+                content = str(cell.facts.get("content", {}).get(f"tasks.{task}.data"))
+                key = scored[task].examples if task in scored else ""
+                if known.setdefault((content, head), key) != key:
+                    raise _Refused(f"cell {cell.id}, {task}: other cells with the same data have other dev examples")
+
+
+def _check_cell(cell: ArchivedCell, checks: Checks) -> None:
     record = cell.record
-    if identify(record.facts) != record.id:
-        raise _Refused(f"cell {record.id[:40]!r} is not the one that its specification, data and versions make")
-    _check_spec(RunSpec, record.spec, f"cell {record.id}")
-    if not _agree(record.spec, record.facts.get("spec")):
-        raise _Refused(f"cell {record.id}: its specification is another one than its identity is made of")
+    where = f"cell {record.id[:40]!r}"
+    if checks.identify(record.facts) != record.id:
+        raise _Refused(f"{where} is not the one that its specification, data and versions make")
+    _check_spec(RunSpec, record.spec, where)
+    stated = record.facts.get("spec")
+    if not isinstance(stated, dict) or not stated.keys() >= {"encoder", "tasks", "stages", "seed"}:
+        raise _Refused(f"{where}: its identity is not made of a specification")
+    is_stated = _agree(record.spec, stated) and Overall.of(record.spec) == Overall.of(stated)
+    if not is_stated or record.spec["tasks"].keys() != stated["tasks"].keys() or not checks.same_spec(record):
+        raise _Refused(f"{where}: its specification is another one than its identity is made of")
     if record.status not in _DONE:
-        raise _Refused(f"cell {record.id}: its status should be one of {', '.join(_DONE)}. Found {record.status!r}")
+        raise _Refused(f"{where}: its status should be one of {', '.join(_DONE)}. Found {record.status!r}")
+    if record.status != "finished" and (record.scores or record.test):
+        raise _Refused(f"{where}: it is not finished, and has scores")
+    durations = [record.seconds, record.peak_memory, *(epoch.seconds for epoch in cell.epochs)]
+    if not all(0 <= duration < inf for duration in durations if duration is not None):
+        raise _Refused(f"{where}: seconds and memory should be finite numbers from 0 on")
+    figures = [vars(epoch) for epoch in cell.epochs]
+    if any(abs(figure) > LARGEST for figure in _numbers(figures)):
+        raise _Refused(f"{where}: the figures of its epochs should be at most {LARGEST:g}")
+    epochs, stages = [(epoch.stage, epoch.epoch) for epoch in cell.epochs], [stage.index for stage in cell.stages]
+    attempts = [attempt.number for attempt in cell.attempts]
+    if any(len(set(numbers)) < len(numbers) for numbers in (epochs, stages, attempts)):
+        raise _Refused(f"{where}: an epoch, a stage or an attempt is there twice")
+    if not {*stages, *(stage for stage, _ in epochs)} <= {*range(len(record.spec["stages"]))}:
+        raise _Refused(f"{where}: it has no such stage as its epochs say")
+    if not {*attempts} <= {*range(1, len(attempts) + 1)}:
+        raise _Refused(f"{where}: its attempts should be numbered from 1")
 
 
-def _check_spec(model: type[RunSpec | GridSpec], spec: dict[str, Any], what: str) -> None:
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers of a JSON value."""
+    if isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(inner)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def _check_spec(model: type[RunSpec | GridSpec], spec: dict[str, Any], owner: str) -> None:
     try:
         model.model_validate(spec)
     except ValidationError as error:
-        raise _Refused(f"{what}: {_first(error)}") from None
+        raise _Refused(f"{owner}: {_first(error)}") from None
 
 
 def _agree(spec: Any, facts: Any) -> bool:
-    """Whether a specification has everything that facts say of it; it has locations and defaults beside that."""
+    """Whether a specification contains everything in its facts, which lack its locations and defaults."""
     if isinstance(spec, dict) and isinstance(facts, dict):
         return all(key in spec and _agree(spec[key], value) for key, value in facts.items())
     if isinstance(spec, list) and isinstance(facts, list):
@@ -159,43 +283,83 @@ def _agree(spec: Any, facts: Any) -> bool:
     return bool(spec == facts)
 
 
-def _load_examples(folder: Path, key: str) -> ExampleSet:
+def _load_examples(folder: Path, registry: Path, key: str) -> ExampleSet:
+    """The examples of an archive, which must equal those that the registry has under their key, if any."""
     examples = load_examples(folder, key)
-    rows, (expected, texts) = (len(examples.ids),), (examples.expected, examples.texts)
-    fits = expected.shape == texts.shape[:1] == rows and (expected.dtype.kind, texts.dtype.kind) == ("f", "i")
-    if not fits or texts.ndim != 2 or not 1 <= texts.shape[1] <= MOST_TEXTS or texts.min(initial=0) < 0:
-        raise _Refused(
-            f"examples/{key}.safetensors: it should have a label and the numbers of its texts for each of {rows[0]} ids"
-        )
+    numbers, first = np.unique(examples.texts.ravel("F"), return_index=True)
+    counted = np.array_equal(numbers, np.arange(len(numbers))) and (examples.chained or (np.diff(first) > 0).all())
+    if not counted or examples.texts.shape[1] > MOST_TEXTS:
+        raise _Refused(f"examples/{key}.safetensors does not number its texts as they come")
+    if (registry / "examples" / f"{key}.safetensors").exists():
+        ours = load_examples(registry, key)
+        common = min(len(ours.digests), len(examples.digests))
+        if ours.digests[:common] != examples.digests[:common]:
+            raise _Refused(
+                f"its examples {key[:12]} are not those of this registry, which have the same name",
+                "One of the two was changed; import it into another --registry to look at it",
+            )
+        return ours
     return examples
 
 
-def _check_scores(cell: ArchivedCell, folder: Path, split: str, examples: dict[str, ExampleSet]) -> None:
-    """Whether a cell's scores are those that follow from its predictions; of a third party's metric nobody knows."""
-    record = cell.record
-    stored = find_scores(folder, record.id, split)
-    if stored is None:
-        return
-    scores, correlations = record.scores if split == "dev" else record.test, []
-    for task, facts in stored.tasks.items():
+def _compute_again(
+    record: CellRecord,
+    stored: StoredScores,
+    split: str,
+    scores: dict[str, float],
+    examples: dict[str, ExampleSet],
+    metric_of: Callable[[str], Metric],
+) -> None:
+    """Rewrite a score file from its predictions alone; refuse recorded scores that do not follow from them.
+
+    The metric is the one in the facts of the cell's identity.
+    """
+    columns, facts, computed = dict[str, dict[str, Any]](), dict[str, TaskFacts](), dict[str, float]()
+    for task, stated in stored.tasks.items():
         where = f"cell {record.id}, {task}"
-        if facts.examples not in examples or task not in record.spec["tasks"]:
+        if stated.examples not in examples or task not in record.facts["spec"]["tasks"]:
             raise _Refused(f"{where}: the archive lacks its examples or its specification")
-        expected = examples[facts.examples].expected
-        columns = [stored.read(task, "predicted"), stored.read(task, "influence"), stored.read(task, "score")]
-        if not all(each.dtype.kind == "f" and each.shape[:1] == expected.shape for each in columns):
-            raise _Refused(f"{where}: it should have predictions for {len(expected)} examples")
-        if any(each.ndim > 1 for each in columns[:2]) or not all(np.isfinite(each).all() for each in columns):
-            raise _Refused(f"{where}: its predictions should be a finite number for each example")
-        found, metric = scores.get(task, nan), record.spec["tasks"][task].get("metric")
-        if facts.metric in own_components(Metric.kind) and isinstance(metric, dict) and metric["name"] == facts.metric:
-            _compare(where, found, float(make_light(Metric, metric)(columns[0], expected)))
-        correlations += [task] if facts.correlation else []
-    overall = Overall.of(record.spec).score({task: scores.get(task, nan) for task in stored.tasks}, correlations)
-    if overall is not None:
-        _compare(f"cell {record.id}, overall", scores.get("overall", nan), overall)
+        of_task, expected = examples[stated.examples], examples[stated.examples].expected
+        with np.errstate(over="ignore"):
+            score = stored.read(task, "score").astype(np.float32)
+        predicted = stored.read(task, "predicted").astype(np.float64)
+        if len(predicted) != len(expected) or not (np.isfinite(predicted).all() and np.isfinite(score).all()):
+            raise _Refused(f"{where}: it should have a finite prediction for each of {len(expected)} examples")
+        classes, labels = stated.classes, np.concatenate([expected, predicted])
+        outside = classes and ((labels != np.floor(labels)) | (labels < 0) | (labels >= classes)).any()
+        wide = score.shape[1:] not in ((), (1,), (classes,)) or (stated.logit and classes != 2)
+        if outside or wide or not 0 <= classes <= MOST_CLASSES or len(stated.names) not in (0, classes):
+            raise _Refused(f"{where}: its labels and predictions are not of {classes} classes")
+        if not 0 <= stated.seen <= len(expected):
+            raise _Refused(f"{where}: {stated.seen} of {len(expected)} examples cannot be in the training data")
+        metric = _installed_metric(record, task, metric_of)
+        if metric.reads != "either" and (metric.reads == "classes") != bool(classes):
+            raise _Refused(f"{where}: the metric {metric.name!r} cannot judge {classes or 'no'} classes")
+        with guard(f"{where}: metric {metric.name!r}"):
+            computed[task] = float(metric(predicted, expected))
+            judged, influence = judge(metric, predicted, expected, classes)
+        cleared = replace(stated, low=None, high=None, constant=None, floor=None)
+        facts[task] = replace(cleared, digest=of_task.digests[-1], **judged)
+        columns[task] = {"score": score, "predicted": predicted, "influence": influence}
+    overall = Overall.of(record.facts["spec"]).score(computed, [task for task in facts if facts[task].correlation])
+    computed |= {} if overall is None else {"overall": overall}
+    for task in {**computed, **scores}:
+        if not isclose(scores.get(task, nan), computed.get(task, nan), rel_tol=0, abs_tol=1e-6):
+            text = f"the score is {scores.get(task, nan):.6g}, but its predictions give {computed.get(task, nan):.6g}"
+            raise _Refused(f"cell {record.id}, {task}: {text}")
+    save_scores(stored.path.parent, split, facts, columns)
 
 
-def _compare(where: str, found: float, computed: float) -> None:
-    if not isclose(found, computed, rel_tol=0, abs_tol=1e-6):
-        raise _Refused(f"{where}: the score is {found:.6g}, but its predictions give {computed:.6g}")
+def _installed_metric(record: CellRecord, task: str, metric_of: Callable[[str], Metric]) -> Metric:
+    stated = record.facts["spec"]["tasks"][task].get("metric")
+    stated = stated[0] if isinstance(stated, list) and stated else stated
+    spec = stated if isinstance(stated, dict) else {"name": stated}
+    try:
+        return metric_of(json.dumps(spec, sort_keys=True))
+    except RequestError as error:
+        packages = [name.removeprefix("code of ") for name in record.versions if name.startswith("code of ")]
+        listed = f" ({', '.join(packages)})" if packages else ""
+        advice = (
+            f"Its scores cannot be checked without the metric: install the package that has it{listed} and import again"
+        )
+        raise _Refused(f"cell {record.id}, {task}: {error.problems[0]}", advice) from None

@@ -1,0 +1,161 @@
+"""What is no regular file: a device or a pipe never ends, and a link may lead anywhere."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from taskloom.core import DataError, WeightsError
+from taskloom.core.work import LOG, OLD_LOG, append_log, rotate_log
+from taskloom.plugins.datasets.cs224n import CS224N
+from taskloom.plugins.datasets.nli import SICK, SNLI
+from taskloom.plugins.datasets.table import Table
+from taskloom.plugins.encoders.folders import find_folder, fingerprint_of
+from taskloom.plugins.engines.worker import redirect_output
+from taskloom.runs.cli import cli
+
+SIZES = {"size": 16, "dev_size": 8, "test_size": 4}
+GRID: dict[str, Any] = {
+    "base": {
+        "encoder": {"name": "minbert", "layers": 1, "width": 8, "heads": 2, "vocabulary": 64},
+        "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", **SIZES}}},
+        "stages": [{"epochs": 1}],
+    }
+}
+
+
+def taskloom(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished cell of the grid ``mine``."""
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "mine.json").write_text(json.dumps(GRID))
+    assert taskloom("run", folder / "mine.json", "--registry", folder / "r").exit_code == 0
+    return folder / "r"
+
+
+@pytest.fixture(params=["/dev/zero", "/dev/urandom", "pipe", "link"])
+def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A device, a pipe without a writer, or a link to a device."""
+    if request.param == "pipe":
+        os.mkfifo(tmp_path / "pipe")
+    elif request.param == "link":
+        (tmp_path / "link").symlink_to("/dev/zero")
+    return tmp_path / request.param
+
+
+FILES = {"train": "train.csv", "dev": "dev.csv", "test": "test.csv"}
+DATA: dict[str, Callable[[Path], Any]] = {
+    "table": lambda folder: Table(
+        **{split: str(folder / name) for split, name in FILES.items()}, text="text", label="label", classes=2
+    ),
+    "cs224n": lambda folder: CS224N(task="sst", dir=str(folder), **FILES),
+    "sick": lambda folder: SICK(task="entailment", dir=str(folder)),
+    "snli": lambda folder: SNLI(task="entailment", dir=str(folder)),
+}
+NAMES = [*FILES.values(), "SICK.txt", *(f"snli_1.0_{split}.jsonl" for split in FILES)]
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data(name: str, endless: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for file in NAMES:
+        (folder / file).symlink_to(endless)
+    data_set = DATA[name](folder)
+    for read in (lambda: data_set.load("train"), data_set.fingerprint):
+        with pytest.raises(DataError, match="cannot be read: it is not a regular file"):
+            read()
+
+
+def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "real.csv").write_text("text,label\nfine,1\nbad,0\n")
+    for name in FILES.values():
+        (tmp_path / name).symlink_to("real.csv")
+    table = DATA["table"](tmp_path)
+    assert len(table.load("train")) == 2
+    assert table.fingerprint()
+
+
+def test_archive(endless: Path, tmp_path: Path) -> None:
+    said = taskloom("import", endless, "--registry", tmp_path / "r")
+    assert (said.exit_code, said.output) == (2, f"Error: {endless} cannot be read: it is not a regular file\n")
+    assert not (tmp_path / "r").exists()
+
+
+def test_input(endless: Path, registry: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    said = taskloom("predict", "mine", "--input", endless, "--out", out, "--registry", registry)
+    assert said.exit_code == 2
+    assert f"--input {endless} cannot be read: it is not a regular file (--input - reads stdin)" in said.output
+    assert not out.exists()
+
+
+def test_grid(endless: Path, tmp_path: Path) -> None:
+    for command in ("run", "table", "validate"):
+        said = taskloom(command, endless, *([] if command == "validate" else ["--registry", tmp_path / "r"]))
+        assert said.exit_code == 2
+        assert isinstance(said.exception, SystemExit), command
+
+
+def test_weights(endless: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").symlink_to(endless)
+    with pytest.raises(WeightsError, match=r"has no config\.json"):
+        find_folder(str(folder))
+    with pytest.raises(WeightsError, match="not a regular file"):
+        fingerprint_of([folder / "config.json"])
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file outside that a log must not change."""
+    path = tmp_path / "precious"
+    path.write_bytes(b"x" * 100)
+    return path
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(precious: Path, tmp_path: Path) -> None:
+    cell = tmp_path / "cell"
+    cell.mkdir()
+    (cell / LOG).symlink_to(precious)
+    append_log(cell, "a line")
+    rotate_log(cell, limit=10)
+    with redirect_output(cell):
+        os.write(1, b"printed")
+    assert precious.read_bytes() == b"x" * 100
+    assert not (cell / OLD_LOG).exists()
+
+
+def test_a_link_in_the_place_of_an_old_log_is_not_followed(precious: Path, tmp_path: Path) -> None:
+    cell = tmp_path / "cell"
+    cell.mkdir()
+    (cell / OLD_LOG).symlink_to(precious)
+    append_log(cell, "a line that is long enough")
+    rotate_log(cell, limit=10)
+    assert precious.read_bytes() == b"x" * 100
+
+
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOG)
+    append_log(tmp_path, "a line")
+    with redirect_output(tmp_path):
+        os.write(1, b"printed")
+
+
+def test_a_cell_is_shown_without_what_a_link_in_the_place_of_its_log_leads_to(registry: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a secret\n")
+    (cell,) = (registry / "cells").iterdir()
+    (cell / LOG).unlink(missing_ok=True)
+    (cell / LOG).symlink_to(tmp_path / "secret")
+    said = taskloom("cells", cell.name, "--registry", registry)
+    assert said.exit_code == 0
+    assert "a secret" not in said.output
