@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from taskloom.core.errors import TrainingError as TrainingError
     from taskloom.core.errors import WeightsError as WeightsError
     from taskloom.core.errors import unknown as unknown
+    from taskloom.core.forward import predict as predict
     from taskloom.core.gradients import Gradients as Gradients
     from taskloom.core.gradients import TaskGradients as TaskGradients
     from taskloom.core.gradients import combine_gradients as combine_gradients
@@ -48,16 +49,15 @@ if TYPE_CHECKING:
     from taskloom.core.head import Head as Head
     from taskloom.core.head import SharedModules as SharedModules
     from taskloom.core.hookspecs import hookimpl as hookimpl
-    from taskloom.core.loss import Course as Course
     from taskloom.core.loss import Expects as Expects
     from taskloom.core.loss import Loss as Loss
-    from taskloom.core.loss import finish as finish
+    from taskloom.core.loss import LossProgram as LossProgram
+    from taskloom.core.loss import run_program as run_program
     from taskloom.core.overall import Overall as Overall
-    from taskloom.core.prediction import Again as Again
     from taskloom.core.prediction import Prediction as Prediction
     from taskloom.core.prediction import Replay as Replay
+    from taskloom.core.prediction import ReplayRequest as ReplayRequest
     from taskloom.core.prediction import ScoreMeans as ScoreMeans
-    from taskloom.core.prediction import predict as predict
     from taskloom.core.random import Dropout as Dropout
     from taskloom.core.random import bind_generator as bind_generator
     from taskloom.core.random import derive_generator as derive_generator

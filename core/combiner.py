@@ -38,14 +38,14 @@ class Step(ABC):
 
     @abstractmethod
     def observe(self, gramian: Tensor, weights: Tensor) -> None:
-        """Let the run take down the Gramian [T, T] and the weights [T], for its diagnostics; changes nothing."""
+        """Record the Gramian [T, T] and the weights [T] for the run's diagnostics; changes nothing."""
 
     @abstractmethod
     def apply(self) -> None:
         """Clip, step the optimizer and clear the gradients."""
 
     def add_up(self, factors: Sequence[float]) -> dict[str, Tensor]:
-        """Leave Σ wᵢ gᵢ in ``.grad``, dense and finite; returns each task's loss. A run takes all tasks in one pass."""
+        """Leave Σ wᵢ gᵢ in ``.grad``, dense and finite; returns each task's loss. A run does this in one pass."""
         losses = {task: self.backward(task, factor) for task, factor in zip(self.tasks, factors, strict=True)}
         densify_gradients(self.shared)
         gradients = [parameter.grad for parameter in self.shared if parameter.grad is not None]
@@ -56,7 +56,7 @@ class Step(ABC):
     def blame(self, *, again: bool = True) -> NoReturn:
         """Raise an error that names the task whose gradient is not finite.
 
-        ``again`` goes through the tasks once more, one at a time; where the step is long past, all of them are named.
+        ``again`` repeats the backward pass of each task; without it, where the step is long past, all tasks are named.
         """
         take_gradients(self.shared)
         for task in self.tasks if again else ():
@@ -65,34 +65,32 @@ class Step(ABC):
         raise TrainingError(f"the summed gradient of tasks {', '.join(map(repr, self.tasks))} is not finite")
 
     def gradients(self) -> tuple[dict[str, Tensor], list[Gradients]]:
-        """Each task's loss, and its gradients of the shared parameters by themselves; ``.grad`` has its own ones.
+        """Each task's loss and its gradients of the shared parameters; those of its own parameters stay in ``.grad``.
 
-        A run gets all of them from one pass where the encoder allows it.
+        A run computes all of them in one pass where the encoder allows it.
         """
         losses: dict[str, Tensor] = {}
-        taken: list[Gradients] = []
+        gradients: list[Gradients] = []
         for task in self.tasks:
             losses[task] = self.backward(task)
-            taken.append(take_gradients(self.shared))
-        return losses, taken
+            gradients.append(take_gradients(self.shared))
+        return losses, gradients
 
 
 class GradientCombiner(nn.Module, Component, ABC):
     """Turns per-task gradients into one update of the shared parameters.
 
-    The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class takes
+    The common case is a pure function from the Gramian to weights: override :meth:`weights`. The base class computes
     each task's gradients, forms G[i, j] = gᵢ·gⱼ, and writes Σ wᵢ gᵢ over the first task's gradients. A combiner that
     needs more overrides :meth:`update`, with ``step.add_up`` where the weights are known beforehand, ``step.gradients``
-    where they are not, and ``step.backward`` to take one task after another. A gradient that is not finite is an error
-    that names the task, and what is in ``.grad`` when ``step.apply`` is called is dense.
+    where they are not, and ``step.backward`` to process one task after another. A gradient that is not finite is an
+    error that names the task, and every ``.grad`` is dense when ``step.apply`` is called.
 
-    State that changes during training belongs into buffers; random numbers come from ``self.generator``.
+    State that changes during training belongs in buffers; random numbers come from ``self.generator``.
     """
 
     kind: ClassVar[str] = "combiner"
-    #: Whether c times all gradients make c times the update; the conformance kit holds it to that.
-    scales: ClassVar[bool] = False
-    #: Whether the order in which a stage names its tasks makes a difference.
+    #: Whether the update depends on the order in which a stage names its tasks; unless it says so, it must not.
     ordered: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -100,9 +98,9 @@ class GradientCombiner(nn.Module, Component, ABC):
         self.generator: torch.Generator | None = None
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
-        """What in the options does not fit the tasks of the stage, such as a name that is none of them.
+        """Options that do not fit the tasks of the stage, such as a name that is none of them.
 
-        Asked before anything is trained; each problem's path is the option's name.
+        Called before anything is trained; each problem's path is the option's name.
         """
         return []
 
@@ -115,16 +113,16 @@ class GradientCombiner(nn.Module, Component, ABC):
 
     def update(self, step: Step) -> dict[str, Tensor]:
         """Carry out one step; returns each task's loss."""
-        losses, taken = step.gradients()
-        gramian = gramian_of(taken, step.tasks)
+        losses, gradients = step.gradients()
+        gramian = gramian_of(gradients, step.tasks)
         weights = self.weights(gramian)
         step.observe(gramian, weights)
-        combine_gradients(taken, weights, step.shared)
+        combine_gradients(gradients, weights, step.shared)
         step.apply()
         return losses
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the combiner itself after an epoch, such as the weights that it has come to; for curves."""
+        """The combiner's own figures after an epoch, such as its current weights; for curves."""
         return {}
 
     def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:

@@ -18,7 +18,7 @@ def kind_schema(kind: str) -> dict[str, Any]:
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
-    """A seed for one purpose, independent of all others and of the order in which they are asked for.
+    """A seed for one purpose, independent of all others and of the order of calls.
 
     >>> derive_seed(1, "head", "sst") == derive_seed(1, "head", "sst") != derive_seed(1, "head", "sts")
     True
@@ -41,10 +41,10 @@ class Component:
 
     kind: ClassVar[str] = "component"
     name: ClassVar[str] = ""
-    #: Options that change no result, and so no identity: where something lies (its content counts), what is refused.
+    #: Options that change no result, and so no identity: locations (the content counts), what is refused.
     location_options: ClassVar[frozenset[str]] = frozenset()
-    #: Options that name a file or folder, or a list of them: a relative one in a grid's file is relative to that file.
-    #: Where something lies changes no result, so they are location options as well.
+    #: Options that name files or folders: a relative path in a grid's file is relative to that file. Locations change
+    #: no result, so they are location options as well.
     path_options: ClassVar[frozenset[str]] = frozenset()
     #: Other distributions that do its arithmetic: their versions are recorded, and tables name rows that differ there.
     relies_on: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""Data sets: texts with labels, and what the labels mean; metrics: how well predictions match them."""
+"""Data sets: texts with labels and their meaning; metrics: how well predictions match labels."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taskloom.core.component import Component
 
-#: Blocks of examples that the jackknife leaves out, one at a time.
+#: Number of blocks of examples that the jackknife leaves out one at a time.
 JACKKNIFE = 1000
 #: A part of the data: what is trained on, what chooses the best epoch, what is kept for the end.
 Split = Literal["train", "dev", "test"]
@@ -106,8 +106,8 @@ class Metric(Component, ABC):
     def best_constant(self, expected: NDArray[np.float64], classes: int) -> tuple[float, float]:
         """The prediction that scores best on labels [n] if it is the same for every example, and its score.
 
-        Of classes every one that occurs is tried, the most frequent first; of values (``classes`` 0) the median is
-        taken. A model that has learned something is better than that.
+        Of classes every one that occurs is tried, the most frequent first; of values (``classes`` 0) only the median. A
+        model that has learned something scores better.
         """
         values, counts = np.unique(expected, return_counts=True)
         tried = values[np.argsort(-counts, kind="stable")] if classes else [np.median(expected)]
@@ -118,16 +118,16 @@ class Metric(Component, ABC):
     def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
         """How much each example moves the score, [n]: φ, centred, so that the score's variance is Σ φ² / n².
 
-        Unless a metric knows better this is the jackknife: φᵢ = (n − 1)(score − score without i). Of many examples it
-        leaves out a block at a time, and the block's sum is put down to its first member.
+        By default this is the jackknife: φᵢ = (n − 1)(score − score without i). With many examples a block is left out
+        at a time, and its influence is assigned to its first member.
         """
         rows, score = len(expected), self(predicted, expected)
-        found = np.zeros(rows)
+        influences = np.zeros(rows)
         blocks = [np.arange(first, rows, JACKKNIFE) for first in range(min(rows, JACKKNIFE))]
         for block in blocks if rows > 1 else ():
             without = self(np.delete(predicted, block), np.delete(expected, block))
-            found[block[0]] = (rows - len(block)) * (score - without)
-        mean = found.mean()
+            influences[block[0]] = (rows - len(block)) * (score - without)
+        mean = influences.mean()
         for block in blocks:
-            found[block[0]] -= len(block) * mean
-        return found
+            influences[block[0]] -= len(block) * mean
+        return influences

@@ -18,8 +18,8 @@ class Encoder(nn.Module, Component, ABC):
 
     The forward pass is split where methods need to step in: :meth:`embed` gives the input embeddings that SMART
     perturbs, :meth:`encode` turns them into states, :meth:`pool` into one vector per sequence. ``forward`` is
-    the three in a row. Parameters come into being in :meth:`build`, so that making an encoder costs nothing and
-    randomness has one source.
+    all three. Parameters are created in :meth:`build`, so that constructing an encoder costs nothing and randomness
+    has one source.
 
     After ``build``: ``width`` is d, ``max_length`` the most tokens a sequence may have,
     ``special_tokens`` the tokens around its texts.
@@ -29,28 +29,27 @@ class Encoder(nn.Module, Component, ABC):
     width: int
     max_length: int
     special_tokens: SpecialTokens
-    #: Whether it takes, in the place of a parameter […], a stack [T, …] of copies, one for each of the T ``parts`` of
-    #: the tokens, and gives each copy the gradient of its part: then the gradients of several tasks come from one pass.
-    #: All parameters are copies or none; those of linear layers may be of another precision.
+    #: Whether it accepts per-task copies of its parameters – a stack [T, …] in place of […], one copy for each of the T
+    #: ``parts`` of the tokens – so that one backward pass gives per-task gradients. Either all parameters are stacks or
+    #: none; those of linear layers may have another precision.
     takes_copies: bool = False
-    #: Whether several threads may run passes without gradients at once, as scoring does on a CPU: it keeps nothing on
-    #: ``self`` from one of its methods to the next.
+    #: Whether several threads may run passes without gradients at once, as scoring does on a CPU: its methods store
+    #: nothing on ``self``.
     parallel: bool = False
-    #: The poolings that it knows by name, if a head may ask for one: ``tokens.poolings`` says how to pool each of the
-    #: ``parts`` of a batch, None being its own way. ``asked`` are those that heads of the run ask for, known before
-    #: ``check`` and ``build``.
+    #: The poolings that a head may request: ``tokens.poolings`` says how to pool each of the ``parts`` of a batch
+    #: (None: its default). ``requested_poolings`` are those of a run's heads, set before ``check`` and ``build``.
     poolings: ClassVar[tuple[str, ...]] = ()
-    asked: frozenset[str] = frozenset()
-    #: The one of them that is its own way: what it does for a head that asks for none.
+    requested_poolings: frozenset[str] = frozenset()
+    #: Its default pooling, for a head that requests none.
     pooling: str | None = None
-    #: Whether vectors that are made in its own way are divided by their length; those that a head asks for never are.
+    #: Whether vectors of its default pooling are divided by their length; those that a head requests never are.
     normalized: bool = False
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
 
     @abstractmethod
     def check(self) -> None:
-        """Raise ``WeightsError`` if what the options name is missing or does not fit; build nothing."""
+        """Raise ``WeightsError`` if files that the options name are missing or do not fit; build nothing."""
 
     @abstractmethod
     def build(self, *, generator: torch.Generator) -> None:
@@ -62,11 +61,11 @@ class Encoder(nn.Module, Component, ABC):
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        """Token ids of each text, without special tokens and not cut; needs no ``build``."""
+        """Token ids of each text, without special tokens and not truncated; needs no ``build``."""
 
     @abstractmethod
     def embed(self, tokens: Tokens) -> Tensor:
-        """Input embeddings, [N, e]; e may be another size than d, which :meth:`encode` gives."""
+        """Input embeddings, [N, e]; e may differ from d, the width of :meth:`encode`."""
 
     @abstractmethod
     def encode(self, embedded: Tensor, tokens: Tokens) -> Tensor:
@@ -81,17 +80,17 @@ class Encoder(nn.Module, Component, ABC):
         return ""
 
     def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
-        """Write the built encoder into a folder as ``transformers`` keeps models.
+        """Write the built encoder into a folder in the format of ``transformers``.
 
         Afterwards ``AutoModel.from_pretrained(folder)`` gives its states and ``AutoTokenizer`` its tokens, without
-        anybody's own code; the states become vectors as :attr:`pooling` and :attr:`normalized` say. ``texts`` are
-        those that it was trained and scored on, for an encoder that has no list of its words; others leave them
-        unread. Returns what whoever uses the folder should know, in sentences.
+        custom code; the states become vectors as :attr:`pooling` and :attr:`normalized` say. ``texts`` are those that
+        it was trained and scored on, for an encoder that has no vocabulary of its own; others leave them unread.
+        Returns sentences for the user of the folder.
         """
         raise TaskloomError(f"encoder {self.name!r} cannot be exported: it has no method export()")
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        """Input embeddings [N, e] → one vector per sequence, [S, d]: :meth:`encode` and :meth:`pool` in a row.
+        """Input embeddings [N, e] → one vector per sequence, [S, d]: :meth:`encode`, then :meth:`pool`.
 
         An encoder may override it to leave out states that its pooling does not read.
         """

@@ -1,4 +1,4 @@
-"""Engines: where the cells of a plan are executed, and what travels there and back: jobs one way, events the other."""
+"""Engines, which run the cells of a plan, and what passes between them and the driver: jobs and events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ class Job:
     the distributions whose components it uses. ``micro_batch`` is the most examples of one task at a time, after the
     cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1; events carry it, so that those of an
     attempt that was given up are not mistaken for its successor's. ``device`` is where an engine wants it to run, by
-    torch's name for it in the process that runs it (``None``: on the GPU that is there, else on the CPU).
+    torch's name for it in the process that runs it (``None``: on the GPU that is there, else on the CPU). ``content``
+    are the fingerprints of the data and weights that it was planned with, by their paths in the specification.
     """
 
     cell: str
@@ -35,6 +36,7 @@ class Job:
     micro_batch: int | None = None
     attempt: int = 1
     device: str | None = None
+    content: dict[str, str] = field(default_factory=dict)
 
     def cell_folder(self) -> Path:
         """The folder of the cell's files; made if it is not there."""
@@ -77,7 +79,7 @@ Work = Callable[[Job, Emit], None]
 
 
 class Engine(Component, ABC):
-    """A place where jobs are run, several at once; passes on what they report.
+    """Runs jobs, several at once, and passes on what they report.
 
     The driver, one thread, calls ``check``, ``open``, then ``submit`` while something is ``free`` and ``poll`` for
     events, and ``close`` at the end. Every submitted job ends with exactly one event of ``ENDS``: a failure of the
@@ -94,11 +96,6 @@ class Engine(Component, ABC):
     @abstractmethod
     def open(self, work: str, folder: Path) -> None:
         """Get ready to run ``work``, a ``"module:function"`` as :func:`find_work` reads it, for a registry's folder."""
-
-    @property
-    @abstractmethod
-    def slots(self) -> int:
-        """How many cells run at once, at least 1; before ``open`` as far as it is known by then."""
 
     @property
     @abstractmethod
@@ -124,7 +121,3 @@ class Engine(Component, ABC):
     @abstractmethod
     def close(self) -> None:
         """End everything that still runs. May be called twice."""
-
-    def describe(self) -> str:
-        """One line for the log, say "2 worker processes, 1 thread each"."""
-        return self.name

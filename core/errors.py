@@ -24,7 +24,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return f"{shortened(self.path)}: {self.message}" if self.path else self.message
 
 
 class RequestError(TaskloomError):
@@ -86,17 +86,27 @@ class OutOfMemory(TrainingError):  # noqa: N818 - a state of the cell, not its f
         super().__init__(f"out of memory with {many} of task {task!r} at a time (batch {batch}){where}")
 
 
-def unknown(kind: str, given: object, allowed: Iterable[str], *, where: str = "allowed") -> str:
+def unknown(kind: str, name: object, allowed: Iterable[str], *, where: str = "allowed") -> str:
     """The message for a name that does not exist, with the nearest one that does.
 
     >>> unknown("combiner", "pcgard", ["sum", "pcgrad"], where="installed")
     "no combiner 'pcgard'; did you mean 'pcgrad'? (installed: pcgrad, sum)"
     """
-    names = sorted(allowed)
-    near = get_close_matches(str(given), names, n=1, cutoff=0.6)
+    names, written = sorted(allowed), shortened(str(name))
+    near = get_close_matches(written, names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    listed = map(repr, names) if any("," in name for name in names) else names
-    return f"no {kind} {given!r}{hint} ({where}: {', '.join(listed) or 'none'})"
+    listed = map(repr, names) if any("," in known for known in names) else names
+    shown = repr(written) if isinstance(name, str) else written
+    return f"no {kind} {shown}{hint} ({where}: {', '.join(listed) or 'none'})"
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """The text, cut where it is longer than ``most`` characters.
+
+    >>> shortened("pcgrad", 4)
+    'pcg…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def count(number: int, thing: str) -> str:

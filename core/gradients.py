@@ -1,7 +1,7 @@
-"""Arithmetic on per-task gradients, which go as they are used up.
+"""Arithmetic on per-task gradients, which are freed as they are used up.
 
-On a CPU nothing is flattened and nothing is copied, and of a table of embeddings only the rows count that were used. On
-a GPU, where every call has its price, one call takes many parameters.
+On a CPU nothing is flattened or copied, and of an embedding table only the rows that a batch used are kept. On a GPU,
+where every kernel launch has a cost, one call handles many parameters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ Gradients = list[Tensor | None]  # one per shared parameter; None where the task
 
 
 class TaskGradients(list[Gradients]):
-    """The gradients of several tasks, and by the place of a parameter those inner products that are known already.
+    """The gradients of several tasks, and the inner products that are known already, by the index of their parameter.
 
-    On a CPU a gradient costs least to multiply when it arises, while it is in the cache.
+    On a CPU a gradient is cheapest to multiply as soon as it is computed, while it is in the cache.
     """
 
     def __init__(self, gradients: Sequence[Gradients], products: dict[int, Tensor]) -> None:
@@ -26,25 +26,25 @@ class TaskGradients(list[Gradients]):
         self.products = products  # [pairs] each, in the order of ``products_of``
 
 
-#: A matrix with this many times more rows than columns is looked at as a table of embeddings.
+#: A matrix with this many times more rows than columns is treated as an embedding table.
 _TABLE = 8
-#: Numbers of each task that are laid side by side for one product.
+#: Numbers per task that are concatenated for one matrix product.
 _CHUNK = 2**23
-#: Dense gradients of fewer numbers are laid side by side on a CPU too: a call for each would cost more than its work.
+#: Dense gradients of fewer numbers are concatenated on a CPU too: a call for each would cost more than its arithmetic.
 SMALL = 2**14
 
 
 def take_gradients(parameters: Sequence[nn.Parameter]) -> Gradients:
     """Move the gradients out of the parameters: no copy, and the next backward starts from nothing.
 
-    On a CPU a table of embeddings, of which a batch touches few rows, is kept as those rows (a sparse tensor): half of
-    a small BERT's gradient is zeros that need neither memory nor arithmetic.
+    On a CPU the gradient of an embedding table, of which a batch touches few rows, is kept as those rows (a sparse
+    tensor): half of a small BERT's gradient is zeros that need neither memory nor arithmetic.
     """
-    taken: Gradients = []
+    gradients: Gradients = []
     for parameter in parameters:
         gradient, parameter.grad = parameter.grad, None
-        taken.append(None if gradient is None else _compact(gradient))
-    return taken
+        gradients.append(None if gradient is None else _compact(gradient))
+    return gradients
 
 
 def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
@@ -61,9 +61,9 @@ def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
 
 
 def _on_gpu(gradients: Sequence[Gradients]) -> bool:
-    """Whether all of it is dense and on a GPU."""
-    parts = [part for taken in gradients for part in taken if part is not None]
-    return bool(parts) and not any(part.device.type == "cpu" or part.is_sparse for part in parts)
+    """Whether all gradients are dense and on a GPU."""
+    tensors = [tensor for row in gradients for tensor in row if tensor is not None]
+    return bool(tensors) and not any(tensor.device.type == "cpu" or tensor.is_sparse for tensor in tensors)
 
 
 def _gramian_by_chunks(gradients: Sequence[Gradients]) -> Tensor:
@@ -73,82 +73,82 @@ def _gramian_by_chunks(gradients: Sequence[Gradients]) -> Tensor:
 
 
 def _chunks(gradients: Sequence[Gradients]) -> Iterator[Tensor]:
-    """The gradients side by side, [tasks, numbers], some parameters at a time; zeros where a task does not reach."""
-    waiting: list[list[Tensor]] = [[] for _ in gradients]
+    """Concatenated gradients, [tasks, numbers], a few parameters at a time; zeros where a task does not reach one."""
+    rows: list[list[Tensor]] = [[] for _ in gradients]
     numbers = 0
-    for places in zip(*gradients, strict=True):
-        known = next((part for part in places if part is not None), None)
-        if known is None:
+    for per_task in zip(*gradients, strict=True):  # the gradients of one parameter
+        reached = next((gradient for gradient in per_task if gradient is not None), None)
+        if reached is None:
             continue
-        for row, part in zip(waiting, places, strict=True):
-            row.append((torch.zeros_like(known) if part is None else part).reshape(-1))
-        numbers += known.numel()
+        for row, gradient in zip(rows, per_task, strict=True):
+            row.append((torch.zeros_like(reached) if gradient is None else gradient).reshape(-1))
+        numbers += reached.numel()
         if numbers >= _CHUNK:
-            yield torch.stack([torch.cat(row) for row in waiting])
-            waiting, numbers = [[] for _ in gradients], 0
+            yield torch.stack([torch.cat(row) for row in rows])
+            rows, numbers = [[] for _ in gradients], 0
     if numbers:
-        yield torch.stack([torch.cat(row) for row in waiting])
+        yield torch.stack([torch.cat(row) for row in rows])
 
 
 def _gramian_by_pairs(gradients: Sequence[Gradients]) -> Tensor:
     known = gradients.products if isinstance(gradients, TaskGradients) else {}
-    # Parameter by parameter, so that a gradient comes from memory once and not once per pair.
-    found: list[Tensor] = []
+    # Parameter by parameter, so that a gradient is read from memory once and not once per pair.
+    products: list[Tensor] = []  # [pairs] each
     small: list[Gradients] = [[] for _ in gradients]
-    for place, parts in enumerate(zip(*gradients, strict=True)):
-        reached = [part for part in parts if part is not None]
-        if place in known:
-            found.append(known[place])
-        elif reached and not any(part.is_sparse or part.numel() >= SMALL for part in reached):
-            for own, part in zip(small, parts, strict=True):
-                own.append(part)
+    for index, per_task in enumerate(zip(*gradients, strict=True)):
+        reached = [gradient for gradient in per_task if gradient is not None]
+        if index in known:
+            products.append(known[index])
+        elif reached and not any(gradient.is_sparse or gradient.numel() >= SMALL for gradient in reached):
+            for row, gradient in zip(small, per_task, strict=True):
+                row.append(gradient)
         elif reached:
-            found.append(products_of(parts))
+            products.append(products_of(per_task))
     gramian = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
-    if found:
+    if products:
         rows, columns = torch.tril_indices(len(gradients), len(gradients))
-        gramian[rows, columns] = gramian[columns, rows] = torch.stack(found).double().sum(0).cpu()
+        gramian[rows, columns] = gramian[columns, rows] = torch.stack(products).double().sum(0).cpu()
     return gramian + _gramian_by_chunks(small) if small[0] else gramian
 
 
-def products_of(parts: Sequence[Tensor | None]) -> Tensor:
+def products_of(gradients: Sequence[Tensor | None]) -> Tensor:
     """gᵢ·gⱼ of one parameter for all tasks i and j ≤ i, [pairs]; 0 where a task does not reach it."""
-    pairs = [(one, other) for place, one in enumerate(parts) for other in parts[: place + 1]]
-    known = next(part for part in parts if part is not None)
-    zero = torch.zeros((), dtype=known.dtype, device=known.device)
-    return torch.stack([zero if one is None or other is None else _dot(one, other) for one, other in pairs])
+    pairs = [(left, right) for task, left in enumerate(gradients) for right in gradients[: task + 1]]
+    reached = next(gradient for gradient in gradients if gradient is not None)
+    zero = torch.zeros((), dtype=reached.dtype, device=reached.device)
+    return torch.stack([zero if left is None or right is None else _dot(left, right) for left, right in pairs])
 
 
 def combine_gradients(gradients: Sequence[Gradients], weights: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    """Σ wᵢ gᵢ into each parameter's ``.grad``, written over the first gradient that reaches it.
+    """Set each parameter's ``.grad`` to Σ wᵢ gᵢ, in the memory of the first gradient that reaches it.
 
     Uses the gradients up: afterwards the lists hold nothing.
     """
     factors = weights.tolist()
-    if _on_gpu(gradients) and all(part is not None for taken in gradients for part in taken):
-        first, *others = [[part for part in taken if part is not None] for taken in gradients]
+    if _on_gpu(gradients) and all(tensor is not None for row in gradients for tensor in row):
+        first, *others = [[tensor for tensor in row if tensor is not None] for row in gradients]
         torch._foreach_mul_(first, factors[0])
         for factor, other in zip(factors[1:], others, strict=True):
             torch._foreach_add_(first, other, alpha=factor)
         for parameter, total in zip(parameters, first, strict=True):
             parameter.grad = total
-        for taken in gradients:
-            taken[:] = [None] * len(taken)
+        for row in gradients:
+            row[:] = [None] * len(row)
         return
-    for place, parameter in enumerate(parameters):
-        parts = [(w, taken[place]) for w, taken in zip(factors, gradients, strict=True)]
-        for taken in gradients:
-            taken[place] = None
-        parameter.grad = _weighted_sum([(w, part) for w, part in parts if part is not None])
+    for index, parameter in enumerate(parameters):
+        terms = [(factor, row[index]) for factor, row in zip(factors, gradients, strict=True)]
+        for row in gradients:
+            row[index] = None
+        parameter.grad = _weighted_sum([(factor, gradient) for factor, gradient in terms if gradient is not None])
 
 
 def densify_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Turn sparse gradients (of embeddings) into dense ones, which is what optimizers and clipping expect."""
+    """Turn sparse gradients (of embeddings) into dense ones, as optimizers and clipping expect them."""
     for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            found = parameter.grad
-            # A GPU adds rows that come twice in any order, unless they are sorted first.
-            parameter.grad = (found if found.device.type == "cpu" else found.coalesce()).to_dense()
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            # A GPU adds repeated rows in any order, unless they are sorted first.
+            parameter.grad = (gradient if gradient.device.type == "cpu" else gradient.coalesce()).to_dense()
 
 
 def _compact(gradient: Tensor) -> Tensor:
@@ -166,35 +166,35 @@ def _compact(gradient: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(rows[None], values, gradient.shape, is_coalesced=True, check_invariants=False)
 
 
-def _dot(one: Tensor, other: Tensor) -> Tensor:
+def _dot(left: Tensor, right: Tensor) -> Tensor:
     """The inner product of two gradients of one parameter; either may be sparse rows."""
-    if not one.is_sparse and not other.is_sparse:
-        return torch.dot(one.reshape(-1), other.reshape(-1))
-    if not one.is_sparse:
-        one, other = other, one
-    rows, values = one.indices()[0], one.values()  # [k], [k, d]
-    if other.is_sparse:
-        # Both lists of rows are sorted and without repeats, so the rows that both have come in the same order.
-        theirs = other.values()[torch.isin(other.indices()[0], rows)]
-        values = values[torch.isin(rows, other.indices()[0])]
+    if not left.is_sparse and not right.is_sparse:
+        return torch.dot(left.reshape(-1), right.reshape(-1))
+    if not left.is_sparse:
+        left, right = right, left
+    rows, left_values = left.indices()[0], left.values()  # [k], [k, d]
+    if right.is_sparse:
+        # Both lists of rows are sorted and without repeats, so their common rows come in the same order.
+        right_values = right.values()[torch.isin(right.indices()[0], rows)]
+        left_values = left_values[torch.isin(rows, right.indices()[0])]
     else:
-        theirs = other.index_select(0, rows)
-    return torch.dot(values.reshape(-1), theirs.reshape(-1))
+        right_values = right.index_select(0, rows)
+    return torch.dot(left_values.reshape(-1), right_values.reshape(-1))
 
 
-def _weighted_sum(parts: list[tuple[float, Tensor]]) -> Tensor | None:
-    """Σ w·g, dense, in the memory of the first dense part."""
-    if not parts:
+def _weighted_sum(terms: list[tuple[float, Tensor]]) -> Tensor | None:
+    """Σ w·g, dense, in the memory of the first dense gradient."""
+    if not terms:
         return None
-    start = next((k for k, (_, part) in enumerate(parts) if not part.is_sparse), None)
-    if start is None:
-        total = torch.zeros(parts[0][1].shape, dtype=parts[0][1].dtype, device=parts[0][1].device)
+    dense = next((index for index, (_, gradient) in enumerate(terms) if not gradient.is_sparse), None)
+    if dense is None:
+        total = torch.zeros(terms[0][1].shape, dtype=terms[0][1].dtype, device=terms[0][1].device)
     else:
-        factor, first = parts.pop(start)
+        factor, first = terms.pop(dense)
         total = first if factor == 1 else first.mul_(factor)
-    for factor, part in parts:
-        if part.is_sparse:
-            total.index_add_(0, part.indices()[0], part.values(), alpha=factor)
+    for factor, gradient in terms:
+        if gradient.is_sparse:
+            total.index_add_(0, gradient.indices()[0], gradient.values(), alpha=factor)
         else:
-            total.add_(part, alpha=factor)
+            total.add_(gradient, alpha=factor)
     return total

@@ -25,9 +25,9 @@ class SharedModules(nn.ModuleDict):
         self._seed = seed
 
     def share(self, name: str, make: Callable[[torch.Generator], nn.Module]) -> nn.Module:
-        """The module of that name, made by the first head that asks.
+        """The module of that name, made for the first head that requests it.
 
-        Its generator depends on the seed and the name alone, so that it does not matter who is first.
+        Its generator depends on the seed and the name alone, so the order of requests does not matter.
         """
         if name not in self:
             self[name] = make(derive_generator(self._seed, "shared", name))
@@ -40,30 +40,30 @@ class Head(nn.Module, Component, ABC):
     ``reads`` says what it needs of each example, so that the batch is built for it: ``single`` one text, ``pair``
     two texts encoded apart, ``triple`` three, ``joint`` two texts in one sequence, ``both_orders`` the joined pair
     (a, b) and (b, a). ``gives`` says what its score can be: ``classes`` (one logit per class), ``score`` (one
-    number), ``either``, as the task's loss asks, or ``vectors`` for a head that only passes vectors on.
+    number), ``either``, as the task's loss requires, or ``vectors`` for a head that only passes vectors on.
 
-    ``labels`` and ``score_means``, what the task's loss takes one number for, are set before :meth:`build`; a head that
-    wraps another hands them on. :meth:`decide` and :meth:`probabilities` follow from them.
+    ``labels`` and ``score_means`` (the loss's meaning of a single number) are set before :meth:`build`; a head that
+    wraps another passes them on. :meth:`decide` and :meth:`probabilities` follow from them.
     """
 
     kind: ClassVar[str] = "head"
     gives: Literal["classes", "score", "either", "vectors"] = "either"
     reads: Reads = "single"
-    #: One of the encoder's ``poolings``, if its sequences should be pooled so and not as the encoder does by itself.
+    #: One of the encoder's ``poolings``, if not its default.
     pooling: str | None = None
-    #: The number from which (≥) the second of two classes counts, where the head itself says so; else the loss does.
+    #: The smallest number (≥) that counts as the second of two classes, where the head sets it; else the loss does.
     cut: float | None = None
     labels: Labels
     score_means: ScoreMeans = None
 
     def frame(self, special_tokens: SpecialTokens) -> SpecialTokens:
-        """The special tokens around the texts it reads: the encoder's, unless it lays them out otherwise."""
+        """The special tokens around the texts it reads; by default the encoder's."""
         return special_tokens
 
     def derive(self, vectors: Tensor) -> Tensor:
-        """Vectors [S, B, d] → the same and those that it makes of them, [V, B, d]: what a layer in front of it sees.
+        """Vectors [S, B, d] → the input vectors plus derived ones, [V, B, d]: the input of a layer before the head.
 
-        Behind such a layer ``forward`` is given V vectors per example; by default there are no more than S.
+        After such a layer ``forward`` gets V vectors per example; by default there are no derived ones.
         """
         return vectors
 
@@ -73,8 +73,8 @@ class Head(nn.Module, Component, ABC):
     ) -> None:
         """Make the parameters: ``width`` is d, ``outputs`` the size of the score (1 or the number of classes).
 
-        ``shared`` belongs to the whole model: what a head gets from ``shared.share`` is the same module for every
-        task that asks under that name.
+        ``shared`` belongs to the whole model: ``shared.share`` returns the same module to every task that requests that
+        name.
         """
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Head(nn.Module, Component, ABC):
         return score.round().clamp(0, classes - 1).long() if classes > 1 else score
 
     def probabilities(self, score: Tensor) -> Tensor | None:
-        """Scores → the probability of every class, [B, C], or None where a score says nothing of the kind.
+        """Scores → the probability of every class, [B, C]; None where a score is not a probability.
 
         One logit per class becomes its softmax, and one logit of two classes (see :attr:`is_logit`) its sigmoid.
         """
@@ -112,11 +112,11 @@ class Head(nn.Module, Component, ABC):
         return torch.stack([(-score).sigmoid(), score.sigmoid()], -1) if self.is_logit else None
 
     def snippet(self, layer: Sequence[str] = ()) -> list[str]:
-        """Lines of Python that do in evaluation what ``forward`` and ``decide`` do, for whoever has only its tensors.
+        """Python code that computes ``forward`` and ``decide`` in evaluation from the head's tensors alone, by line.
 
-        They find ``vectors`` [S, B, d] and ``w``, its tensors by name, use nothing but ``torch`` and its ``F``
-        (``torch.nn.functional``), and leave ``score`` and ``predicted``. ``layer`` are the lines of a layer in front of
-        it, which read and write ``vectors``: they come after what :meth:`derive` does, before all else. No lines: it
+        It reads ``vectors`` [S, B, d] and ``w``, the tensors by name, uses only ``torch`` and ``F``
+        (``torch.nn.functional``), and sets ``score`` and ``predicted``. ``layer`` holds the code of a layer in front of
+        the head, which reads and writes ``vectors``: it goes right after the code of :meth:`derive`. No lines: the head
         has no short form.
         """
         return []

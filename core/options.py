@@ -32,7 +32,7 @@ def options_of(cls: type[Component]) -> dict[str, Option]:
     """
     texts = {key: text for base in reversed(cls.__mro__) for key, text in option_texts(base.__doc__ or "").items()}
     # The constructors of Python and torch have no options.
-    bases = [one for one in cls.__mro__ if "__init__" in vars(one) and one.__module__.split(".")[0] not in _FOREIGN]
+    bases = [base for base in cls.__mro__ if "__init__" in vars(base) and base.__module__.split(".")[0] not in _FOREIGN]
     declared: dict[str, Option] = {}
     for base in bases:
         constructor: Callable[..., None] = vars(base)["__init__"]
@@ -44,11 +44,11 @@ def options_of(cls: type[Component]) -> dict[str, Option]:
         passes_on = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
         if passes_on and base is not bases[-1]:
             parameters.pop()
-        for one in parameters:
-            if one.name not in declared:
-                _check_parameter(one, hints)
-                required, text = one.default is one.empty, texts.get(one.name, "")
-                declared[one.name] = Option(one.name, hints[one.name], required, one.default, text)
+        for parameter in parameters:
+            name, default = parameter.name, parameter.default
+            if name not in declared:
+                _check_parameter(parameter, hints)
+                declared[name] = Option(name, hints[name], default is parameter.empty, default, texts.get(name, ""))
         if not passes_on:
             break
     return declared
@@ -73,5 +73,5 @@ def option_texts(doc: str) -> dict[str, str]:
     {'gamma': 'how much easy examples count less'}
     """
     block = re.search(r"^Options:((?:\n(?: .*)?)*)", inspect.cleandoc(doc), re.MULTILINE)
-    found = re.findall(r"^ {1,4}(\w+): *(.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    entries = re.findall(r"^ {1,4}(\w+): *(.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}

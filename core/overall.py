@@ -23,13 +23,13 @@ class Overall:
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> "Overall":
-        """The one of a run's specification, as it is written or resolved."""
-        how = run.get("overall", "mean")
-        how = {"name": how} if isinstance(how, str) else how
-        return cls(how.get("name") == "normalised", how.get("weights", {}))
+        """The overall score that a run's specification states, resolved or not."""
+        spec = run.get("overall", "mean")
+        spec = {"name": spec} if isinstance(spec, str) else spec
+        return cls(spec.get("name") == "normalised", spec.get("weights", {}))
 
     def shares(self, tasks: Iterable[str]) -> dict[str, float]:
-        """What each of the tasks that count is multiplied with; they sum to 1. Empty if none counts."""
+        """The weight of each task that counts; they sum to 1. Empty if none counts."""
         weights = {task: weight for task in tasks if (weight := float(self.weights.get(task, 1.0))) > 0}
         total = sum(weights.values())
         return {task: weight / total for task, weight in weights.items()}
@@ -40,7 +40,7 @@ class Overall:
         return {task: (0.5 if task in halved else 1.0) * share for task, share in self.shares(tasks).items()}
 
     def score(self, scores: Mapping[str, float], correlations: Collection[str]) -> float | None:
-        """One score of all; None if no task counts."""
+        """The overall score; None if no task counts."""
         mapped = correlations if self.normalised else ()
         counted = self.shares(scores)
         parts = [(scores[task] + 1) / 2 if task in mapped else scores[task] for task in counted]

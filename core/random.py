@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from taskloom.core.component import derive_seed
 
-_STEPS = 65536  # values of the 16 bits that decide over one element
+_STEPS = 65536  # values of the 16 random bits of one element
 
 
 def derive_generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -20,8 +20,8 @@ class Dropout(nn.Module):
 
     In training each element is zeroed with probability ``p`` and the rest scaled by 1/(1 − p), as
     ``torch.nn.Dropout`` does; the runner binds the run's generator with :func:`bind_generator`, so that two runs
-    of one seed are equal and nothing else that draws numbers can disturb them. On a GPU it is torch's own kernel, which
-    draws from the device's default generator: a run seeds that one for each stage and keeps its state in checkpoints.
+    of one seed are equal whatever else draws numbers. On a GPU it is torch's own kernel, which draws from the device's
+    default generator: a run seeds that one for each stage and keeps its state in checkpoints.
 
     >>> drop = Dropout(0.5).train()
     >>> bind_generator(drop, torch.Generator().manual_seed(0))
@@ -42,25 +42,25 @@ class Dropout(nn.Module):
         return self.training and self.p > 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with elements dropped in training, as it is otherwise."""
+        """``x``, with elements dropped in training."""
         if not self.active:
             return x
         return x * self.noise(x) if x.device.type == "cpu" else torch.native_dropout(x, self.p, True)[0]
 
     def noise(self, like: Tensor) -> Tensor:
-        """What an active dropout multiplies a tensor of this form with: 0, or 1/(1 − p)."""
+        """The factors of an active dropout, 0 or 1/(1 − p), with the shape and dtype of ``like``."""
         return dropout_noise(like, self.p, self.generator)
 
     def extra_repr(self) -> str:
-        """What ``print`` shows of it."""
+        """The options that ``print`` shows."""
         return f"p={self.p}"
 
 
 def dropout_noise(like: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
-    """0 with probability ``p`` and 1/(1 − p) otherwise, in the form and type of ``like``.
+    """0 with probability ``p`` and 1/(1 − p) otherwise, with the shape and dtype of ``like``.
 
-    Drawing is what dropout costs on a CPU (torch draws one number after another), so one 64-bit number serves four
-    elements: ``p`` counts in steps of 1/65536, and the scale is that of the rounded ``p``, which keeps the mean at 1.
+    On a CPU dropout costs as much as its random numbers, which torch draws one after another, so one 64-bit number
+    serves four elements: ``p`` is rounded to multiples of 1/65536, and so is the scale, which keeps the mean at 1.
     """
     count = like.numel()
     dropped = min(round(p * _STEPS), _STEPS - 1)

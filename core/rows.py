@@ -1,10 +1,14 @@
 """Rows of CSV, TSV and JSON lines, one by one: a file of any size takes the memory of a few rows."""
 
 import csv
+import errno
 import io
 import json
+import os
+import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import BinaryIO, Literal
 
 from taskloom.core.errors import DataError
@@ -19,6 +23,18 @@ IsRow = Callable[[Values, str], bool]
 OPEN_QUOTE = "a quote opens and does not close, or text follows the closing quote"
 #: Lines after which a quote that does not close counts as a plain one.
 LONGEST = 10_000
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a regular file, or a link to one, for reading; raises ``OSError`` for a device or a pipe, which may not end.
+
+    Example: ``with open_file(Path("train.csv")) as file: content = file.read()``
+    """
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):  # asked of what was opened, without waiting for a writer
+        return stream
+    stream.close()
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 class UnreadableError(Exception):
@@ -68,7 +84,7 @@ class Rows:
     def _read(self, lines: "_Lines") -> Iterator[Row]:
         first = ""
         for first in lines:
-            lines.taken = []
+            lines.row_lines = []
             if first.strip(" \r\n"):
                 break
         if first.startswith(("\udcff\udcfe", "\udcfe\udcff")):
@@ -79,7 +95,7 @@ class Rows:
             raise DataError(f"{self.name} should be a text file: CSV, TSV or JSON lines. Found binary data.")
         if not first.strip(" \r\n"):
             raise DataError(f"{self.name} is empty")
-        lines.give_back([first])
+        lines.push_back([first])
         suffix, form = self.name.lower().rpartition(".")[2], self._format
         if form == "auto" and (suffix in ("jsonl", "ndjson", "json") or first.lstrip().startswith("{")):
             form = "jsonl"
@@ -93,7 +109,7 @@ class Rows:
     def _read_json(self, lines: "_Lines") -> Iterator[Row]:
         known: set[str] = set()
         for line in lines:
-            lines.taken = []
+            lines.row_lines = []
             if not line.strip():
                 continue
             try:
@@ -115,18 +131,18 @@ class Rows:
             lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE, strict=True
         )
         while True:
-            lines.taken = []
+            lines.row_lines = []
             number = lines.number + 1
             try:
                 fields = next(reader)
-                if self._has_swallowed_rows(lines.taken, delimiter):
+                if self._has_swallowed_rows(lines.row_lines, delimiter):
                     raise csv.Error
             except StopIteration:
                 return
             except csv.Error:
                 if not self.columns:
                     raise DataError(f"{self.name}, line {number}: {OPEN_QUOTE}") from None
-                lines.give_back(lines.taken[1:])  # rows of their own
+                lines.push_back(lines.row_lines[1:])  # rows of their own
                 yield number, OPEN_QUOTE
                 continue
             if fields and not self.columns:
@@ -148,29 +164,29 @@ class Rows:
 
 
 class _Lines:
-    """The lines of a stream, some of which may be given back to be read again."""
+    """The lines of a stream; lines can be pushed back to be read again."""
 
     def __init__(self, stream: Iterator[str]) -> None:
         self._stream = stream
-        self._again: deque[str] = deque()
+        self._pushed_back: deque[str] = deque()
         self.number = 0  # of the line that was read last
-        self.taken: list[str] = []  # since the last row began
+        self.row_lines: list[str] = []  # since the last row began
 
     def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:
-        if len(self.taken) >= LONGEST:
+        if len(self.row_lines) >= LONGEST:
             raise csv.Error
-        line = self._again.popleft() if self._again else next(self._stream)
+        line = self._pushed_back.popleft() if self._pushed_back else next(self._stream)
         self.number += 1
-        self.taken.append(line)
+        self.row_lines.append(line)
         return line
 
-    def give_back(self, lines: list[str]) -> None:
-        self._again.extendleft(reversed(lines))
+    def push_back(self, lines: list[str]) -> None:
+        self._pushed_back.extendleft(reversed(lines))
         self.number -= len(lines)
-        self.taken = []
+        self.row_lines = []
 
 
 def text_in(values: Values, column: str) -> str:
@@ -184,7 +200,7 @@ def text_in(values: Values, column: str) -> str:
 
 
 def written_in(values: Values, column: str | None) -> str:
-    """What a row has in a column, as a string; "" for nothing."""
+    """The value of a row in a column, as a string; "" for nothing."""
     value = values.get(column) if column else None
     return "" if value is None else str(value).strip()
 
@@ -195,6 +211,6 @@ def utf8(text: str, column: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:x}"
-        raise UnreadableError(f"{column} is not UTF-8 ({what} after {text[: error.start][-20:]!r})") from None
+        character = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:x}"
+        raise UnreadableError(f"{column} is not UTF-8 ({character} after {text[: error.start][-20:]!r})") from None
     return text

@@ -29,6 +29,9 @@ _TASK_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _GRID_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 #: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
 RESERVED = ("overall", "seconds", "memory", "examples", "backwards", "combiner", "last")
+#: Characters of a row's label.
+LONGEST_LABEL = 200
+Axis = TypeVar("Axis", bound=list[Any] | dict[str, Any])
 Items = TypeVar("Items", bound=tuple[Any, ...])
 
 
@@ -58,6 +61,18 @@ def _grid_name(name: str) -> str:
     return name
 
 
+def _label(label: str) -> str:
+    if len(label) > LONGEST_LABEL:
+        raise ValueError(f"a label should be up to {LONGEST_LABEL} characters long, not {len(label):,}")
+    return label
+
+
+def _axis(values: Axis) -> Axis:
+    for label in values if isinstance(values, dict) else ():
+        _label(label)
+    return values
+
+
 # As JSON has them: "3" is not a number and true is not 1, but 1 will do for 1.0 and 1.0 for 1.
 Integer = Annotated[int, BeforeValidator(_integer), Strict()]
 Seed = Annotated[int, Strict(), Field(ge=0, le=2**32 - 1), BeforeValidator(_integer)]
@@ -68,6 +83,7 @@ TaskName = Annotated[
     AfterValidator(_task_name),
     WithJsonSchema({"type": "string", "pattern": _TASK_NAME, "not": {"enum": list(RESERVED)}}),
 ]
+Label = Annotated[str, AfterValidator(_label), WithJsonSchema({"type": "string", "maxLength": LONGEST_LABEL})]
 GridName = Annotated[str, AfterValidator(_grid_name), WithJsonSchema({"type": "string", "pattern": _GRID_NAME})]
 
 
@@ -162,7 +178,7 @@ class StageSpec(_Spec):
     """AdamW's numbers."""
     schedule: ScheduleSpec = ScheduleSpec()
     """How the learning rate moves."""
-    epochs: Integer = Field(10, ge=0)
+    epochs: Integer = Field(10, ge=0, le=1_000_000)
     """Passes of the sampler; 0 leaves everything untrained."""
     frozen: Flag = False
     """Keep the encoder as it is and train only heads."""
@@ -225,7 +241,7 @@ class RunSpec(_Spec):
 class CellSpec(_Spec):
     """One labelled cell of a grid, for tables that are not a product."""
 
-    label: str = Field(min_length=1)
+    label: Label = Field(min_length=1)
     """The row's name in the table."""
     set: dict[str, JsonValue] = Field(default_factory=dict)
     """Dotted path → value, laid over the base."""
@@ -239,16 +255,30 @@ class CellSpec(_Spec):
     """What a reader of this row should know: a choice that was made, a slip in the source."""
 
 
+_ROW = {"type": "string"}
+#: A row's label, or several: a claim about several pairs of rows is about the mean of their differences.
+RowLabels = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    PlainSerializer(lambda labels: labels[0] if len(labels) == 1 else list(labels)),
+    WithJsonSchema({"anyOf": [_ROW, {"type": "array", "items": _ROW, "minItems": 1}]}),
+]
+
+
 class ClaimSpec(_Spec):
-    """A statement about two rows, written down at best before they are run; ``taskloom claims`` answers it."""
+    """A statement about two rows, written down at best before they are run; ``taskloom claims`` answers it.
+
+    Lists of rows of equal length make it a statement about the mean of the differences of their pairs.
+    """
 
     says: str = ""
     """The claim in words."""
-    better: str | None = None
+    better: RowLabels | None = None
     """The row that is claimed to be better …"""
-    equal: str | None = None
+    equal: RowLabels | None = None
     """… or that is claimed to be as good …"""
-    than: str = Field(validation_alias=AliasChoices("than", "to"))
+    than: RowLabels = Field(validation_alias=AliasChoices("than", "to"))
     """… as this row."""
     on: str = "overall"
     """The column: a task, overall, or ``task:metric`` for a further metric of a task."""
@@ -261,7 +291,16 @@ class ClaimSpec(_Spec):
             raise ValueError('a claim should name one row, under "better" or under "equal"')
         if self.equal is not None and self.within is None:
             raise ValueError('a claim that rows are equal should say up to which difference, under "within"')
+        key, other = ("equal", "to") if self.better is None else ("better", "than")
+        if len(self.rows) != len(self.than):
+            counts = f"Found {len(self.rows)} and {len(self.than)}."
+            raise ValueError(f'a claim should have as many rows under "{key}" as under "{other}". {counts}')
         return self
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The rows that are claimed to be better, or as good."""
+        return self.better or self.equal or ()
 
 
 class TableSpec(_Spec):
@@ -274,7 +313,8 @@ class TableSpec(_Spec):
     """Digits behind the point."""
 
 
-AxisSpec = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
+_Values = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
+AxisSpec = Annotated[_Values, AfterValidator(_axis)]
 
 
 class GridSpec(_Spec):

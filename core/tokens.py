@@ -10,24 +10,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-#: What a head needs of each example: one text, two or three encoded apart, two in one sequence, or that both ways.
+#: What a head reads of each example: one text, two or three encoded apart, two in one sequence, or in both orders.
 Reads = Literal["single", "pair", "triple", "joint", "both_orders"]
 #: The token ids of one text, without special tokens.
 Ids = NDArray[np.int32]
 
-#: How many sequences one example becomes under each way of reading it.
+#: Sequences per example.
 SEQUENCES: dict[Reads, int] = {"single": 1, "pair": 2, "triple": 3, "joint": 1, "both_orders": 2}
-#: How many text columns each way of reading needs.
+#: Text columns per example.
 COLUMNS: dict[Reads, int] = {"single": 1, "pair": 2, "triple": 3, "joint": 2, "both_orders": 2}
 
 
 class Tokens:
     """A batch of token sequences, packed: one row of N ids for S sequences, and their lengths.
 
-    Every linear layer works on [N, d] and wastes nothing on padding; :meth:`pad` lays the rows out as
-    [S, L, …] where an operation needs it, :meth:`unpad` takes them back. The lengths stay on the host, where the layout
-    of a batch is worked out: asking a GPU for them would make the host wait. ``parts`` are the sequences of each task
-    where several tasks are packed together (see :meth:`join`).
+    Linear layers work on [N, d] and waste nothing on padding; :meth:`pad` arranges the rows as [S, L, …] where an
+    operation needs it, and :meth:`unpad` is the inverse. The lengths stay on the host, where the layout of a batch is
+    computed: reading them from a GPU would make the host wait. ``parts`` are the numbers of sequences per task where
+    several tasks are packed together (see :meth:`join`).
 
     >>> tokens = Tokens.pack([[101, 7, 102], [101, 102]])
     >>> tokens.positions.tolist(), tokens.offsets.tolist(), tokens.longest
@@ -51,12 +51,12 @@ class Tokens:
         self.types = types  # [N] segment of each token: 0, or 1 in the second text of a joined pair
         self.lengths = lengths  # [S], on the host
         self.parts = parts or (len(lengths),)  # sequences of each task
-        self.poolings = poolings or (None,) * len(self.parts)  # what each task asks for; None: the encoder's own
+        self.poolings = poolings or (None,) * len(self.parts)  # of each task; None: the encoder's default
         self.rows: tuple[int, ...] = (len(ids),)  # tokens of each task
         if len(self.parts) > 1:
             self.rows = tuple(int(part.sum()) for part in torch.split(lengths, list(self.parts)))
         self.longest = int(lengths.max()) if len(lengths) else 0
-        self.layouts: dict[object, object] = {}  # what encoders worked out for this batch, by a key of their own
+        self.layouts: dict[object, object] = {}  # computed by encoders for this batch, by keys of their own
         self._positions, self._offsets = positions, offsets
 
     @classmethod
@@ -69,9 +69,9 @@ class Tokens:
 
     @classmethod
     def join(cls, batches: Sequence["Tokens"]) -> "Tokens":
-        """The batches of several tasks as one, still on the host; ``parts`` remembers whose sequences are whose."""
-        ids, types, lengths = (torch.cat([getattr(one, key) for one in batches]) for key in ("ids", "types", "lengths"))
-        poolings = tuple(pooling for one in batches for pooling in one.poolings)
+        """Join the batches of several tasks, still on the host; ``parts`` keeps their numbers of sequences."""
+        ids, types, lengths = (torch.cat([getattr(b, key) for b in batches]) for key in ("ids", "types", "lengths"))
+        poolings = tuple(pooling for batch in batches for pooling in batch.poolings)
         return cls(ids, lengths, types, parts=tuple(map(len, batches)), poolings=poolings)
 
     def __len__(self) -> int:
@@ -84,9 +84,9 @@ class Tokens:
 
     @property
     def positions(self) -> Tensor:
-        """Place of each token in its sequence, [N]."""
+        """Position of each token in its sequence, [N]."""
         if self._positions is None:
-            self._place()
+            self._locate()
         assert self._positions is not None
         return self._positions
 
@@ -94,11 +94,11 @@ class Tokens:
     def offsets(self) -> Tensor:
         """Where sequences begin and end, [S + 1], int32: sequence s has the rows from offsets[s] to offsets[s + 1]."""
         if self._offsets is None:
-            self._place()
+            self._locate()
         assert self._offsets is not None
         return self._offsets
 
-    def _place(self) -> None:
+    def _locate(self) -> None:
         counts = self.lengths.numpy()
         ends = np.cumsum(counts, dtype=np.int64)
         positions = np.arange(len(self.ids), dtype=np.int64) - np.repeat(ends - counts, counts)
@@ -147,7 +147,7 @@ class Tokens:
         return self.sent(device)[0]
 
     def sent(self, device: torch.device | str, *beside: NDArray[Any]) -> "tuple[Tokens, list[Tensor]]":
-        """The batch on a device, and other arrays of the host that travel there in the same copy."""
+        """The batch on a device, and further arrays of the host that are moved in the same copy."""
         own = [column.cpu().numpy() for column in (self.ids, self.types, self.positions, self.offsets)]
         ids, types, positions, offsets, *rest = place_arrays([*own, *beside], device)
         tokens = Tokens(
@@ -163,7 +163,7 @@ class Tokens:
 
 
 def place_arrays(arrays: Sequence[NDArray[Any]], device: torch.device | str) -> list[Tensor]:
-    """Arrays of the host as tensors on a device. To a GPU they go in one copy for which nobody waits.
+    """Move arrays of the host to a device, as tensors. To a GPU they go in one copy that does not block.
 
     >>> place_arrays([np.array([1, 2]), np.array([0.5], np.float32)], "cpu")
     [tensor([1, 2]), tensor([0.5000])]
@@ -206,12 +206,12 @@ def arrange(
     *,
     pooling: str | None = None,
 ) -> Tokens:
-    """Lay out a batch for an encoder: columns of B tokenized texts → packed sequences.
+    """Arrange a batch for an encoder: columns of B tokenized texts → packed sequences.
 
     ``single`` takes the first column, ``pair`` and ``triple`` put the columns one after another (all first texts,
     then all second ones), ``joint`` joins two texts into one sequence, ``both_orders`` joins them as (a, b) and
-    then as (b, a). A sequence over ``max_length`` tokens is cut at the end of its longer text. ``pooling`` is how a
-    vector should be made of each, where that is not up to the encoder.
+    then as (b, a). A sequence over ``max_length`` tokens is truncated at the end of its longer text. ``pooling`` is the
+    pooling that the head requests.
 
     >>> a, b = np.array([7, 8], np.int32), np.array([9], np.int32)
     >>> arrange([[a], [b]], "joint", SpecialTokens((1,), (2,), (2,)), 512).ids.tolist()
@@ -248,6 +248,6 @@ def arrange(
 
 
 def _fit(first: Ids, second: Ids, room: int) -> tuple[Ids, Ids]:
-    """Cut the longer text until both fit, as BERT's own preprocessing does."""
+    """Truncate the longer text until both fit, as BERT's own preprocessing does."""
     keep = min(len(second), max(room // 2, room - len(first)))
     return first[: room - keep], second[:keep]

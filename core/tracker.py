@@ -1,4 +1,4 @@
-"""Trackers: who is told what happens to runs, and keeps it where people look at curves."""
+"""Trackers: they are told what happens to runs and record it where people look at curves."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from taskloom.core.component import Component
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of: a cell as a row of a grid. ``cell`` is its identity, a hash; ``label`` its row.
+    """A cell as a row of a grid. ``cell`` is its identity, a hash; ``label`` its row.
 
     ``spec`` is the whole specification with every default filled in.
 
@@ -27,17 +27,17 @@ class TrackedRun:
 
     @property
     def title(self) -> str:
-        """What to call it; no other run of the grid is called so."""
+        """A name that no other run of the grid has."""
         return f"{self.label}, seed {self.seed} ({self.cell[:8]})"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The specification as one level: ``stages.0.optimizer.lr`` → 0.002."""
+        """The specification, flattened: ``stages.0.optimizer.lr`` → 0.002."""
         return dict(_leaves(self.spec, "."))
 
     @property
     def tags(self) -> dict[str, str]:
-        """By what runs are found and put together: grid, row, seed and cell."""
+        """Grid, row, seed and cell, by which runs are found and grouped."""
         return {"grid": self.grid, "row": self.label, "seed": str(self.seed), "cell": self.cell}
 
     def epoch_number(self, facts: dict[str, Any]) -> int:
@@ -50,19 +50,19 @@ class Tracker(Component):
     """Is told what happens to the runs of a grid: ``taskloom run GRID --tracker NAME``. No identity depends on it.
 
     The process that drives the grid calls ``open``, then the methods for what happens, several runs in turns, and
-    ``close`` at the end, all of them in one thread that is the tracker's own: one that waits for a network holds up
-    nobody. What it raises is reported once, and the run goes on. Arguments are copies.
+    ``close`` at the end, all in a thread of the tracker's own: waiting for a network delays nothing else. An exception
+    is reported once, and the run goes on. Arguments are copies.
 
     **A run may be told again**, from its start: when it resumes from a checkpoint, and when the grid is run again and
-    has its result already. A run is to be in the tracker once, under its cell's identity, and each epoch in it once.
+    has its result already. The tracker should hold a run once, under its cell's identity, and each of its epochs once.
     """
 
     kind: ClassVar[str] = "tracker"
 
     def open(self, folder: Path) -> None:
-        """Get ready: import packages, make files or reach a server. ``folder`` is the registry's.
+        """Import packages, make files or connect to a server. ``folder`` is the registry's.
 
-        What cannot work here raises ``TaskloomError``, which says how to get it; then nothing else is called.
+        Raise ``TaskloomError`` if that is impossible, saying what to do; then nothing else is called.
         """
 
     def run_started(self, run: TrackedRun) -> None:
@@ -99,11 +99,11 @@ class Tracker(Component):
         """Every run of a grid has ended; ``table`` is its comparison table with all notes, in Markdown."""
 
     def close(self) -> None:
-        """Write what is left. Runs that have not ended were interrupted. May be called twice, and unopened."""
+        """Write what is left. Runs that have not ended were interrupted. May be called twice, and without ``open``."""
 
 
 def figures(facts: dict[str, Any]) -> dict[str, float]:
-    """The numbers in the facts of an epoch or of a finished run, as one level, and the same whenever they are told.
+    """The numbers in the facts of an epoch or of a finished run, flattened, and the same whenever they are told.
 
     Dev scores of an epoch are ``dev/…``, those of the finished run ``final/…``. An epoch's ``memory``, which is not
     known when it is told again, and the cosines of single steps are left out.
@@ -113,15 +113,15 @@ def figures(facts: dict[str, Any]) -> dict[str, float]:
     """
     names = {"losses": "loss", "scores": "dev" if "epoch" in facts else "final", "step": "stage_step"}
     named = {names.get(key, key): value for key, value in facts.items() if key != "memory"}
-    found = {path: float(value) for path, value in _leaves(named, "/") if type(value) in (int, float)}
-    return {path: value for path, value in found.items() if not path.startswith("diagnostics/points/")}
+    numbers = {path: float(value) for path, value in _leaves(named, "/") if type(value) in (int, float)}
+    return {path: value for path, value in numbers.items() if not path.startswith("diagnostics/points/")}
 
 
 def _leaves(value: Any, between: str, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything inside that has no parts, with its path."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if parts is None:
+    """The values in nested dictionaries and lists that are neither, with their paths."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if children is None:
         yield path, value
         return
-    for key, each in parts:
-        yield from _leaves(each, between, f"{path}{between}{key}" if path else str(key))
+    for key, child in children:
+        yield from _leaves(child, between, f"{path}{between}{key}" if path else str(key))

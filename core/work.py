@@ -82,19 +82,22 @@ def _ending(job: Job, error: BaseException) -> Event:
         return Event("oom", job.cell, {**facts, "task": getattr(error, "task", None), "micro_batch": tried})
     if failure := device_failure(error):
         return Event("lost", job.cell, {**facts, "reason": failure, "unusable": isinstance(error, DeviceError)})
-    if lacks_room(error) or lacks_room(error.__cause__) or "No space left" in facts["reason"]:
+    if lacks_room(error) or lacks_room(error.__cause__):
         facts |= {"disk_full": True, "reason": f"the disk is full: {facts['reason']}"}
     return Event("failed", job.cell, facts)
 
 
 def lacks_room(error: BaseException | None) -> bool:
-    """Whether the system says that a disk is full, or a quota used up."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether the system says that a disk is full, or a quota used up; some libraries only quote it."""
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    quoted = error is not None and any(os.strerror(code) in reason_of(error) for code in codes)
+    return quoted or getattr(error, "errno", None) in codes
 
 
 #: How allocators and the libraries of CUDA and HIP say that memory ran out: torch has no type for these.
 _NO_MEMORY = re.compile(
-    r"out of memory|DefaultCPUAllocator|could not create a (primitive|memory)"
+    r"out of memory|DefaultCPUAllocator|failed to map segment|cannot allocate memory"
+    r"|could not create a (primitive|memory)"
     r"|(CU|HIP)[A-Z]+_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_\w*ALLOCATION_FAILED"
     r"|miopenStatus(AllocFailed|NotInitialized)|rocblas_status_memory_error",
     re.IGNORECASE,
@@ -111,7 +114,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    return isinstance(error, RuntimeError | ImportError) and _NO_MEMORY.search(str(error)) is not None
 
 
 def device_failure(error: BaseException | None) -> str:
@@ -157,8 +160,13 @@ def is_ctrl_c(error: BaseException) -> bool:
 
 def append_log(folder: Path, text: str) -> None:
     """Add text to a cell's log, or nothing if the disk is full: that must not hide what went wrong."""
-    with suppress(OSError), (folder / LOG).open("a", encoding="utf-8", errors="replace") as log:
+    with suppress(OSError), os.fdopen(open_log(folder), "a", encoding="utf-8", errors="replace") as log:
         log.write(text if text.endswith("\n") else text + "\n")
+
+
+def open_log(folder: Path, name: str = LOG, flags: int = os.O_WRONLY | os.O_CREAT | os.O_APPEND) -> int:
+    """The descriptor of a cell's log. A link in its place is not followed and a pipe not waited for: ``OSError``."""
+    return os.open(folder / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def rotate_log(folder: Path, limit: int = LOG_LIMIT) -> None:
@@ -168,8 +176,9 @@ def rotate_log(folder: Path, limit: int = LOG_LIMIT) -> None:
     """
     with suppress(OSError):
         if (folder / LOG).stat().st_size > limit:
-            with (folder / LOG).open("r+b") as log:
+            with os.fdopen(open_log(folder, flags=os.O_RDWR), "r+b") as log:
                 log.seek(-limit, os.SEEK_END)
                 end = log.read()
                 log.truncate(0)
-            (folder / OLD_LOG).write_bytes(end)
+            with os.fdopen(open_log(folder, OLD_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as old:
+                old.write(end)

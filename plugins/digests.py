@@ -4,6 +4,8 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+from taskloom.core.rows import open_file
+
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's bytes, computed once for each state of the file; raises ``OSError``."""
@@ -13,5 +15,5 @@ def sha256_of(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _sha256_of(path: Path, size: int, changed: int) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

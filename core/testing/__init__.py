@@ -6,17 +6,17 @@
     def test_it_keeps_every_law() -> None:
         check(taskloom_focal)
 
-``check`` of a plugin's module holds every component that its hooks name and its grids to the laws of their kinds;
-``check(Focal, gamma=1.0)`` holds one class to them, at the options given and at the edges of what each option allows.
-What breaks is one ``AssertionError`` that names the component, the law and the input; laws that break for one reason
-are reported together. ``laws`` gives them one by one, for a test that is parametrized or leaves one out::
+``check`` of a plugin's module holds its components and grids to the laws of their kinds; ``check(Focal, gamma=1.0)``
+holds one class to them, with these options and at the edges of each option's range. Violations are one
+``AssertionError`` that names component, law and input, grouped by cause. ``laws`` lists the laws, for a test that is
+parametrized or leaves one out::
 
     @pytest.mark.parametrize("law", laws("loss"), ids=str)
     def test_focal(law: Law) -> None:
         law(Focal, gamma=1.0)
 
-What computes is also run on a GPU that is not there (:class:`taskloom.core.testing.device.PretendGPU`): a tensor that a
-component makes or keeps on the host is found without one.
+Components that compute also run on an emulated GPU (:class:`taskloom.core.testing.device.PretendGPU`), so that a tensor
+left on the host is found without a real one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,20 +40,20 @@ from taskloom.core.testing import (  # noqa: F401 - each brings the laws of its 
 )
 from taskloom.core.testing.law import (
     LAWS,
-    Breach,
     Law,
     Target,
-    breaches_of,
+    Violation,
     raise_if_any,
-    subject_of,
+    specimen_of,
     untouched_randomness,
+    violations_of,
 )
-from taskloom.core.testing.subjects import RAISED, Subject
+from taskloom.core.testing.specimens import RAISED, Specimen
 
-__all__ = ["KINDS", "Law", "broken_laws", "check", "laws", "untouched_randomness"]
+__all__ = ["KINDS_WITH_LAWS", "Law", "broken_laws", "check", "laws", "untouched_randomness"]
 
 #: The kinds that have laws of their own; any other component is held to the general ones.
-KINDS = tuple(sorted(LAWS.keys() - {"component"}))
+KINDS_WITH_LAWS = tuple(sorted(LAWS.keys() - {"component"}))
 #: The kinds whose laws take a module.
 _OF_MODULES = ("grid", "plugin")
 
@@ -64,8 +64,8 @@ def laws(kind: str) -> list[Law]:
     >>> [law.name for law in laws("sampler")][-2:]
     ['it gives the same again and in a new process', 'its state survives saving']
     """
-    if kind not in KINDS:
-        raise ValueError(unknown("kind", kind, KINDS))
+    if kind not in KINDS_WITH_LAWS:
+        raise ValueError(unknown("kind", kind, KINDS_WITH_LAWS))
     return LAWS[kind] if kind in _OF_MODULES else [*LAWS["component"], *LAWS[kind]]
 
 
@@ -76,38 +76,38 @@ def check(target: Target, /, **options: Any) -> None:
     set or a list of sets: ``check(taskloom_mine, my_data={"dir": str(folder)}, focal=[{}, {"gamma": 0.5}])``. Required
     options have to be given, components among them: ``check(Smooth, loss=CrossEntropy())``.
     """
-    raise_if_any(_breaches(target, options))
+    raise_if_any(_violations(target, options))
 
 
 def broken_laws(target: Target, /, **options: Any) -> list[str]:
-    """The names of the laws that a component class (or anything in a module) breaks; none if all is well."""
-    return list(dict.fromkeys(breach.law.name for breach in _breaches(target, options)))
+    """The names of the laws that a component class (or anything in a module) breaks."""
+    return list(dict.fromkeys(violation.law.name for violation in _violations(target, options)))
 
 
-def _breaches(target: Target, options: dict[str, Any]) -> Iterator[Breach]:
-    subject = subject_of(target, options)
-    if isinstance(subject, Subject):
-        kind = subject.component.kind
-        yield from breaches_of(laws(kind) if kind in KINDS else LAWS["component"], subject)
+def _violations(target: Target, options: dict[str, Any]) -> Iterator[Violation]:
+    specimen = specimen_of(target, options)
+    if isinstance(specimen, Specimen):
+        kind = specimen.component.kind
+        yield from violations_of(laws(kind) if kind in KINDS_WITH_LAWS else LAWS["component"], specimen)
     else:
         yield from _of_module(target, options)
 
 
-def _of_module(module: Any, options: dict[str, Any]) -> Iterator[Breach]:
-    """Breaches of the whole plugin; where its hooks are sound, also those of everything in it."""
-    yield from breaches_of(laws("plugin"), module)
+def _of_module(module: Any, options: dict[str, Any]) -> Iterator[Violation]:
+    """Violations by the plugin and, where its hooks are sound, by its components and grids."""
+    yield from violations_of(laws("plugin"), module)
     try:
-        named = plugins.classes_of(module)
+        listed = plugins.classes_of(module)
     except RAISED:
         return
-    named = [one for one in dict.fromkeys(named) if isinstance(one, type) and issubclass(one, Component)]
-    classes = [one for one in named if not isabstract(one)]
+    components = [cls for cls in dict.fromkeys(listed) if isinstance(cls, type) and issubclass(cls, Component)]
+    components = [cls for cls in components if not isabstract(cls)]
     for name in options:
-        if name not in (names := {one.name for one in classes}):
+        if name not in (names := {cls.name for cls in components}):
             raise TypeError(unknown("component", name, names, where="in the plugin"))
-    for one in classes:
-        given_options = options.get(one.name, {})
-        for each in [given_options] if isinstance(given_options, Mapping) else given_options:
-            yield from _breaches(one, dict(each))
+    for cls in components:
+        option_sets = options.get(cls.name, {})
+        for option_set in [option_sets] if isinstance(option_sets, Mapping) else option_sets:
+            yield from _violations(cls, dict(option_set))
     if hasattr(module, "taskloom_grids"):
-        yield from breaches_of(laws("grid"), module)
+        yield from violations_of(laws("grid"), module)

@@ -13,16 +13,15 @@ from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.learning import NewTrial, Trial, laws_of_learning
 from taskloom.core.testing.require import new_generator, require_finite, require_same, require_zero_mean
-from taskloom.core.testing.subjects import Subject
+from taskloom.core.testing.specimens import Specimen
 
 _SEEDS = 48
 
 
 class SmallStep(Step):
-    """A step over a small model: a table of embeddings and a layer that all tasks share, one head per task.
+    """A step over a small model: an embedding table and a layer that all tasks share, one head per task.
 
-    ``spoilt`` names a task whose gradient is not finite; ``scale`` multiplies every gradient, and not the losses;
-    ``order`` is that of the tasks.
+    ``spoilt`` names a task whose gradient is not finite; ``order`` is that of the tasks.
     """
 
     def __init__(
@@ -31,20 +30,20 @@ class SmallStep(Step):
         spoilt: str | None = None,
         *,
         order: Sequence[int] | None = None,
-        scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
         draws = new_generator(7)
         names = tuple(f"task{k}" for k in range(count))
         self.tasks = names if order is None else tuple(names[k] for k in order)
-        self.spoilt, self.scale = spoilt, scale
+        self.spoilt = spoilt
         self.shared = [
             nn.Parameter(torch.randn(40, 4, generator=draws).to(device, dtype)),
             nn.Parameter(torch.randn(4, 4, generator=draws).to(device, dtype)),
         ]
-        first = {task: torch.randn(4, generator=draws).to(device, dtype) for task in (*names, "absent")}
-        self.heads = {task: nn.Parameter(each) for task, each in first.items()}
+        self.heads = {
+            task: nn.Parameter(torch.randn(4, generator=draws).to(device, dtype)) for task in (*names, "absent")
+        }
         self.ids = {task: torch.randint(40, (5,), generator=draws).to(device) for task in self.heads}
         self.seen: list[dict[str, Tensor | None]] = []  # the heads' gradients at each apply
 
@@ -58,7 +57,7 @@ class SmallStep(Step):
 
     def backward(self, task: str, scale: float = 1.0) -> Tensor:
         loss = self.loss(task)
-        torch.autograd.backward(loss * (scale * self.scale))
+        torch.autograd.backward(loss * scale)
         if task == self.spoilt and self.shared[1].grad is not None:
             self.shared[1].grad[0, 0] = float("nan")
         return loss.detach()
@@ -76,8 +75,7 @@ class SmallStep(Step):
             for parameter in self.parameters():
                 if parameter.grad is not None:
                     require(not parameter.grad.is_sparse, "a gradient is sparse when the step is applied")
-                    # Small steps where gradients are large, so that a second step starts from the same place.
-                    parameter.sub_(parameter.grad, alpha=0.05 / self.scale)
+                    parameter.sub_(parameter.grad, alpha=0.05)
                 parameter.grad = None
 
     def values(self) -> Tensor:
@@ -89,30 +87,30 @@ class SmallStep(Step):
         return [*self.shared, *self.heads.values()]
 
 
-def _prepared(subject: Subject, tasks: Sequence[str], seed: int = 0) -> GradientCombiner:
-    combiner: GradientCombiner = subject.make()
+def _prepared(specimen: Specimen, tasks: Sequence[str], seed: int = 0) -> GradientCombiner:
+    combiner: GradientCombiner = specimen.make()
     combiner.prepare(tasks=tasks)
     bind_generator(combiner, new_generator(seed))
     return combiner
 
 
-def _takes(subject: Subject, count: int) -> bool:
-    """A combiner may say beforehand that its options do not go with a number of tasks."""
-    return not subject.make().problems(SmallStep(count).tasks)
+def _takes(specimen: Specimen, count: int) -> bool:
+    """Whether its options fit this number of tasks; a combiner may refuse them beforehand."""
+    return not specimen.make().problems(SmallStep(count).tasks)
 
 
-def _counts(subject: Subject) -> list[tuple[str, int]]:
-    counts = (3,) if subject.edge else (1, 2, 3, 4)
-    return [(f"{count} task{'s' if count > 1 else ''}", count) for count in counts if _takes(subject, count)]
+def _counts(specimen: Specimen) -> list[tuple[str, int]]:
+    counts = (3,) if specimen.edge else (1, 2, 3, 4)
+    return [(f"{count} task{'s' if count > 1 else ''}", count) for count in counts if _takes(specimen, count)]
 
 
-def _several(subject: Subject) -> list[tuple[str, int]]:
-    """Three tasks, or as many as it takes."""
-    return sorted(_counts(subject), key=lambda pair: abs(pair[1] - 3))[:1]
+def _several(specimen: Specimen) -> list[tuple[str, int]]:
+    """Three tasks, or the nearest number that it accepts."""
+    return sorted(_counts(specimen), key=lambda pair: abs(pair[1] - 3))[:1]
 
 
-def _updated(subject: Subject, step: SmallStep, seed: int = 3) -> tuple[GradientCombiner, Tensor]:
-    combiner = _prepared(subject, step.tasks, seed)
+def _updated(specimen: Specimen, step: SmallStep, seed: int = 3) -> tuple[GradientCombiner, Tensor]:
+    combiner = _prepared(specimen, step.tasks, seed)
     combiner.update(step)
     return combiner, step.values()
 
@@ -131,97 +129,85 @@ def _gramians(count: int) -> Iterator[tuple[str, Tensor]]:
 
 
 @law("combiner", cases=_counts, at_edges=True)
-def weights_are_one_finite_number_per_task(subject: Subject, count: int) -> None:
-    if subject.component.weights is GradientCombiner.weights:  # type: ignore[attr-defined]
+def weights_are_one_finite_number_per_task(specimen: Specimen, count: int) -> None:
+    if specimen.component.weights is GradientCombiner.weights:  # type: ignore[attr-defined]
         return  # the combiner has an update of its own
     for words, gramian in _gramians(count):
         with given(words):
             before = gramian.clone()
-            weights = _prepared(subject, SmallStep(count).tasks).weights(gramian)
+            weights = _prepared(specimen, SmallStep(count).tasks).weights(gramian)
             require(weights.shape == (count,), f"weights should be [{count}]. Found {list(weights.shape)}.")
             require_finite(weights, "a weight")
             require(gramian.equal(before), "the Gramian was written to")
 
 
 @law("combiner", cases=_counts, at_edges=True)
-def an_update_moves_the_shared_parameters(subject: Subject, count: int) -> None:
+def an_update_moves_the_shared_parameters(specimen: Specimen, count: int) -> None:
     step = SmallStep(count)
     before = [parameter.detach().clone() for parameter in step.shared]
     losses = {task: step.evaluate(task) for task in step.tasks}
-    found = _prepared(subject, step.tasks).update(step)
-    words = f"update should return the loss of each task. Found {sorted(found)}."
-    require(set(found) == set(step.tasks), words)
-    wrong = [task for task in step.tasks if abs(float(found[task] - losses[task])) > 1e-5]
+    returned = _prepared(specimen, step.tasks).update(step)
+    words = f"update should return the loss of each task. Found {sorted(returned)}."
+    require(set(returned) == set(step.tasks), words)
+    wrong = [task for task in step.tasks if abs(float(returned[task] - losses[task])) > 1e-5]
     require(not wrong, f"the losses returned for {wrong} are not those of the batch")
-    for parameter, then in zip(step.shared, before, strict=True):
+    for parameter, old in zip(step.shared, before, strict=True):
         require_finite(parameter.detach(), "a shared parameter after the step")
-        require(not parameter.equal(then) or subject.edge, "a shared parameter did not move")
+        require(not parameter.equal(old) or specimen.edge, "a shared parameter did not move")
 
 
 @law("combiner", cases=_counts)
-def a_head_learns_from_its_own_task_only(subject: Subject, count: int) -> None:
+def a_head_learns_from_its_own_task_only(specimen: Specimen, count: int) -> None:
     step = SmallStep(count)
     own = {t: torch.autograd.grad(step.loss(t), step.heads[t])[0] for t in step.tasks}
-    _prepared(subject, step.tasks).update(step)
+    _prepared(specimen, step.tasks).update(step)
     require(bool(step.seen), "update did not apply the step")
     require(step.seen[0]["absent"] is None, "the head of a task outside the step got a gradient")
     for task in step.tasks:
-        found = step.seen[0][task]
-        if found is None:
+        gradient = step.seen[0][task]
+        if gradient is None:
             raise AssertionError(f"the head of {task!r} got no gradient")
-        share = (found @ own[task]) / (own[task] @ own[task])
-        rest = (found - share * own[task]).norm() / own[task].norm()
+        share = (gradient @ own[task]) / (own[task] @ own[task])
+        rest = (gradient - share * own[task]).norm() / own[task].norm()
         message = f"the gradient of the head of {task!r} is not a positive multiple of its own task's"
         require(float(rest) < 1e-5 and float(share) >= 0, message)
 
 
 @law("combiner")
-def the_order_of_tasks_does_not_matter(subject: Subject) -> None:
-    """Permuting tasks permutes their weights: the update stays the same, or where numbers are drawn its mean does."""
-    if subject.make().ordered:
+def the_order_of_tasks_does_not_matter(specimen: Specimen) -> None:
+    """The update does not depend on it, or where numbers are drawn its mean does not; ``ordered`` is exempt."""
+    if specimen.make().ordered:
         return
     for order in ((1, 0), (2, 0, 1)):
-        if not _takes(subject, len(order)):
+        if not _takes(specimen, len(order)):
             continue
         with given(f"tasks in the order {list(order)}"):
-            combiner, straight = _updated(subject, SmallStep(len(order)))
-            _, other = _updated(subject, SmallStep(len(order), order=order))
+            combiner, straight = _updated(specimen, SmallStep(len(order)))
+            _, other = _updated(specimen, SmallStep(len(order), order=order))
             source = combiner.generator
             if source is None or source.get_state().equal(new_generator(3).get_state()):
                 require_same(other, straight, "another order gives another update", within=1e-4)
             else:
-                _require_same_mean(subject, order)
+                _require_same_mean(specimen, order)
 
 
-def _require_same_mean(subject: Subject, order: Sequence[int]) -> None:
+def _require_same_mean(specimen: Specimen, order: Sequence[int]) -> None:
     gaps = torch.stack(
         [
-            _updated(subject, SmallStep(len(order), order=order), seed=seed)[1]
-            - _updated(subject, SmallStep(len(order)), seed=1000 + seed)[1]
+            _updated(specimen, SmallStep(len(order), order=order), seed=seed)[1]
+            - _updated(specimen, SmallStep(len(order)), seed=1000 + seed)[1]
             for seed in range(_SEEDS)
         ]
     )  # [seeds, parameters]
     require_zero_mean(gaps, "another order gives another update")
 
 
-@law("combiner", cases=_counts)
-def larger_gradients_make_an_equally_larger_update(subject: Subject, count: int) -> None:
-    """For a combiner that says so (``scales``): c times all gradients, c times the update."""
-    if not subject.make().scales:
-        return
-    plain = _updated(subject, SmallStep(count))[1]
-    for factor in (0.125, 8.0):
-        with given(f"gradients times {factor:g}"):
-            scaled = _updated(subject, SmallStep(count, scale=factor))[1]
-            require_same(scaled, plain, f"the update is not {factor:g} times as large", within=1e-4)
-
-
 @law("combiner", cases=_several)
-def a_gradient_that_is_not_finite_names_its_task(subject: Subject, count: int) -> None:
+def a_gradient_that_is_not_finite_names_its_task(specimen: Specimen, count: int) -> None:
     step = SmallStep(count, spoilt=(task := f"task{count - 1}"))
     with given(f"NaN in the gradient of {task!r}"):
         try:
-            _prepared(subject, step.tasks).update(step)
+            _prepared(specimen, step.tasks).update(step)
         except TrainingError as error:
             require(task in str(error), f"the message should name {task!r}. Found {str(error)!r}.")
         else:
@@ -229,11 +215,11 @@ def a_gradient_that_is_not_finite_names_its_task(subject: Subject, count: int) -
 
 
 class CombinerTrial(Trial):
-    """A combiner, and the model that it trains with two updates in each step."""
+    """A combiner and a small model, which it updates twice in each step."""
 
-    def __init__(self, subject: Subject, count: int, seed: int = 0) -> None:
-        self.subject, self.step = subject, SmallStep(count)
-        self.combiner = _prepared(subject, self.step.tasks, seed)
+    def __init__(self, specimen: Specimen, count: int, seed: int = 0) -> None:
+        self.specimen, self.step = specimen, SmallStep(count)
+        self.combiner = _prepared(specimen, self.step.tasks, seed)
 
     @property
     def modules(self) -> Sequence[nn.Module]:
@@ -250,8 +236,8 @@ class CombinerTrial(Trial):
         self.step = SmallStep(len(self.step.tasks), device=device)
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
-        """What the losses fall by is another share for each task and each epoch."""
-        losses = {task: (1.5 + place) / epoch + place * 0.1 for place, task in enumerate(self.step.tasks)}
+        """Losses fall at another rate for each task and each epoch."""
+        losses = {task: (1.5 + k) / epoch + k * 0.1 for k, task in enumerate(self.step.tasks)}
         self.combiner.epoch_ended(epoch=epoch, losses=losses)
         return self.combiner.metrics()
 
@@ -260,15 +246,15 @@ class CombinerTrial(Trial):
         self.step = copy.deepcopy(other.step)  # type: ignore[attr-defined]
 
     def in_half(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Parameters and gradients are in bfloat16."""
+        """With parameters and gradients in bfloat16."""
         low, high = (SmallStep(len(self.step.tasks), dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
         for half, whole in zip(low.parameters(), high.parameters(), strict=True):
             whole.data.copy_(half.data)
-        return _updated(self.subject, low)[1], _updated(self.subject, high)[1], None
+        return _updated(self.specimen, low)[1], _updated(self.specimen, high)[1], None
 
 
-def _trials(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
-    yield from ((words, partial(CombinerTrial, subject, count)) for words, count in _several(subject))
+def _trials(specimen: Specimen) -> Iterator[tuple[str, NewTrial]]:
+    yield from ((words, partial(CombinerTrial, specimen, count)) for words, count in _several(specimen))
 
 
 laws_of_learning("combiner", _trials)

@@ -1,4 +1,4 @@
-"""Laws of engines. A small session is run, of jobs that take no time; the laws look at what was reported."""
+"""Laws of engines, judged by what is reported in one short session of jobs that take no time."""
 
 import tempfile
 import time
@@ -9,25 +9,25 @@ from pathlib import Path
 
 from taskloom.core.engine import ENDS, Emit, Engine, Event, Job
 from taskloom.core.testing.law import given, law, require
-from taskloom.core.testing.subjects import RAISED, Subject
+from taskloom.core.testing.specimens import RAISED, Specimen
 
 WORK = f"{__name__}:work"
 STEPS = 5
-#: Seconds after which a job that waits to be stopped gives up, so that nothing is left behind.
+#: Seconds after which a job that waits to be stopped gives up, so that no process is left behind.
 GIVE_UP = 300.0
 #: Seconds without any event after which a job counts as hung.
 LIMIT = 120.0
-#: Seconds after which a job of a closed engine should have ended, and for which one that has ended does nothing.
+#: Seconds within which a job of a closed engine should end, and without a beat after which it counts as ended.
 OUTLIVED, QUIET = 20.0, 2.0
-#: Cell → what its job does; more than most engines take at once.
+#: Cell → what its job does; more jobs than most engines run at once.
 MIXED = {"a": "count", "b": "raise", "c": "silent", "d": "talkative", "e": "count", "f": "raise", "g": "count"}
 
 
 def work(job: Job, emit: Emit) -> None:
-    """What a job does is in its ``spec["do"]``.
+    """Do what ``spec["do"]`` says.
 
-    ``count`` reports steps, ``talkative`` goes on after its end, ``wait`` goes on until it is asked to stop, ``raise``
-    and ``silent`` end badly. One that waits counts in a file, so that it can be seen whether it is still there.
+    ``count`` reports steps, ``talkative`` reports more after its end, ``raise`` and ``silent`` end badly. ``wait`` runs
+    until it is asked to stop and counts in a file, which shows whether it still runs.
     """
     emit(Event("started", job.cell))
     do = job.spec["do"]
@@ -52,7 +52,7 @@ def work(job: Job, emit: Emit) -> None:
 
 
 def _beat_file(job: Job) -> Path:
-    """Where a job that waits counts."""
+    """The file in which a job that waits counts."""
     return Path(job.folder) / f"{job.cell}.beats"
 
 
@@ -63,21 +63,19 @@ def _facts_of(step: int) -> dict[str, object]:
 
 
 class Session:
-    """What happened in a session: events in order, what the engine said of itself, what it raised."""
+    """What happened in a session: events in order, free places, and the exception, if any."""
 
     def __init__(self, engine: Engine, folder: str) -> None:
         self.engine, self.folder = engine, folder
         self.events: list[Event] = []
         self.jobs: dict[str, Job] = {}
-        self.free: list[tuple[str, int, int]] = []  # when, found, expected
-        self.stops: dict[str, list[str]] = {}  # what was asked → the ends that were reported
+        self.free: list[tuple[int, int]] = []  # jobs running, ``free`` at that time
+        self.free_when_idle = 0  # after the last job
+        self.stops: dict[str, list[str]] = {}  # call of stop → the ends that were reported
         self.outlived = False  # whether a job went on after the engine was closed
         self.error: BaseException | None = None
         engine.check()
-        self.slots = [engine.slots]  # before it was opened, and after
         engine.open(WORK, Path(folder))
-        self.slots.append(engine.slots)
-        self.described: object = engine.describe()
 
     def of(self, cell: str) -> list[Event]:
         return [event for event in self.events if event.cell == cell]
@@ -95,9 +93,9 @@ class Session:
         words = ENDS if until == "end" else {until, *ENDS}
         last = time.monotonic()
         while any(not any(event.what in words for event in self.of(cell)) for cell in cells):
-            found = self.engine.poll(0.5)
-            self.events += found
-            last = time.monotonic() if found else last
+            events = self.engine.poll(0.5)
+            self.events += events
+            last = time.monotonic() if events else last
             if time.monotonic() - last > LIMIT:
                 does = ", ".join(f"{cell} does {self.jobs[cell].spec['do']!r}" for cell in cells)
                 reported = [f"{event.cell}: {event.what}" for event in self.events[-5:]]
@@ -105,26 +103,27 @@ class Session:
                 raise AssertionError(f"{missing}; {does}; the last events are {reported}")
 
     def run_mixed(self) -> None:
-        """Jobs of every sort, as many at once as it takes (at most two: an engine may start a process for each)."""
+        """Jobs of every sort, at most two at once: an engine may start a process for each."""
         engine = self.engine
         self.events += engine.poll(0)
-        self.free.append(("before the first job", engine.free, engine.slots))
+        at_once = min(2, max(1, engine.free))
+        self.free.append((0, engine.free))
         waiting, running = deque(MIXED.items()), list[str]()
         while waiting or running:
-            while waiting and len(running) < min(2, engine.slots):
+            while waiting and len(running) < at_once:
                 cell, do = waiting.popleft()
                 self.submit(do, cell)
                 time.sleep(0.02)  # so that several events wait for the next poll
                 running.append(cell)
-                self.free.append((f"with {len(running)} running", engine.free, engine.slots - len(running)))
+                self.free.append((len(running), engine.free))
             self.wait("end", running[0])
             running = [cell for cell in running if not self.ends_of(cell)]
-        self.free.append(("after the last job", engine.free, engine.slots))
+        self.free_when_idle = engine.free
         self.events += engine.poll(0.05)
 
     def stop_some(self) -> None:
-        """Jobs that go on until they are stopped: one of two, all, one at once, and one at the end by closing."""
-        pair = ("one", "other") if self.engine.slots > 1 else ("one",)
+        """Jobs that run until they are stopped: one of two, all, one at once, and one at the end by closing."""
+        pair = ("one", "other") if self.free_when_idle > 1 else ("one",)
         self.submit("wait", *pair)
         self.wait("started", *pair)
         self.engine.stop("one")
@@ -145,22 +144,22 @@ class Session:
 
     def _outlives(self, job: Job) -> bool:
         """Whether a job still counts, ``OUTLIVED`` seconds after the engine was closed."""
-        begun = moved = time.monotonic()
-        seen = ""
-        while time.monotonic() - begun < OUTLIVED:
-            now = _beat_file(job).read_text() if _beat_file(job).exists() else ""
-            if now not in ("", seen):  # empty: just being written
-                seen, moved = now, time.monotonic()
-            elif time.monotonic() - moved > QUIET:
+        closed_at = last_beat_at = time.monotonic()
+        last_count = ""
+        while time.monotonic() - closed_at < OUTLIVED:
+            beats = _beat_file(job).read_text() if _beat_file(job).exists() else ""
+            if beats not in ("", last_count):  # empty: just being written
+                last_count, last_beat_at = beats, time.monotonic()
+            elif time.monotonic() - last_beat_at > QUIET:
                 return False
             time.sleep(0.05)
         return True
 
 
 @lru_cache(maxsize=4)
-def _finished(subject: Subject) -> Session:
-    """The session, which is run once for all laws; it may have ended with an error."""
-    engine: Engine = subject.make()
+def _finished(specimen: Specimen) -> Session:
+    """The session, run once for all laws; it may have ended with an error."""
+    engine: Engine = specimen.make()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             session = Session(engine, folder)
@@ -174,26 +173,26 @@ def _finished(subject: Subject) -> Session:
             engine.close()
 
 
-def _session(subject: Subject) -> Session:
-    session = _finished(subject)
+def _session(specimen: Specimen) -> Session:
+    session = _finished(specimen)
     if session.error is not None:
         raise session.error
     return session
 
 
-def _jobs(subject: Subject) -> Iterator[tuple[str, tuple[Session, str]]]:
+def _jobs(specimen: Specimen) -> Iterator[tuple[str, tuple[Session, str]]]:
     """The cells whose jobs should end by themselves."""
-    session = _session(subject)
+    session = _session(specimen)
     yield from ((f"a job that does {do!r}", (session, cell)) for cell, do in MIXED.items())
 
 
 @law("engine", cases=_jobs)
-def every_job_ends_with_exactly_one_event(_: Subject, job: tuple[Session, str]) -> None:
-    """As its last one, also where the work says nothing of its end or goes on after it; a failure says why."""
+def every_job_ends_with_exactly_one_event(_: Specimen, job: tuple[Session, str]) -> None:
+    """It is the last one, also where the work reports no end or reports more after it; a failure says why."""
     session, cell = job
     events = session.of(cell)
     reported = [event.what for event in events]
-    require(sum(what in ENDS for what in reported) == 1 and reported[-1] in ENDS, f"its events are {reported}")
+    require(sum(word in ENDS for word in reported) == 1 and reported[-1] in ENDS, f"its events are {reported}")
     expected = "failed" if MIXED[cell] in ("raise", "silent") else "finished"
     require(reported[-1] == expected, f"it ends as {reported[-1]!r}, not as {expected!r}")
     if MIXED[cell] == "raise":
@@ -202,7 +201,7 @@ def every_job_ends_with_exactly_one_event(_: Subject, job: tuple[Session, str]) 
 
 
 @law("engine", cases=_jobs)
-def events_of_a_job_come_in_order_and_whole(_: Subject, job: tuple[Session, str]) -> None:
+def events_of_a_job_come_in_order_and_whole(_: Specimen, job: tuple[Session, str]) -> None:
     """And there are no others."""
     session, cell = job
     strangers = sorted({event.cell for event in session.events} - set(session.jobs))
@@ -216,8 +215,8 @@ def events_of_a_job_come_in_order_and_whole(_: Subject, job: tuple[Session, str]
 
 
 @law("engine")
-def events_carry_the_attempt_of_their_job(subject: Subject) -> None:
-    session = _session(subject)
+def events_carry_the_attempt_of_their_job(specimen: Specimen) -> None:
+    session = _session(specimen)
     for cell, job in session.jobs.items():
         for event in session.of(cell):
             with given(f"a job of attempt {job.attempt}"):
@@ -225,32 +224,33 @@ def events_carry_the_attempt_of_their_job(subject: Subject) -> None:
 
 
 @law("engine")
-def it_says_where_it_runs_and_how_many_jobs(subject: Subject) -> None:
-    session = _session(subject)
-    for when, slots in zip(("before it is opened", "when it is open"), session.slots, strict=True):
-        require(slots >= 1, f"{when}: slots should be 1 or more. Found {slots}.")
-    for when, found, expected in session.free:
-        require(found == expected, f"{when}: free is {found}, not {expected}")
-    line = session.described
-    sound = isinstance(line, str) and bool(line.strip()) and "\n" not in line
-    require(sound, f"describe() should give one line. Found {line!r}.")
+def free_is_how_many_more_jobs_it_takes(specimen: Specimen) -> None:
+    """At least one when nothing runs, and one less for each job that does."""
+    session = _session(specimen)
+    idle = session.free_when_idle
+    for running, free in [*session.free, (0, idle)]:
+        with given(f"{running} jobs running"):
+            if running:
+                require(free == idle - running, f"free is {free}; with none running it is {idle}")
+            else:
+                require(free >= 1, f"free should be at least 1. Found {free}.")
 
 
 @law("engine")
-def a_job_that_is_stopped_is_interrupted_or_lost(subject: Subject) -> None:
+def a_job_that_is_stopped_is_interrupted_or_lost(specimen: Specimen) -> None:
     """Interrupted if it was asked to stop, and it alone (without a name all are asked); lost if at once."""
-    session = _session(subject)
+    session = _session(specimen)
     every = [f"{cell}: interrupted" for cell in ("one", "other") if cell in session.jobs]
-    for (asked, ends), expected in zip(session.stops.items(), (every[:1], every, ["third: lost"]), strict=True):
-        with given(asked):
+    for (call, ends), expected in zip(session.stops.items(), (every[:1], every, ["third: lost"]), strict=True):
+        with given(call):
             require(sorted(ends) == expected, f"jobs end as {ends}")
     reasons = [event.facts.get("reason") for event in session.of("third") if event.what == "lost"]
     require(all(reasons), "a job that is lost should say why in facts['reason']")
 
 
 @law("engine")
-def closing_ends_what_still_runs(subject: Subject) -> None:
+def closing_ends_what_still_runs(specimen: Specimen) -> None:
     """It may be closed twice, and if it was never opened."""
-    require(not _session(subject).outlived, f"{OUTLIVED:g} s after close() a job that waits to be stopped still runs")
+    require(not _session(specimen).outlived, f"{OUTLIVED:g} s after close() a job that waits to be stopped still runs")
     with given("an engine that was never opened"):
-        subject.make().close()
+        specimen.make().close()

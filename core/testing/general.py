@@ -1,7 +1,7 @@
-"""Laws of every component, and of kinds that give the same wherever and whenever.
+"""Laws of every component, and the law of kinds whose output must be reproducible.
 
-In a new process sets and ``hash()`` of strings come out differently. Starting Python and importing torch takes seconds,
-so that is done once: a helper that has imported nothing of a plugin answers each question in a fork of itself, and ends
+In a new process the order of sets and ``hash()`` of strings change. As starting Python and importing torch takes
+seconds, one helper process, which has imported nothing of a plugin, answers each question in a fork of itself; it ends
 with the process that asks.
 """
 
@@ -23,25 +23,25 @@ from pydantic.fields import FieldInfo
 
 from taskloom.core.options import options_of
 from taskloom.core.testing.law import given, law, require, require_equal, untouched_randomness, words_of
-from taskloom.core.testing.subjects import RAISED, REFUSALS, Subject
+from taskloom.core.testing.specimens import RAISED, REFUSALS, Specimen
 
 _HINT = "the order of a set and hash() of a string change from process to process: use sorted() or zlib.crc32()"
-#: What one component gives, in lines.
+#: Writes down the output of a component, in lines.
 Describe = Callable[[Any], list[str]]
 
 
 @law("component")
-def it_has_a_name_and_a_summary(subject: Subject) -> None:
-    name, text = subject.component.name, inspect.cleandoc(subject.component.__doc__ or "")
+def it_has_a_name_and_a_summary(specimen: Specimen) -> None:
+    name, text = specimen.component.name, inspect.cleandoc(specimen.component.__doc__ or "")
     typed = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)
     require(bool(typed), f"the name should be lower-case letters, digits and underscores. Found {name!r}.")
     require(bool(text.split("\n")[0].strip()), "the class should have a docstring that begins with a summary")
 
 
 @law("component")
-def its_options_are_annotated_and_documented(subject: Subject) -> None:
-    """Keyword arguments of a type and a default that a grid can hold, with a line in the docstring."""
-    options = options_of(subject.component)
+def its_options_are_annotated_and_documented(specimen: Specimen) -> None:
+    """They are keyword arguments whose type and default a grid can hold, each with a line in the docstring."""
+    options = options_of(specimen.component)
     for option in options.values():
         with given(f"option {option.name!r}"):
             annotation = FieldInfo.from_annotation(option.annotation).annotation
@@ -53,25 +53,25 @@ def its_options_are_annotated_and_documented(subject: Subject) -> None:
             line = f"Options:\n    {option.name}: what it is"
             require(bool(option.text), f"the docstring should say what it is, in a line of its own: {line!r}")
     for attribute in ("location_options", "path_options"):
-        unknown = sorted(set(getattr(subject.component, attribute)) - options.keys())
+        unknown = sorted(set(getattr(specimen.component, attribute)) - options.keys())
         require(not unknown, f"{attribute} should name options. Found {', '.join(unknown)}.")
 
 
 @law("component")
-def making_one_leaves_its_defaults_as_they_are(subject: Subject) -> None:
-    """Python keeps one default for all that are ever made."""
-    before = {name: repr(option.default) for name, option in subject.known.items()}
-    subject.make()
-    for name, option in options_of(subject.component).items() if before else ():
+def making_one_leaves_its_defaults_as_they_are(specimen: Specimen) -> None:
+    """Python keeps one default for all instances."""
+    before = {name: repr(option.default) for name, option in specimen.known.items()}
+    specimen.make()
+    for name, option in options_of(specimen.component).items() if before else ():
         with given(f"option {name!r}"):
             changed = f"the constructor changes its default, for every later one: {before[name]} → {option.default!r}"
             require(repr(option.default) == before[name], changed)
 
 
 @law("component")
-def it_takes_what_its_options_allow_or_says_why_not(subject: Subject) -> None:
-    """Every edge of an option's range makes a component, or is refused by a message (ValueError or TaskloomError)."""
-    for edge in subject.edges():
+def it_takes_what_its_options_allow_or_says_why_not(specimen: Specimen) -> None:
+    """Every edge of an option's range makes a component or is refused with a message (ValueError or TaskloomError)."""
+    for edge in specimen.edges():
         with given(str(edge)):
             try:
                 edge.make()
@@ -80,31 +80,31 @@ def it_takes_what_its_options_allow_or_says_why_not(subject: Subject) -> None:
 
 
 def law_of_repeating(kind: str, describe: Describe) -> None:
-    """Hold a kind to the law that ``describe`` of a component gives the same lines wherever and whenever."""
+    """Hold a kind to the law that ``describe`` of equal components gives the same lines."""
 
     @law(kind)
-    def it_gives_the_same_again_and_in_a_new_process(subject: Subject) -> None:
+    def it_gives_the_same_again_and_in_a_new_process(specimen: Specimen) -> None:
         """The same from one that is used twice, from another one and in a new process; no global state is touched.
 
-        A class that cannot be imported there (made by a function, or in a script), or whose options JSON cannot hold,
-        is not asked for in a new process.
+        A new process is left out for a class that cannot be imported (made by a function, or in a script) and for
+        options that JSON cannot hold.
         """
         with untouched_randomness():
-            first = subject.make()
-            lines, *others = (describe(one) for one in (first, first, subject.make()))
+            first = specimen.make()
+            lines, *others = (describe(component) for component in (first, first, specimen.make()))
         for other in others:
             require_equal(other, lines, "the second time it gives something else")
-        there = _lines_in_new_process(describe, subject)
-        if there is not None:
-            require_equal(there, lines, f"in a new process it gives something else ({_HINT})")
+        lines_there = _lines_in_new_process(describe, specimen)
+        if lines_there is not None:
+            require_equal(lines_there, lines, f"in a new process it gives something else ({_HINT})")
 
 
-def _lines_in_new_process(describe: Describe, subject: Subject) -> list[str] | None:
-    component = subject.component
-    names = [f"{one.__module__}:{one.__qualname__}" for one in (describe, component)]
+def _lines_in_new_process(describe: Describe, specimen: Specimen) -> list[str] | None:
+    component = specimen.component
+    names = [f"{named.__module__}:{named.__qualname__}" for named in (describe, component)]
     here = {"path": sys.path, "folder": str(Path.cwd()), "environment": dict(os.environ)}
     try:
-        question = json.dumps({"describe": names[0], "component": names[1], "options": dict(subject.options), **here})
+        question = json.dumps({"describe": names[0], "component": names[1], "options": dict(specimen.options), **here})
         if component.__module__ == "__main__" or resolve_name(names[1]) is not component:
             return None
     except (TypeError, ValueError, AttributeError, ImportError):
@@ -132,7 +132,7 @@ def _helper() -> "subprocess.Popen[str]":
 
 
 def answer_questions() -> None:
-    """Answer each line of the input with a line, until there are no more."""
+    """Answer each line of standard input with a line."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # what a plugin prints is not an answer
         for question in sys.stdin:
@@ -144,15 +144,15 @@ def answer_questions() -> None:
 
 
 def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for; no lines where the class is not found, which is no fault of the class."""
+    """The lines of a component, or the error; None for a class that is not found, which is no fault of its own."""
     sys.path[:] = question["path"]
     os.chdir(question["folder"])
     os.environ.update(question["environment"])
     try:
-        subject = Subject(resolve_name(question["component"]), question["options"])
+        specimen = Specimen(resolve_name(question["component"]), question["options"])
     except (ImportError, AttributeError):
         return {"lines": None}
     try:
-        return {"lines": resolve_name(question["describe"])(subject.make())}
+        return {"lines": resolve_name(question["describe"])(specimen.make())}
     except RAISED as error:
         return {"error": words_of(error)}

@@ -14,7 +14,7 @@ from taskloom.core.random import bind_generator
 from taskloom.core.testing.law import given, law, require
 from taskloom.core.testing.learning import Trial, laws_of_learning
 from taskloom.core.testing.require import new_generator, require_finite, require_gradient, require_same
-from taskloom.core.testing.subjects import Subject
+from taskloom.core.testing.specimens import Specimen
 from taskloom.core.tokens import SEQUENCES
 
 WIDTH, ROWS = 8, 6
@@ -22,11 +22,11 @@ GIVES = ("classes", "score", "either", "vectors")
 
 
 class HeadTrial(Trial):
-    """A head that is built for a score of this size and these labels, and the vectors it is shown."""
+    """A head built for a score of this size and these labels, and its input vectors."""
 
     def __init__(
         self,
-        subject: Subject,
+        specimen: Specimen,
         options: dict[str, Any],
         outputs: int,
         labels: Labels,
@@ -35,7 +35,7 @@ class HeadTrial(Trial):
         score_means: ScoreMeans = "logit",
     ) -> None:
         self.outputs, self.labels = outputs, labels
-        self.head, self.shared = subject.make(**options), SharedModules()
+        self.head, self.shared = specimen.make(**options), SharedModules()
         self.head.labels, self.head.score_means = labels, score_means
         generator = new_generator(seed)
         self.head.build(width=WIDTH, outputs=outputs, labels=labels, generator=generator, shared=self.shared)
@@ -46,7 +46,7 @@ class HeadTrial(Trial):
         return self.head, self.shared
 
     def ready(self, *, training: bool) -> None:
-        """Before a pass, whose random numbers are always the same."""
+        """Prepare a pass; its random numbers are always the same."""
         for module, seed in ((self.head, 4), (self.shared, 5)):
             bind_generator(module.train(training), new_generator(seed, self.device))
 
@@ -54,7 +54,7 @@ class HeadTrial(Trial):
         return torch.randn(SEQUENCES[self.head.reads], rows, WIDTH, generator=new_generator(1)).to(self.device)
 
     def output(self, vectors: Tensor) -> Tensor:
-        """What the head gives: its score, or its vectors where they are all it gives."""
+        """The head's score, or its vectors where it gives nothing else."""
         prediction = self.head(vectors)
         return prediction.vectors if self.head.gives == "vectors" else prediction.score  # type: ignore[no-any-return]
 
@@ -79,27 +79,29 @@ class HeadTrial(Trial):
 NewTrial = Callable[..., HeadTrial]
 
 
-def _uses(subject: Subject) -> Iterator[tuple[str, NewTrial]]:
+def _uses(specimen: Specimen) -> Iterator[tuple[str, NewTrial]]:
     """Each use of a head: what it reads (where that is an option), the size of its score, the labels."""
-    reads = subject.known.get("reads")
-    free = reads is not None and "reads" not in subject.options and not subject.edge
-    for options in [{"reads": one} for one in get_args(reads.annotation)] if reads is not None and free else [{}]:
-        gives = subject.make(**options).gives  # of the head made: one that wraps another gives what that gives
+    reads = specimen.known.get("reads")
+    option_sets: list[dict[str, Any]] = [{}]
+    if reads is not None and "reads" not in specimen.options and not specimen.edge:
+        option_sets = [{"reads": choice} for choice in get_args(reads.annotation)]
+    for options in option_sets:
+        gives = specimen.make(**options).gives  # of the instance: one that wraps another gives what that gives
         words = f"reads {options['reads']!r}, " if options else ""
         if gives in ("classes", "either"):
             labels = Labels.of_classes(3)
-            yield f"{words}3 outputs, labels of 3 classes", partial(HeadTrial, subject, options, 3, labels)
+            yield f"{words}3 outputs, labels of 3 classes", partial(HeadTrial, specimen, options, 3, labels)
         if gives != "classes":
             labels = Labels.of_classes(2)
-            yield f"{words}1 output, labels of 2 classes", partial(HeadTrial, subject, options, 1, labels)
-            if not subject.edge:
+            yield f"{words}1 output, labels of 2 classes", partial(HeadTrial, specimen, options, 1, labels)
+            if not specimen.edge:
                 labels = Labels.of_range(0, 5)
-                yield f"{words}1 output, labels of values", partial(HeadTrial, subject, options, 1, labels)
+                yield f"{words}1 output, labels of values", partial(HeadTrial, specimen, options, 1, labels)
 
 
 @law("head", cases=_uses, at_edges=True)
-def it_gives_one_finite_score_and_its_vectors_per_example(_: Subject, new: NewTrial) -> None:
-    """As ``reads`` and ``gives`` say; of a single example and of extreme vectors, too, with finite gradients."""
+def it_gives_one_finite_score_and_its_vectors_per_example(_: Specimen, new: NewTrial) -> None:
+    """As ``reads`` and ``gives`` say, also for a single example and extreme vectors, with finite gradients."""
     trial = new()
     head = trial.head
     require(head.reads in SEQUENCES, f"reads should be one of {', '.join(SEQUENCES)}. Found {head.reads!r}.")
@@ -127,8 +129,8 @@ def it_gives_one_finite_score_and_its_vectors_per_example(_: Subject, new: NewTr
 
 
 @law("head", cases=_uses)
-def each_example_is_scored_by_itself(_: Subject, new: NewTrial) -> None:
-    """Permuting a batch permutes its scores, an example alone scores as in a batch, and the vectors stay the same."""
+def each_example_is_scored_by_itself(_: Specimen, new: NewTrial) -> None:
+    """Permuting a batch permutes its scores, an example alone scores as in a batch, and the input is not changed."""
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     trial = new()
     head, x = trial.head, trial.vectors()
@@ -139,7 +141,7 @@ def each_example_is_scored_by_itself(_: Subject, new: NewTrial) -> None:
 
 
 @law("head", cases=_uses)
-def it_decides_in_the_units_of_the_labels(_: Subject, new: NewTrial) -> None:
+def it_decides_in_the_units_of_the_labels(_: Specimen, new: NewTrial) -> None:
     trial = new()
     if trial.head.gives == "vectors":
         return
@@ -165,8 +167,8 @@ def it_decides_in_the_units_of_the_labels(_: Subject, new: NewTrial) -> None:
 
 
 @law("head", cases=_uses)
-def its_snippet_does_what_it_does(_: Subject, new: NewTrial) -> None:
-    """Executed with its tensors alone, the lines give the same scores and decisions, if there are any."""
+def its_snippet_does_what_it_does(_: Specimen, new: NewTrial) -> None:
+    """The lines, if there are any, compute the same scores and decisions from its tensors alone."""
     meanings: tuple[ScoreMeans, ...] = ("logit", "value") if new().labels.classes == 2 else ("logit",)
     for score_means in meanings:
         trial = new(score_means=score_means)
@@ -181,13 +183,13 @@ def its_snippet_does_what_it_does(_: Subject, new: NewTrial) -> None:
             exec("\n".join(lines), names)  # noqa: S102 - what the head itself gives
             score = head(vectors).score
             for name, expected in (("score", score), ("predicted", head.decide(score))):
-                found = names.get(name)
-                require(isinstance(found, Tensor), f"the snippet leaves no {name!r}")
-                require_same(cast(Tensor, found), expected, f"the snippet gives another {name!r}", within=1e-5)
+                computed = names.get(name)
+                require(isinstance(computed, Tensor), f"the snippet leaves no {name!r}")
+                require_same(cast(Tensor, computed), expected, f"the snippet gives another {name!r}", within=1e-5)
 
 
 @law("head", cases=_uses, at_edges=True)
-def its_gradients_are_those_of_finite_differences(_: Subject, new: NewTrial) -> None:
+def its_gradients_are_those_of_finite_differences(_: Specimen, new: NewTrial) -> None:
     """And they reach the sentence vectors and every parameter."""
     trial = new()
     for module in trial.modules:

@@ -1,4 +1,4 @@
-"""What a law is, how a class is held to it, and how what broke is reported: each cause once, with its input."""
+"""What a law is, how a class is held to it, and how violations are reported: each cause once, with its input."""
 
 import random
 import secrets
@@ -17,11 +17,11 @@ import torch
 
 from taskloom.core.component import Component
 from taskloom.core.errors import TaskloomError
-from taskloom.core.testing.subjects import RAISED, Subject
+from taskloom.core.testing.specimens import RAISED, Specimen
 
 #: A component class, or a plugin's module (or anything with hooks as attributes).
 Target = type[Component] | ModuleType | Any
-#: The cases in which a law is tried on a subject, each with the words that name it.
+#: The cases in which a law is tried on a specimen, each with its description.
 Cases = Callable[[Any], Iterable[tuple[str, Any]]]
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -32,20 +32,20 @@ def require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def require_equal(found: Sequence[Any], expected: Sequence[Any], message: str) -> None:
-    """Two lists are equal; else say where they differ first."""
-    for place, (one, other) in enumerate(zip_longest(found, expected, fillvalue="nothing")):
-        require(one == other, f"{message}: number {place} is {one}, not {other}")
+def require_equal(actual: Sequence[Any], expected: Sequence[Any], message: str) -> None:
+    """Require equal lists; the message says where they differ first."""
+    for index, (got, wanted) in enumerate(zip_longest(actual, expected, fillvalue="nothing")):
+        require(got == wanted, f"{message}: number {index} is {got}, not {wanted}")
 
 
 def accepted(
-    subject: Subject,
+    specimen: Specimen,
     cases: Iterable[tuple[str, Any]],
     use: Callable[[Any], object],
     refusals: tuple[type[Exception], ...] = (TaskloomError,),
 ) -> Iterator[tuple[str, Any]]:
-    """The cases that a component takes; refusing some breaks no law, nor does refusing all at the edge of an option."""
-    taken, refused = False, []
+    """The cases that a component accepts. It may refuse some, and at the edge of an option all of them."""
+    any_accepted, refused = False, []
     for words, case in cases:
         with given(words):
             try:
@@ -53,14 +53,14 @@ def accepted(
             except refusals as error:
                 refused.append(f"{words} ({error})")
                 continue
-        taken = True
+        any_accepted = True
         yield words, case
-    require(taken or subject.edge, f"it refuses everything: {'; '.join(refused)}")
+    require(any_accepted or specimen.edge, f"it refuses everything: {'; '.join(refused)}")
 
 
 @contextmanager
 def given(text: str) -> Iterator[None]:
-    """Say with which input a law was broken: in a note on what was raised, the innermost first."""
+    """Add the input under which a law was broken as a note to the exception, the innermost first."""
     try:
         yield
     except RAISED as error:
@@ -69,7 +69,7 @@ def given(text: str) -> Iterator[None]:
 
 
 def words_of(error: BaseException) -> str:
-    """What was raised, in a line; our own assertions as they are."""
+    """An exception in one line; assertions without their type."""
     text = " ".join(str(error).split())
     if isinstance(error, AssertionError):
         return text
@@ -78,9 +78,9 @@ def words_of(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Law:
-    """One thing that every component of a kind must do. Call it with a class and options, or with a plugin's module.
+    """One property of every component of a kind. Call it with a class and options, or with a plugin's module.
 
-    ``at_edges``: it must do that at the edges of each option's range, too.
+    ``at_edges``: it also holds at the edges of each option's range.
     """
 
     kind: str
@@ -96,14 +96,14 @@ class Law:
 
     def __call__(self, target: Target, /, **options: Any) -> None:
         """Raise ``AssertionError`` if the class (or module) breaks this law."""
-        raise_if_any(breaches_of([self], subject_of(target, options)))
+        raise_if_any(violations_of([self], specimen_of(target, options)))
 
-    def tried(self, subject: Any) -> "Iterator[Breach]":
-        """How a subject breaks the law, if it does."""
+    def violations(self, specimen: Any) -> "Iterator[Violation]":
+        """The violation by a specimen, if there is one."""
         try:
-            self.holds(subject)
+            self.holds(specimen)
         except RAISED as error:
-            yield Breach(self, subject, error)
+            yield Violation(self, specimen, error)
 
 
 #: The laws of each kind; those of "component" hold for all of them.
@@ -111,19 +111,19 @@ LAWS: dict[str, list[Law]] = {}
 
 
 def law(kind: str, *, cases: Cases | None = None, at_edges: bool = False) -> Callable[[F], F]:
-    """Make a function a law of this kind: its name, in words, is the law's.
+    """Register a function as a law of this kind, named by its name.
 
-    It is called with the subject, or for each of its ``cases`` with subject and case, so that a breach names the case.
+    It is called with the specimen, or with specimen and case for each of its ``cases``: a violation names the case.
     """
 
     def register(function: F) -> F:
         @wraps(function)
-        def holds(subject: Any) -> None:
+        def holds(specimen: Any) -> None:
             if cases is None:
-                return function(subject)
-            for words, case in cases(subject):
+                return function(specimen)
+            for words, case in cases(specimen):
                 with given(words):
-                    function(subject, case)
+                    function(specimen, case)
 
         LAWS.setdefault(kind, []).append(Law(kind, holds, at_edges))
         return function
@@ -132,66 +132,66 @@ def law(kind: str, *, cases: Cases | None = None, at_edges: bool = False) -> Cal
 
 
 @dataclass(frozen=True)
-class Breach:
-    """A law that was broken: by whom (a subject or a module), and what was raised."""
+class Violation:
+    """A broken law: by which specimen or module, and the exception."""
 
     law: Law
-    subject: Any
+    specimen: Any
     error: BaseException
 
     @property
     def name(self) -> str:
         """The component with its options, or the plugin."""
-        if isinstance(self.subject, Subject):
-            return str(self.subject)
-        return f"plugin {getattr(self.subject, '__name__', type(self.subject).__name__)!r}"
+        if isinstance(self.specimen, Specimen):
+            return str(self.specimen)
+        return f"plugin {getattr(self.specimen, '__name__', type(self.specimen).__name__)!r}"
 
     @property
     def input(self) -> str:
-        """With what the law was broken, the widest first."""
+        """The input that broke the law, the outermost description first."""
         notes = getattr(self.error, "__notes__", [])
         return f": with {', '.join(reversed(notes))}" if notes else ""
 
 
-def subject_of(target: Target, options: dict[str, Any]) -> Any:
-    """A class with options as a subject; a module as it is."""
+def specimen_of(target: Target, options: dict[str, Any]) -> Any:
+    """The specimen of a class with options; a module stays as it is."""
     if isinstance(target, type) and issubclass(target, Component):
-        subject = Subject(target, options)
-        missing = [name for name, option in subject.known.items() if option.required and name not in options]
+        specimen = Specimen(target, options)
+        missing = [name for name, option in specimen.known.items() if option.required and name not in options]
         if missing:
-            given = ", ".join(f"{name}=…" for name in missing)
-            raise TypeError(f"{target.__name__} requires options; give them: check({target.__name__}, {given})")
-        return subject
+            example = ", ".join(f"{name}=…" for name in missing)
+            raise TypeError(f"{target.__name__} requires options; give them: check({target.__name__}, {example})")
+        return specimen
     if isinstance(target, type | str | list | tuple):
         raise TypeError(f"laws are for a component class or a plugin's module. Found {target!r}.")
     return target
 
 
-def breaches_of(laws: Iterable[Law], subject: Any) -> Iterator[Breach]:
-    """The first breach of each law: by the subject as it was given, or else at the edges of its options."""
-    for one in laws:
-        edges = (edge for edge in subject.edges() if edge.can_be_made()) if one.at_edges else ()
-        yield from islice((breach for each in chain([subject], edges) for breach in one.tried(each)), 1)
+def violations_of(laws: Iterable[Law], specimen: Any) -> Iterator[Violation]:
+    """The first violation of each law, by the specimen itself or at an edge of its options."""
+    for law in laws:
+        edges = (edge for edge in specimen.edges() if edge.can_be_made()) if law.at_edges else ()
+        yield from islice((violation for tried in chain([specimen], edges) for violation in law.violations(tried)), 1)
 
 
-def raise_if_any(breaches: Iterable[Breach]) -> None:
-    """Raise one ``AssertionError`` for all breaches, in which those that have one reason stand together."""
-    groups: dict[tuple[str, str], list[Breach]] = {}
-    for breach in breaches:
-        groups.setdefault((breach.name, words_of(breach.error)), []).append(breach)
+def raise_if_any(violations: Iterable[Violation]) -> None:
+    """Raise one ``AssertionError`` for all violations, grouped by cause."""
+    groups: dict[tuple[str, str], list[Violation]] = {}
+    for violation in violations:
+        groups.setdefault((violation.name, words_of(violation.error)), []).append(violation)
     lines = []
     for (name, cause), (first, *more) in groups.items():
         if more:
-            lines.append(f"{name}: {1 + len(more)} laws break for one reason: {cause}{place_of(first.error)}")
-            lines += [f"  {breach.law.name!r}{breach.input}" for breach in (first, *more)]
+            lines.append(f"{name}: {1 + len(more)} laws break for one reason: {cause}{location_of(first.error)}")
+            lines += [f"  {violation.law.name!r}{violation.input}" for violation in (first, *more)]
         else:
             lines.append(f"{name} breaks the law {first.law.name!r}{first.input}: {cause}")
     if groups:
         raise AssertionError("\n".join(lines)) from next(iter(groups.values()))[0].error
 
 
-def place_of(error: BaseException) -> str:
-    """Where it was raised, in the code that is held to the law."""
+def location_of(error: BaseException) -> str:
+    """The line of the tested code that raised the exception."""
     frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
     own = [frame for frame in frames if Path(__file__).parent not in Path(frame.filename).parents]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
@@ -201,8 +201,8 @@ def place_of(error: BaseException) -> str:
 def untouched_randomness() -> Iterator[None]:
     """Raise if the block draws from (or seeds) a global random state of torch, numpy or Python.
 
-    The block starts from states that nobody can foresee, so that a seed set there is noticed whatever was set before;
-    afterwards the states are the caller's again.
+    The block starts from unpredictable states, so that setting a seed is always noticed; afterwards the caller's states
+    are restored.
     """
     ours = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:

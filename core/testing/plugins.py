@@ -23,10 +23,10 @@ def classes_of(module: Any) -> list[Any]:
     if not hasattr(module, "taskloom_components"):
         return []
     with given("taskloom_components()"):
-        found = module.taskloom_components()
-        sound = isinstance(found, Sequence) and not isinstance(found, str)
-        require(sound, f"it should return a list of classes. Found {found!r}.")
-    return list(found)
+        classes = module.taskloom_components()
+        sound = isinstance(classes, Sequence) and not isinstance(classes, str)
+        require(sound, f"it should return a list of classes. Found {classes!r}.")
+    return list(classes)
 
 
 def _manager(module: Any) -> pluggy.PluginManager:
@@ -39,7 +39,7 @@ def _manager(module: Any) -> pluggy.PluginManager:
 
 @law("plugin")
 def its_hooks_are_those_of_taskloom(module: Any) -> None:
-    """Spelt as they are, marked with ``@hookimpl``, and with arguments that exist; and there is at least one."""
+    """There is at least one; each exists, is marked with ``@hookimpl`` and takes the hook's arguments."""
     own = [name for name in dir(module) if name.startswith("taskloom_")]
     for name in own:
         require(name in HOOKS, unknown("hook", name, HOOKS, where="hooks"))
@@ -51,28 +51,28 @@ def its_hooks_are_those_of_taskloom(module: Any) -> None:
 @law("plugin")
 def its_components_are_whole_classes_of_different_names(module: Any) -> None:
     known: dict[tuple[str, str], Any] = {}
-    for one in classes_of(module):
-        sound = isinstance(one, type) and issubclass(one, Component)
-        require(sound, f"taskloom_components() should return components. Found {one!r}.")
-        missing = sorted(getattr(one, "__abstractmethods__", ()))
-        require(not missing, f"{one.__name__} does not define {', '.join(missing)}")
-        other = known.setdefault((one.kind, one.name), one)
-        require(other is one, f"{other.__name__} and {one.__name__} are both called {one.name!r}")
+    for cls in classes_of(module):
+        sound = isinstance(cls, type) and issubclass(cls, Component)
+        require(sound, f"taskloom_components() should return components. Found {cls!r}.")
+        missing = sorted(getattr(cls, "__abstractmethods__", ()))
+        require(not missing, f"{cls.__name__} does not define {', '.join(missing)}")
+        other = known.setdefault((cls.kind, cls.name), cls)
+        require(other is cls, f"{other.__name__} and {cls.__name__} are both called {cls.name!r}")
 
 
 # Packaged grids
 
 
 def _grids(module: Any) -> Iterator[tuple[str, Path]]:
-    found = module.taskloom_grids()
-    sound = isinstance(found, list | tuple) and bool(found) and all(isinstance(path, Path) for path in found)
-    require(sound, f"taskloom_grids() should return the paths of its files. Found {found!r}.")
-    yield from ((path.name, path) for path in found)
+    paths = module.taskloom_grids()
+    sound = isinstance(paths, list | tuple) and bool(paths) and all(isinstance(path, Path) for path in paths)
+    require(sound, f"taskloom_grids() should return the paths of its files. Found {paths!r}.")
+    yield from ((path.name, path) for path in paths)
 
 
 @law("grid", cases=_grids)
 def its_files_are_grids_with_a_name_and_a_description(module: Any, path: Path) -> None:
-    """JSON in the form of a grid; what axes and cells fill may be missing in the base. A grid's name is its file's."""
+    """Valid JSON grids, named after their files; the base may lack what axes and cells set."""
     sound = path.suffix == ".json" and re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", path.stem) is not None
     require(sound, f"a file should be called like 'my-grid.json'. Found {path.name!r}.")
     names = [other.stem for _, other in _grids(module)]
@@ -84,13 +84,13 @@ def its_files_are_grids_with_a_name_and_a_description(module: Any, path: Path) -
     if isinstance(grid["base"], dict):
         groups = [grid.get("axes", {}), *grid.get("zip", []), *(cell.get("set", {}) for cell in grid.get("cells", []))]
         varied = {str(key).partition(".")[0] for group in groups for key in group}
-        problems = [one for one in _problems(RunSpec, grid["base"]) if re.split(r"[.:]", one)[0] not in varied]
-        require(not problems, "; ".join(f"base.{one}" for one in problems))
+        problems = [text for text in _problems(RunSpec, grid["base"]) if re.split(r"[.:]", text)[0] not in varied]
+        require(not problems, "; ".join(f"base.{text}" for text in problems))
 
 
 def _problems(model: type[GridSpec] | type[RunSpec], value: Any) -> list[str]:
     try:
         model.model_validate_json(json.dumps(value))
     except ValidationError as error:
-        return [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
     return []

@@ -1,4 +1,4 @@
-"""What laws require of tensors and modules."""
+"""Requirements on tensors and modules."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,11 +14,11 @@ from torch.testing import assert_close
 from taskloom.core.testing.law import given, require, words_of
 
 
-def require_same(found: Tensor, expected: Tensor, message: str, *, within: float = 0.0) -> None:
+def require_same(actual: Tensor, expected: Tensor, message: str, *, within: float = 0.0) -> None:
     """Equal to the last bit, or up to ``within`` times the largest expected value."""
     largest = float(expected.detach().abs().double().nan_to_num().max()) if expected.numel() else 0.0
     assert_close(
-        found.detach(),
+        actual.detach(),
         expected.detach(),
         rtol=0.0,
         atol=within * largest + (1e-6 if within else 0.0),
@@ -35,22 +35,22 @@ def require_zero_mean(gaps: Tensor, message: str) -> None:
     require(excess <= 1e-5, f"over {len(gaps)} seeds, {message} on average, by {excess:.3g}")
 
 
-def require_finite(value: Tensor, what: str) -> None:
+def require_finite(value: Tensor, name: str) -> None:
     """No NaN and no infinity."""
     wrong = value.detach()[~value.detach().isfinite()]
-    require(not wrong.numel(), f"{what} is not finite: {wrong[:1].tolist()}")
+    require(not wrong.numel(), f"{name} is not finite: {wrong[:1].tolist()}")
 
 
-#: Step, absolute and relative tolerance of finite differences: in float64, and where something on the way rounds to
-#: float32 (as ``score.float()`` does), where a longer step is safe from rounding and a shorter one from kinks.
+#: Step, absolute and relative tolerance of finite differences: in float64, and where an operation rounds to float32 (as
+#: ``score.float()`` does): there a longer step is safe from rounding and a shorter one from kinks.
 _FINE = ((1e-6, 1e-6, 1e-4),)
 _COARSE = ((1e-2, 1e-3, 5e-3), (1e-3, 1e-3, 5e-3))
 
 
 def require_gradient(value: Callable[[], Tensor], at: Mapping[str, Tensor], hint: str = "") -> None:
-    """The gradient of ``value()`` with respect to each tensor in ``at``, by name, is that of finite differences.
+    """Require that the gradient of ``value()`` with respect to each tensor in ``at`` is that of finite differences.
 
-    The tensors are float64, and ``value`` reads them. ``hint`` is what the message ends with.
+    The tensors are float64, and ``value`` reads them. The message ends with ``hint``.
     """
     dtypes: list[torch.dtype] = []
 
@@ -66,7 +66,7 @@ def require_gradient(value: Callable[[], Tensor], at: Mapping[str, Tensor], hint
         for step, absolute, relative in (*_FINE, *(_COARSE if rounds else ())):
             options: Any = {"eps": step, "atol": absolute, "rtol": relative, "check_undefined_grad": False}
             try:
-                # Adding nothing makes a sparse gradient dense, as gradcheck wants it.
+                # Adding 0 makes a sparse gradient dense, as gradcheck requires.
                 gradcheck(lambda x: value().double() + 0 * x.sum(), (tensor,), fast_mode=True, **options)
                 break
             except GradcheckError as error:
@@ -77,11 +77,11 @@ def require_gradient(value: Callable[[], Tensor], at: Mapping[str, Tensor], hint
 
 
 def through_checkpoint(module: nn.Module) -> dict[str, Tensor]:
-    """A module's state after it went through the bytes of a checkpoint: tensors, and nothing to be unpickled."""
+    """A module's state saved to and loaded from the bytes of a checkpoint: tensors, and nothing to be unpickled."""
     state = module.state_dict()
     for name, value in state.items():
-        found = type(value).__name__
-        require(isinstance(value, Tensor), f"state {name!r} should be a tensor (use a buffer). Found {found}.")
+        kind = type(value).__name__
+        require(isinstance(value, Tensor), f"state {name!r} should be a tensor (use a buffer). Found {kind}.")
     kept = [name for name, buffer in module.named_buffers() if buffer.requires_grad]
     require(not kept, f"buffer {', '.join(kept)} still holds the graph of a step; detach what goes into a buffer")
     return load(save({name: value.detach().clone().contiguous() for name, value in state.items()}))

@@ -1,4 +1,4 @@
-"""Laws of trackers, which are told of runs of every sort. What they are told has the keys and types of real runs."""
+"""Laws of trackers, tried with runs of every sort, whose facts have the keys and types of real ones."""
 
 import copy
 import tempfile
@@ -9,7 +9,7 @@ from typing import Any
 
 from taskloom.core.specs import RunSpec
 from taskloom.core.testing.law import given, law
-from taskloom.core.testing.subjects import Subject
+from taskloom.core.testing.specimens import Specimen
 from taskloom.core.tracker import TrackedRun, Tracker
 
 #: A method and its arguments.
@@ -20,7 +20,7 @@ TABLE = "|     |   seeds |\n|:----|--------:|\n| sum |       2 |\n\n- 1 cell fai
 
 
 def _spec(last: int) -> dict[str, Any]:
-    """A specification: a stage of which nothing is scored, then ``last`` epochs of all tasks."""
+    """A specification: a stage that is not scored, then ``last`` epochs of all tasks."""
     tasks = {
         "pairs": {"data": {"name": "generated"}, "head": {"name": "embedding"}, "loss": {"name": "dynamic_margin"}},
         "sst": {"data": {"name": "generated"}, "head": {"name": "linear"}, "loss": {"name": "cross_entropy"}},
@@ -33,7 +33,7 @@ def _spec(last: int) -> dict[str, Any]:
 
 
 def _epoch_facts(stage: int, epoch: int, *, scored: bool) -> dict[str, Any]:
-    """The facts of an epoch. Epoch 0 scores what is not trained: there are no losses. Stage 0 has no dev scores."""
+    """The facts of an epoch. Epoch 0 scores an untrained model and has no losses; stage 0 has no dev scores."""
     tasks = ("pairs", "sst") if stage else ("pairs",)
     score = 0.25 * (1 + epoch)
     return {
@@ -83,7 +83,7 @@ def _runs() -> Iterator[tuple[str, list[Call]]]:
 
 
 def _remembered(calls: list[Call]) -> list[Call]:
-    """The calls without what the ledger does not keep."""
+    """The calls without the facts that the ledger does not keep."""
     kept = copy.deepcopy(calls)
     for method, arguments in kept:
         if method == "epoch_ended":
@@ -92,17 +92,17 @@ def _remembered(calls: list[Call]) -> list[Call]:
 
 
 def tell(tracker: Tracker, calls: list[Call]) -> None:
-    """Call a tracker, each time with copies."""
+    """Make the calls, with copies of their arguments."""
     for method, arguments in calls:
         with given(f"{method}({', '.join(map(_short, arguments))})"):
             getattr(tracker, method)(*copy.deepcopy(arguments))
 
 
 @law("tracker")
-def it_takes_every_call_of_every_run(subject: Subject) -> None:
-    """Of runs that fail, are resumed or told again, run side by side, or have nothing to score, too."""
+def it_takes_every_call_of_every_run(specimen: Specimen) -> None:
+    """Also of runs that fail, are resumed or told again, run side by side, or have nothing to score."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, chdir(folder):
-        tracker: Tracker = subject.make()
+        tracker: Tracker = specimen.make()
         tell(tracker, [("open", (Path(folder),))])
         for words, calls in _runs():
             with given(words):
@@ -111,21 +111,21 @@ def it_takes_every_call_of_every_run(subject: Subject) -> None:
 
 
 @law("tracker")
-def it_may_be_closed_at_any_time(subject: Subject) -> None:
-    """In the middle of a run, as somebody pressed Ctrl-C; twice; and if it was never opened."""
+def it_may_be_closed_at_any_time(specimen: Specimen) -> None:
+    """In the middle of a run, as after Ctrl-C; twice; and if it was never opened."""
     with given("a tracker that was never opened"):
-        subject.make().close()
+        specimen.make().close()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, chdir(folder):
-        tracker: Tracker = subject.make()
+        tracker: Tracker = specimen.make()
         with given("a run that has not ended"):
             tell(tracker, [("open", (Path(folder),)), run_calls()[0], ("close", ()), ("close", ())])
-        again: Tracker = subject.make()
+        again: Tracker = specimen.make()
         with given("another one later, which is told of the same run"):
             tell(again, [("open", (Path(folder),)), run_calls()[0], ("close", ())])
 
 
 def _short(value: Any) -> str:
-    """An argument in a few words: of a mapping, its keys."""
+    """An argument in short: of a mapping, its keys."""
     if isinstance(value, TrackedRun):
         return f"run of {value.cell}"
     return f"{{{', '.join(map(str, value))}}}" if isinstance(value, dict) else repr(value)

@@ -12,12 +12,12 @@ _NOISE = torch.finfo(torch.float32).eps
 
 
 class AlignedMTL(GradientCombiner):
-    """The sum of gradients after their principal components were made equally strong.
+    """The sum of the gradients after their principal components are scaled to equal length.
 
     With G = V Λ Vᵀ the Gramian, the matrix of gradients is replaced by the nearest one whose singular values are
     all σ, so that aligned gradients are orthogonal and equally long: weights = σ V Λ^(−½) Vᵀ 1, or that divided by
-    T for their mean. Eigenvalues that are zero (gradients that are linearly dependent) are left out; where all are,
-    the weights are those of ``sum`` or ``mean``.
+    T for their mean. Zero eigenvalues (linearly dependent gradients) are left out; where all are zero, the weights
+    are those of ``sum`` or ``mean``.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
@@ -36,7 +36,6 @@ class AlignedMTL(GradientCombiner):
     """
 
     name = "aligned_mtl"
-    scales = True
 
     def __init__(
         self,

@@ -15,19 +15,19 @@ _ZERO = 1e-6
 
 
 class CAGrad(GradientCombiner):
-    """Stays near the summed gradient, and there does the most for the task that gains least.
+    """Stays near the summed gradient and, within that distance, helps most the task that gains least.
 
     d = argmax minᵢ gᵢ·d over ‖d − g₀‖ ≤ c‖g₀‖, with g₀ the mean gradient. That is d = g₀ + c‖g₀‖ g_w/‖g_w‖, where
     g_w = Σᵢ wᵢ gᵢ and w = argmin g_w·g₀ + c‖g₀‖‖g_w‖ over w ≥ 0, Σ w = 1. Writing ‖g_w‖ = c‖g₀‖ s, that w is the one of
-    ``mgda`` among the gradients gᵢ + s g₀; s is found by a search in one dimension. Where g_w is zero (no direction
-    helps every task), d = g₀. For one task d is (1 + c) times its gradient. The update of T tasks is T d, so that it
-    stays near the sum, or d itself.
+    ``mgda`` for the gradients gᵢ + s g₀, and s is the root of a function of one variable. Where g_w is zero (no
+    direction helps every task), d = g₀. For one task d is (1 + c) times its gradient. The update of T tasks is T d, so
+    that it stays near the sum, or d itself.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
     Options:
         c: how far from the summed gradient the update may be, as a share of its length; 0 is ``sum``, below 1 it
-            converges to where ``sum`` would
+            converges to a minimum of the summed loss
         reduction: "sum" stays near the sum of the gradients, "mean" (as in the paper) near their mean
 
     Siblings: c = 0 is ``sum``, or ``mean`` of the shared parameters; with growing c the direction becomes that of
@@ -41,7 +41,6 @@ class CAGrad(GradientCombiner):
     """
 
     name = "cagrad"
-    scales = True
 
     def __init__(self, *, c: Annotated[float, Field(ge=0)] = 0.4, reduction: Literal["sum", "mean"] = "sum") -> None:
         super().__init__()
@@ -66,9 +65,9 @@ class CAGrad(GradientCombiner):
         radius = self.c * sqrt(max(float(square), 0.0))  # c‖g₀‖
 
         def solve(shift: float) -> tuple[Tensor, float]:
-            """w for one s, and the norm of g_w."""
-            moved = gramian + shift * (with_mean[:, None] + with_mean) + shift**2 * square
-            w = least_norm(moved)
+            """w for a given s, and the norm of g_w."""
+            shifted = gramian + shift * (with_mean[:, None] + with_mean) + shift**2 * square  # of gᵢ + s g₀
+            w = least_norm(shifted)
             return w, sqrt(max(float(w @ gramian @ w), 0.0))
 
         def gap(shift: float) -> float:

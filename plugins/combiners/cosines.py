@@ -1,22 +1,21 @@
-"""The Gramian apart: how long the gradients are, and the angles between them."""
+"""A Gramian split into the norms of the gradients and the cosines between them."""
 
 import torch
 from torch import Tensor
 
 
 def norms_and_cosines(gramian: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The places [k] of gradients that are not zero, their norms [k], and their cosines [k, k].
+    """The indices [k] of the gradients that are not zero, their norms [k] and their cosines [k, k].
 
-    Solving in cosines keeps tasks of very different scale apart from tasks that are nearly parallel: only the
-    latter make a system ill-conditioned.
+    In cosines a system is ill-conditioned only where gradients are nearly parallel, not where they differ in scale.
     """
     squares = gramian.diagonal()  # [T]
-    places = (squares > 0).nonzero()[:, 0]  # [k]
-    norms = squares[places].sqrt()  # [k]
-    cosines = gramian[places][:, places] / norms[:, None] / norms  # [k, k]
-    return places, norms, cosines
+    indices = (squares > 0).nonzero()[:, 0]  # [k]
+    norms = squares[indices].sqrt()  # [k]
+    cosines = gramian[indices][:, indices] / norms[:, None] / norms  # [k, k]
+    return indices, norms, cosines
 
 
-def at_places(values: Tensor, places: Tensor, count: int) -> Tensor:
-    """Weights [k] of the gradients at some places → weights of all, [T]: a gradient of zero weighs nothing."""
-    return torch.zeros(count, dtype=values.dtype).index_copy(0, places, values)
+def scatter_weights(weights: Tensor, indices: Tensor, count: int) -> Tensor:
+    """The weights [k] of the gradients at ``indices`` → weights [count], 0 for every other gradient."""
+    return torch.zeros(count, dtype=weights.dtype).index_copy(0, indices, weights)

@@ -21,7 +21,7 @@ class DWA(FixedWeights):
     parameters get the weight too.
 
     Options:
-        temperature: τ; a large one makes the weights alike, 2 as in the paper
+        temperature: τ; the larger, the more equal the weights; 2 as in the paper
 
     Siblings: equal weights are those of ``sum``. ``uncertainty`` and ``famo`` change their weights in every step.
 
@@ -55,6 +55,6 @@ class DWA(FixedWeights):
 
     def epoch_ended(self, *, epoch: int, losses: dict[str, float]) -> None:
         for task, loss in losses.items():
-            place = self.tasks.index(task)
-            self.history[1, place] = self.history[0, place]
-            self.history[0, place] = loss
+            index = self.tasks.index(task)
+            self.history[1, index] = self.history[0, index]
+            self.history[0, index] = loss

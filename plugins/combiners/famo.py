@@ -25,14 +25,14 @@ class FAMO(GradientCombiner):
     """Lowers all losses at the same relative speed, from loss values alone.
 
     The step follows Σᵢ wᵢ gᵢ with wᵢ = c zᵢ/Lᵢ, z = softmax(ξ) and c = 1/Σ(zᵢ/Lᵢ): the gradient of Σ zᵢ log Lᵢ, with
-    weights that sum to 1. After the step the losses are taken again on the same batches, and ξ moves along −(δ + γξ)
-    with δ = (∂z/∂ξ)ᵀ (log L before − log L after): what fell faster weighs less from now on. ξ starts at 0 and is
-    state: it is saved and restored.
+    weights that sum to 1. After the step the losses are evaluated again on the same batches, and ξ moves along
+    −(δ + γξ) with δ = (∂z/∂ξ)ᵀ (log L before − log L after): a task whose loss fell faster weighs less from then on.
+    ξ starts at 0 and is state: it is saved and restored.
 
     Reads: the loss of every task before and after the step (one more forward pass; in training, under new
     dropout); holds two gradients at a time, however many tasks. Losses should not be below zero. A task whose loss
     is zero has nothing to learn from the batch and is left out of the step. The heads' own parameters get the
-    weight too. In a step with some of the tasks, z is the softmax over those.
+    weight too. In a step with only some of the tasks, z is the softmax over those.
 
     Options:
         rate: learning rate β of ξ
@@ -53,7 +53,7 @@ class FAMO(GradientCombiner):
     name = "famo"
     logits: Tensor  # [T] ξ
     moments: Tensor  # [2, T] Adam's running means of the gradient and of its square
-    counts: Tensor  # [T] how often each was moved
+    counts: Tensor  # [T] updates of each logit
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class FAMO(GradientCombiner):
         self.register_buffer("counts", torch.zeros(len(tasks), dtype=torch.float64))
 
     def update(self, step: Step) -> dict[str, Tensor]:
-        places = torch.tensor([self.tasks.index(task) for task in step.tasks], device=self.logits.device)  # [T]
-        shares = torch.softmax(self.logits[places], 0).cpu()  # [T] z
+        task_indices = torch.tensor([self.tasks.index(task) for task in step.tasks], device=self.logits.device)  # [T]
+        shares = torch.softmax(self.logits[task_indices], 0).cpu()  # [T] z
         losses, before = self._step(step, shares)
         after = [_value(task, step.evaluate(task)) for task in step.tasks]
-        fall = (torch.tensor([before, after], dtype=torch.float64) + _TINY).log()  # [2, T]
-        gain = torch.where(torch.tensor(before) > 0, fall[0] - fall[1], 0.0)
-        self._move(places, (shares * (gain - shares @ gain)).to(self.logits))
+        log_losses = (torch.tensor([before, after], dtype=torch.float64) + _TINY).log()  # [2, T]
+        gain = torch.where(torch.tensor(before) > 0, log_losses[0] - log_losses[1], 0.0)
+        self._move_logits(task_indices, (shares * (gain - shares @ gain)).to(self.logits))
         return losses
 
     def metrics(self) -> dict[str, float]:
@@ -87,7 +87,7 @@ class FAMO(GradientCombiner):
         return dict(zip(self.tasks, torch.softmax(self.logits, 0).tolist(), strict=True))
 
     def _step(self, step: Step, shares: Tensor) -> tuple[dict[str, Tensor], list[float]]:
-        """The optimizer step; the common factor c is known only after the last task."""
+        """Take the optimizer step; the common factor c is known only after the last task."""
         losses: dict[str, Tensor] = {}
         values: list[float] = []
         factors: list[float] = []
@@ -96,10 +96,10 @@ class FAMO(GradientCombiner):
             losses[task] = step.backward(task)
             values.append(_value(task, losses[task]))
             factors.append(share / (values[-1] + _TINY) if values[-1] > 0 else 0.0)
-            taken = take_gradients(step.shared)
-            gramian_of([taken], [task])  # finite, or an error that names the task
+            gradients = take_gradients(step.shared)
+            gramian_of([gradients], [task])  # finite, or an error that names the task
             weights = torch.tensor([1.0, factors[-1]][-len(running) - 1 :], dtype=torch.float64)
-            combine_gradients([*running, taken], weights, step.shared)
+            combine_gradients([*running, gradients], weights, step.shared)
             running = [take_gradients(step.shared)]
         total = sum(factors)
         common = 1 / total if total > 0 else 0.0
@@ -111,15 +111,17 @@ class FAMO(GradientCombiner):
         step.apply()
         return losses, values
 
-    def _move(self, places: Tensor, slope: Tensor) -> None:
-        slope = slope + self.decay * self.logits[places]
+    def _move_logits(self, tasks: Tensor, slope: Tensor) -> None:
+        """Move the logits at the indices ``tasks`` along −(slope + γξ)."""
+        slope = slope + self.decay * self.logits[tasks]
         if self.rule == "adam":
-            for row, (beta, value) in enumerate(zip(_BETAS, (slope, slope**2), strict=True)):
-                self.moments[row, places] = beta * self.moments[row, places] + (1 - beta) * value
-            self.counts[places] += 1
-            means = [self.moments[row, places] / (1 - beta ** self.counts[places]) for row, beta in enumerate(_BETAS)]
+            self.counts[tasks] += 1
+            means = []
+            for moment, beta, observed in zip(self.moments, _BETAS, (slope, slope**2), strict=True):
+                moment[tasks] = beta * moment[tasks] + (1 - beta) * observed
+                means.append(moment[tasks] / (1 - beta ** self.counts[tasks]))
             slope = means[0] / (means[1].sqrt() + _TINY)
-        self.logits[places] -= self.rate * slope
+        self.logits[tasks] -= self.rate * slope
 
 
 def _value(task: str, loss: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""What combiners that weigh losses share: gradients add up where they arise."""
+"""The base of combiners whose weights do not depend on the gradients."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,11 +11,9 @@ from taskloom.core import GradientCombiner, Step
 class FixedWeights(GradientCombiner):
     """Σ wᵢ gᵢ with weights that do not depend on the gradients.
 
-    Gradients add up where they arise, so none is ever kept per task. The heads' own parameters get the same weight as
-    the shared ones: this is the gradient of the weighted sum of losses.
+    Gradients accumulate in ``parameter.grad``, so none is kept per task. The heads' own parameters get the same weight
+    as the shared ones: this is the gradient of the weighted sum of losses.
     """
-
-    scales = True
 
     @abstractmethod
     def factors(self, tasks: Sequence[str]) -> list[float]:

@@ -19,7 +19,7 @@ class GradVac(GradientCombiner):
     their cosine is φ̂; then φ̂ ← (1−β) φ̂ + β φ. The averages start at 0 and are state: they are saved and restored.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task,
-    under either reduction. Averages are per pair of tasks of the stage; a step with fewer tasks uses theirs.
+    under either reduction. Averages are kept per pair of the stage's tasks; a step with fewer tasks updates theirs.
 
     Options:
         beta: how fast the averages follow, 0.01 as in the paper; with 0 they stay 0, which is ``pcgrad``
@@ -35,7 +35,6 @@ class GradVac(GradientCombiner):
     """
 
     name = "gradvac"
-    scales = True
     targets: Tensor  # [T, T] φ̂
 
     def __init__(
@@ -58,33 +57,33 @@ class GradVac(GradientCombiner):
 
     def weights(self, gramian: Tensor) -> Tensor:
         count = len(gramian)
-        places = torch.tensor(self._present, device=self.targets.device)  # [T]
-        targets = self.targets[places[:, None], places].cpu()  # [T, T]
-        moved = torch.eye(count, dtype=gramian.dtype)  # [T, T] row i: moved gradient i in original ones
+        task_indices = torch.tensor(self._present, device=self.targets.device)  # [T]
+        targets = self.targets[task_indices[:, None], task_indices].cpu()  # [T, T]
+        moved = torch.eye(count, dtype=gramian.dtype)  # [T, T] row i: coefficients of moved gradient i
         for i in range(count):
             for j in self._order(i, count):
                 squares = torch.stack([moved[i] @ gramian @ moved[i], gramian[j, j]])
-                one, other = squares.clamp(min=0).sqrt().tolist()  # ‖gᵢ‖, ‖gⱼ‖
-                if one == 0 or other == 0:
+                norm_i, norm_j = squares.clamp(min=0).sqrt().tolist()
+                if norm_i == 0 or norm_j == 0:
                     continue
-                cosine = min(max(float(gramian[j] @ moved[i]) / one / other, -1.0), 1.0)
+                cosine = min(max(float(gramian[j] @ moved[i]) / norm_i / norm_j, -1.0), 1.0)
                 target = float(targets[i, j])
-                moved[i, j] += _dose(cosine, target) * one / other
+                moved[i, j] += _dose(cosine, target) * norm_i / norm_j
                 targets[i, j] = (1 - self.beta) * target + self.beta * cosine
-        self.targets[places[:, None], places] = targets.to(self.targets)
+        self.targets[task_indices[:, None], task_indices] = targets.to(self.targets)
         return moved.mean(0) if self.reduction == "mean" else moved.sum(0)
 
     def _order(self, i: int, count: int) -> list[int]:
         device = "cpu" if self.generator is None else self.generator.device
         others = [j for j in range(count) if j != i]
         order: list[int] = torch.randperm(len(others), generator=self.generator, device=device).tolist()
-        return [others[place] for place in order]
+        return [others[index] for index in order]
 
 
 def _dose(cosine: float, target: float) -> float:
-    """How much of unit gradient j brings the cosine of unit gradient i with it up to the target."""
+    """The multiple of unit gradient j that raises its cosine with unit gradient i to the target."""
     reach = sqrt(max(1 - target**2, 0.0))
-    # No dose makes two gradients parallel.
+    # No multiple of gⱼ makes two gradients parallel.
     if cosine >= target or reach < 1e-6:
         return 0.0
     return target * sqrt(1 - cosine**2) / reach - cosine

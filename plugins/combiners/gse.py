@@ -11,11 +11,11 @@ from taskloom.plugins.combiners.pcgrad import PCGrad
 
 
 class GSE(GradientCombiner):
-    """Two optimizer steps at a time: one by gradient surgery, then one by the plain summed loss.
+    """Two optimizer steps per batch: one by gradient surgery, then one on the plain summed loss.
 
     θ′ = step(θ, sum or mean of the projected gradients of ``pcgrad``), θ″ = step(θ′, Σᵢ gᵢ): each step is a whole
-    one, with its own clipping and optimizer update (AdamW counts two). Which gradients the second step takes, the
-    paper leaves open: "fresh" ones at the moved parameters cost another forward and backward pass of every task;
+    one, with its own clipping and optimizer update (AdamW counts two). The paper leaves open which gradients the
+    second step uses: "fresh" ones at the moved parameters cost another forward and backward pass of every task;
     "kept" ones are those of the first pass, so the two steps differ in the projection only.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task in
@@ -37,7 +37,6 @@ class GSE(GradientCombiner):
     """
 
     name = "gse"
-    scales = True
 
     def __init__(
         self, *, reduction: Literal["sum", "mean"] = "sum", second: Literal["fresh", "kept"] = "fresh"
@@ -51,34 +50,34 @@ class GSE(GradientCombiner):
             losses = self.surgery.update(step)
             step.add_up([1.0] * len(step.tasks))
         else:
-            losses, kept = self._first_keeping(step)
+            losses, kept = self._surgery_step(step)
             for parameter, gradient in kept:
                 parameter.grad = gradient
         step.apply()
         return losses
 
-    def _first_keeping(self, step: Step) -> tuple[dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
-        """The first step; also returns the plain sum of its gradients, parameter by parameter."""
-        losses, taken = step.gradients()
+    def _surgery_step(self, step: Step) -> tuple[dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
+        """Take the first step; returns its losses and each parameter's summed gradient."""
+        losses, gradients_by_task = step.gradients()
         own = [parameter for task in step.tasks for parameter in step.own(task)]
         kept = [(parameter, parameter.grad.clone()) for parameter in own if parameter.grad is not None]
-        gramian = gramian_of(taken, step.tasks)
+        gramian = gramian_of(gradients_by_task, step.tasks)
         weights = self.surgery.weights(gramian)
         step.observe(gramian, weights)
-        for place, parameter in enumerate(step.shared):
-            parts = [[gradients[place]] for gradients in taken]
-            for gradients in taken:
-                gradients[place] = None
-            total = _sum_of(parts, parameter)
+        for index, parameter in enumerate(step.shared):
+            task_gradients = [[gradients[index]] for gradients in gradients_by_task]
+            for gradients in gradients_by_task:
+                gradients[index] = None
+            total = _sum_of(task_gradients, parameter)
             if total is not None:
                 kept.append((parameter, total))
-            combine_gradients(parts, weights, [parameter])
+            combine_gradients(task_gradients, weights, [parameter])
         step.apply()
         return losses, kept
 
 
-def _sum_of(parts: Sequence[Gradients], parameter: nn.Parameter) -> Tensor | None:
-    """The sum of one parameter's gradients, which stay as they are: only this parameter's are copied at a time."""
-    copies: list[Gradients] = [[None if part is None else part.clone() for part in one] for one in parts]
+def _sum_of(task_gradients: Sequence[Gradients], parameter: nn.Parameter) -> Tensor | None:
+    """The sum of one parameter's gradients over the tasks, computed on copies because combining uses them up."""
+    copies: list[Gradients] = [[None if g is None else g.clone() for g in gradients] for gradients in task_gradients]
     combine_gradients(copies, torch.ones(len(copies)), [parameter])
     return parameter.grad

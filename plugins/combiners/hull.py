@@ -1,4 +1,4 @@
-"""The point of least norm in the convex hull of some gradients."""
+"""The point of least norm in the convex hull of the gradients."""
 
 import numpy as np
 import torch
@@ -21,5 +21,5 @@ def least_norm(gramian: Tensor) -> Tensor:
     system = torch.cat([root.T, torch.ones(1, len(gramian), dtype=gramian.dtype)]).numpy()  # [T + 1, T]
     target = np.zeros(len(system))
     target[-1] = 1.0
-    found = torch.from_numpy(nnls(system, target)[0])
-    return found / found.sum()
+    scaled_weights = torch.from_numpy(nnls(system, target)[0])
+    return scaled_weights / scaled_weights.sum()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from taskloom.core import GradientCombiner
-from taskloom.plugins.combiners.cosines import at_places, norms_and_cosines
+from taskloom.plugins.combiners.cosines import norms_and_cosines, scatter_weights
 
 #: Cosines come from float32 gradients: eigenvalues below this share of the largest are noise.
 _NOISE = 1e-6
@@ -24,19 +24,18 @@ class IMTLG(GradientCombiner):
     weighs a task below zero.
 
     Reference: Liu et al., "Towards Impartial Multi-task Learning", ICLR 2021 (the gradient part; its loss part is
-    ``uncertainty`` in other words).
+    equivalent to ``uncertainty``).
 
     Example:
         {"stages": [{"combiner": "imtl_g"}]}
     """
 
     name = "imtl_g"
-    scales = True
 
     def weights(self, gramian: Tensor) -> Tensor:
-        places, norms, cosines = norms_and_cosines(gramian)
+        indices, norms, cosines = norms_and_cosines(gramian)
         shares = torch.linalg.pinv(cosines, rtol=_NOISE, hermitian=True).sum(1) / norms  # [k] β/‖g‖
         total = shares.sum()
         if total.abs() <= 1e-12 * shares.abs().sum():
             return torch.zeros(len(gramian), dtype=gramian.dtype)
-        return at_places(shares / total, places, len(gramian))
+        return scatter_weights(shares / total, indices, len(gramian))

@@ -7,11 +7,11 @@ from taskloom.plugins.combiners.hull import least_norm
 
 
 class MGDA(GradientCombiner):
-    """The shortest convex combination of the tasks' gradients, which works against none of them.
+    """The shortest convex combination of the tasks' gradients, which conflicts with none of them.
 
     d = Σᵢ wᵢ gᵢ with w = argmin ‖Σᵢ wᵢ gᵢ‖² over w ≥ 0, Σ w = 1. Then gᵢ·d ≥ ‖d‖² for every task: a step along −d
     lowers every loss, and d = 0 where no such step exists. The weights are exact (an active-set method), not
-    those of some Frank-Wolfe steps. The task with the smallest gradient weighs most.
+    an approximation by Frank-Wolfe steps. The task with the smallest gradient weighs most.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
@@ -27,7 +27,6 @@ class MGDA(GradientCombiner):
     """
 
     name = "mgda"
-    scales = True
 
     def weights(self, gramian: Tensor) -> Tensor:
         return least_norm(gramian)

@@ -7,20 +7,20 @@ from pydantic import Field
 from torch import Tensor
 
 from taskloom.core import GradientCombiner
-from taskloom.plugins.combiners.cosines import at_places, norms_and_cosines
+from taskloom.plugins.combiners.cosines import norms_and_cosines, scatter_weights
 
-#: Added to the cosines' diagonal: a solution exists also where no direction helps every task.
+#: Added to the cosines' diagonal, so that a solution exists even where no direction helps every task.
 _RIDGE = 1e-6
 _MOST_STEPS = 200
 
 
 class NashMTL(GradientCombiner):
-    """The update that tasks would agree on in a bargain: the largest product of their gains.
+    """The Nash bargaining solution between the tasks: the update with the largest product of their gains.
 
     d = argmax Σᵢ log(gᵢ·d) over a ball, which is d = Σᵢ αᵢ gᵢ with α > 0 and gᵢ·d = 1/αᵢ, that is G α = 1/α. That α is
     the minimum of ½ αᵀGα − Σ log αᵢ, which is convex and which Newton's method finds to rounding. Every gᵢ·d is
-    positive, and the scale of a task's gradient (or of its loss) does not matter. ‖d‖ is √T by itself, whatever
-    the gradients' lengths; for one task d is its gradient divided by its norm.
+    positive, and the scale of a task's gradient (or of its loss) does not matter. ‖d‖ is √T without a limit,
+    whatever the gradients' lengths; for one task d is its gradient divided by its norm.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
 
@@ -28,8 +28,8 @@ class NashMTL(GradientCombiner):
         max_norm: the longest update; 1 as in the authors' code, which makes every update of two tasks or more that
             long; null leaves √T
 
-    Siblings: the update has a length of its own, whatever that of the gradients, so ``sum`` and ``mean`` are no
-    measure for it: AdamW all but cancels a constant factor, clipping does not. ``imtl_g`` asks for equal gains
+    Siblings: the update's length does not depend on that of the gradients, so its scale is neither that of ``sum``
+    nor of ``mean``: AdamW all but cancels a constant factor, clipping does not. ``imtl_g`` asks for equal gains
     instead of the largest product of gains.
 
     Reference: Navon et al., "Multi-Task Learning as a Bargaining Game", ICML 2022. The authors solve a sequence of
@@ -46,14 +46,14 @@ class NashMTL(GradientCombiner):
         self.max_norm = max_norm
 
     def weights(self, gramian: Tensor) -> Tensor:
-        places, norms, cosines = norms_and_cosines(gramian)
-        if not len(places):
+        indices, norms, cosines = norms_and_cosines(gramian)
+        if not len(indices):
             return torch.zeros(len(gramian), dtype=gramian.dtype)
         bargain = bargaining_solution(cosines + _RIDGE * torch.eye(len(cosines), dtype=cosines.dtype))
         length = (bargain @ cosines @ bargain).clamp(min=0).sqrt()
         if self.max_norm is not None and length > self.max_norm:
             bargain = bargain * (self.max_norm / length)
-        return at_places(bargain / norms, places, len(gramian))
+        return scatter_weights(bargain / norms, indices, len(gramian))
 
 
 def bargaining_solution(matrix: Tensor) -> Tensor:

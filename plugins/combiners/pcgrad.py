@@ -9,7 +9,7 @@ from taskloom.core import GradientCombiner, Step, combine_gradients, densify_gra
 
 
 class PCGrad(GradientCombiner):
-    """Takes out of each task's gradient what works against another task.
+    """Removes from each task's gradient the component that conflicts with another task's.
 
     For each task i, over the other tasks j in random order: if gᵢ·gⱼ < 0 then gᵢ ← gᵢ − (gᵢ·gⱼ / ‖gⱼ‖²) gⱼ, with
     gⱼ always the original gradient. The update is the sum or the mean of the projected gradients. A projected
@@ -17,9 +17,9 @@ class PCGrad(GradientCombiner):
 
     Reads: the gradients of the shared parameters. A head's own parameters take no part: they get the whole
     gradient of their task, under either reduction. With ``scope: all`` they do take part: a head's gradient counts
-    in ‖gⱼ‖², which makes projections shorter, and where gⱼ is added to or taken from others' gradients, its head
-    moves along: it gets Σᵢ of task j's coefficients times its own gradient, under either reduction, since there is
-    nothing to take a mean of.
+    in ‖gⱼ‖², which makes projections shorter, and the head's own gradient is multiplied by the sum of task j's
+    coefficients over all projected gradients, under either reduction, since no other task has a gradient there to
+    average with.
 
     Options:
         reduction: "sum" or "mean" of the projected gradients
@@ -40,7 +40,6 @@ class PCGrad(GradientCombiner):
     """
 
     name = "pcgrad"
-    scales = True
 
     def __init__(
         self,
@@ -60,17 +59,17 @@ class PCGrad(GradientCombiner):
     def update(self, step: Step) -> dict[str, Tensor]:
         if self.scope == "shared":
             return super().update(step)
-        losses, taken = step.gradients()
+        losses, gradients = step.gradients()
         squares = []
         for task in step.tasks:
             densify_gradients(step.own(task))
             squares.append(gramian_of([[parameter.grad for parameter in step.own(task)]], [task])[0, 0])
-        # Heads have no parameter in common, so they only add to the norms.
-        gramian = gramian_of(taken, step.tasks) + torch.stack(squares).diag()
-        total = self._coefficients(gramian)  # [T]
-        step.observe(gramian, total)
-        combine_gradients(taken, self._reduced(total), step.shared)
-        for task, factor in zip(step.tasks, total.tolist(), strict=True):
+        # Heads share no parameters, so they add to the norms only.
+        gramian = gramian_of(gradients, step.tasks) + torch.stack(squares).diag()
+        coefficients = self._coefficients(gramian)  # [T]
+        step.observe(gramian, coefficients)
+        combine_gradients(gradients, self._reduced(coefficients), step.shared)
+        for task, factor in zip(step.tasks, coefficients.tolist(), strict=True):
             for parameter in step.own(task):
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
@@ -78,9 +77,9 @@ class PCGrad(GradientCombiner):
         return losses
 
     def _coefficients(self, gramian: Tensor) -> Tensor:
-        """The sum of the projected gradients in terms of the original ones: [T, T] → [T]."""
+        """The sum of the projected gradients as coefficients of the original ones: [T, T] → [T]."""
         count = len(gramian)
-        projected = torch.eye(count, dtype=gramian.dtype)  # [T, T] row i: projected gradient i in original ones
+        projected = torch.eye(count, dtype=gramian.dtype)  # [T, T] row i: coefficients of projected gradient i
         for i in range(count):
             for j in self._order(count):
                 # The norm may underflow to zero where the inner product does not.
@@ -91,8 +90,8 @@ class PCGrad(GradientCombiner):
                     projected[i, j] -= inner / gramian[j, j]
         return projected.sum(0)
 
-    def _reduced(self, total: Tensor) -> Tensor:
-        return total / len(total) if self.reduction == "mean" else total
+    def _reduced(self, coefficients: Tensor) -> Tensor:
+        return coefficients / len(coefficients) if self.reduction == "mean" else coefficients
 
     def _order(self, count: int) -> list[int]:
         device = "cpu" if self.generator is None else self.generator.device

@@ -23,7 +23,7 @@ from taskloom.core import (
     unknown,
 )
 
-#: What an option of an aggregator may be.
+#: The types that an aggregator's option may have.
 Argument = bool | int | float | str | list[float] | None
 _BASES = ("Aggregator", "WeightedAggregator", "GramianWeightedAggregator")
 
@@ -31,11 +31,11 @@ _BASES = ("Aggregator", "WeightedAggregator", "GramianWeightedAggregator")
 class TorchJD(GradientCombiner):
     """Any aggregator of the library TorchJD: UPGrad, DualProj, FairGrad, Krum, ConFIG, GradDrop and the rest.
 
-    One that is a function of the Gramian is given the Gramian in float64 and costs no more than ``pcgrad``. Any other
-    (ConFIG, Constant, ExcessMTL, GradDrop, Mean, NashMTL, Random, Sum, TrimmedMean in version 0.18) needs the
-    gradients written out as one matrix [tasks, parameters], which takes as much memory again as they do.
-    What TorchJD draws from torch's global generator comes from the run's own here, and the global one is left as it
-    was. State (of GradVac, PCD, NashMTL, ExcessMTL) is saved and restored.
+    An aggregator that is a function of the Gramian is called with it in float64 and costs no more than ``pcgrad``. Any
+    other (ConFIG, Constant, ExcessMTL, GradDrop, Mean, NashMTL, Random, Sum, TrimmedMean in version 0.18) needs the
+    gradients copied into one matrix [tasks, parameters], which doubles the memory they take. TorchJD draws from
+    torch's global generator; here it is seeded from the run's own generator for the call and restored afterwards.
+    State (of GradVac, PCD, NashMTL, ExcessMTL) is saved and restored.
 
     Reads: the gradients of the shared parameters. A head's own parameters get the whole gradient of their task.
     Needs the extra: pip install "taskloom[torchjd]".
@@ -43,7 +43,7 @@ class TorchJD(GradientCombiner):
     Options:
         aggregator: the class in torchjd.aggregation, such as "UPGrad"
         options: its arguments as TorchJD names them; a list of numbers, in the order of the stage's tasks, becomes
-            a vector; the number of tasks is filled in where it is asked for
+            a vector; the number of tasks is filled in where it is an argument
 
     Siblings: every aggregator has TorchJD's own scale: PCGrad, GradVac and Sum that of ``sum``, UPGrad, DualProj,
     CAGrad, MGDA, IMTLG and AlignedMTL that of ``mean``. ``pcgrad``, ``gradvac``, ``cagrad``, ``mgda``, ``imtl_g``,
@@ -57,7 +57,7 @@ class TorchJD(GradientCombiner):
 
     name = "torchjd"
     relies_on = ("torchjd",)
-    anchor: Tensor  # holds nothing; is where the combiner is
+    anchor: Tensor  # empty; its device is the combiner's
 
     def __init__(self, *, aggregator: str = "UPGrad", options: dict[str, Argument] | None = None) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TorchJD(GradientCombiner):
         self._take(make_aggregator(self.wanted, self.options, tasks=2))
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
-        """Whether the aggregator takes as many tasks, found by trying it on gradients that are orthogonal."""
+        """Whether the aggregator accepts this many tasks, by calling it on orthogonal gradients."""
         self._take(make_aggregator(self.wanted, self.options, len(tasks)))
         try:
             self._call(torch.eye(len(tasks), dtype=torch.float64))
@@ -84,16 +84,16 @@ class TorchJD(GradientCombiner):
         self._take(make_aggregator(self.wanted, self.options, len(tasks)))
 
     def update(self, step: Step) -> dict[str, Tensor]:
-        losses, taken = step.gradients()
-        gramian = gramian_of(taken, step.tasks)
+        losses, gradients = step.gradients()
+        gramian = gramian_of(gradients, step.tasks)
         if self._by_gramian:
             weights = self._call(gramian, self._seed())
             step.observe(gramian, weights)
-            combine_gradients(taken, weights, step.shared)
+            combine_gradients(gradients, weights, step.shared)
         elif step.shared:
-            jacobian = _jacobian(taken, step)
+            jacobian = _jacobian(gradients, step)
             update = self._call(jacobian, self._seed())
-            # The weights whose sum of gradients comes nearest to the update: most aggregators only weigh.
+            # The weights whose weighted sum of gradients is nearest to the update (exact for most aggregators).
             inner = (jacobian @ update.to(jacobian)).to(gramian)  # [T]
             step.observe(gramian, torch.linalg.pinv(gramian, hermitian=True) @ inner)
             parts = torch.split(update, [parameter.numel() for parameter in step.shared])
@@ -103,36 +103,35 @@ class TorchJD(GradientCombiner):
         return losses
 
     def get_extra_state(self) -> Tensor:
-        """What a stateful aggregator remembers, as one row of bytes that can be saved beside weights."""
+        """A stateful aggregator's state as one tensor of bytes, which is saved beside the weights."""
         state: dict[str, Tensor] = {}
         if self._shape and hasattr(self._aggregator, "reset"):  # only what has state can be reset
             state["shape"] = torch.tensor(self._shape)
             for name, _, _, value in _state_of(self._aggregator):
                 if value is not None:
-                    # A float of Python's is one of 64 bits.
                     dtype = torch.float64 if isinstance(value, float) else None
                     state[name] = torch.as_tensor(value, dtype=dtype).detach().clone().contiguous()
         return torch.frombuffer(bytearray(save(state)), dtype=torch.uint8)
 
     def set_extra_state(self, packed: Tensor) -> None:
-        """Restore what an aggregator remembers: after one call its state has the right form and can be filled."""
+        """Restore an aggregator's state; calling it once first gives that state the right shape."""
         state = load(packed.cpu().numpy().tobytes())
         if "shape" not in state:
             return
         device = "cpu" if self._by_gramian else self.anchor.device
         dtype = torch.float64 if self._by_gramian else torch.float32
         self._call(torch.eye(*state["shape"].tolist(), dtype=dtype, device=device))
-        for name, home, key, value in list(_state_of(self._aggregator)):
+        for name, holder, key, value in list(_state_of(self._aggregator)):
             saved = state.get(name)
             if saved is None or isinstance(value, Tensor) or value is None:
-                home[key] = saved if saved is None else saved.to(value.device if isinstance(value, Tensor) else "cpu")
+                holder[key] = saved if saved is None else saved.to(value.device if isinstance(value, Tensor) else "cpu")
             else:
-                home[key] = saved.numpy() if isinstance(value, np.ndarray) else type(value)(saved.item())
+                holder[key] = saved.numpy() if isinstance(value, np.ndarray) else type(value)(saved.item())
 
     def _take(self, aggregator: Any) -> None:
-        # In a tuple, so that its buffers are not taken for ours: they change their form while it works.
+        # In a tuple, so that torch does not register its buffers as ours: they change shape between calls.
         self._hidden = (aggregator,)
-        self._shape: list[int] = []  # of what it saw last
+        self._shape: list[int] = []  # of the last matrix it was called with
         self._by_gramian = hasattr(aggregator, "gramian_weighting")
 
     @property
@@ -154,14 +153,14 @@ class TorchJD(GradientCombiner):
         try:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())), warnings.catch_warnings():
                 torch.manual_seed(seed)
-                warnings.simplefilter("ignore")  # of solvers, about how TorchJD uses them
-                result = call(matrix)
+                warnings.simplefilter("ignore")  # solvers warn about how TorchJD calls them
+                combined = call(matrix)
         except (ValueError, RuntimeError, TypeError) as error:
             raise TrainingError(f"TorchJD's {self.wanted} with {len(matrix)} tasks: {error}") from error
-        if not result.isfinite().all():
+        if not combined.isfinite().all():
             raise TrainingError(f"TorchJD's {self.wanted} gave an update that is not finite")
         self._shape = list(matrix.shape)
-        return result
+        return combined
 
 
 def make_aggregator(name: str, options: Mapping[str, Any], tasks: int) -> Any:
@@ -183,13 +182,13 @@ def make_aggregator(name: str, options: Mapping[str, Any], tasks: int) -> Any:
         raise ValueError(f"TorchJD's {name} cannot be made: {error}") from None
 
 
-def _jacobian(taken: Sequence[Gradients], step: Step) -> Tensor:
-    """The gradients as one matrix [tasks, parameters]; uses them up."""
+def _jacobian(gradients_by_task: Sequence[Gradients], step: Step) -> Tensor:
+    """The gradients as one matrix [tasks, parameters]; frees each gradient once it is copied."""
     sizes = [parameter.numel() for parameter in step.shared]
-    jacobian = torch.zeros(len(taken), sum(sizes), device=step.shared[0].device)
-    for place, part in enumerate(torch.split(jacobian, sizes, dim=1)):
-        for row, gradients in zip(part, taken, strict=True):
-            gradient, gradients[place] = gradients[place], None
+    jacobian = torch.zeros(len(gradients_by_task), sum(sizes), device=step.shared[0].device)
+    for index, columns in enumerate(torch.split(jacobian, sizes, dim=1)):
+        for row, gradients in zip(columns, gradients_by_task, strict=True):
+            gradient, gradients[index] = gradients[index], None
             if gradient is not None:
                 row.copy_(gradient.to_dense().reshape(-1) if gradient.is_sparse else gradient.reshape(-1))
     return jacobian

@@ -12,7 +12,7 @@ from taskloom.core import GradientCombiner, Step
 
 
 class Uncertainty(GradientCombiner):
-    """Weighs each task's loss by how certain the model is of it, which is learned beside everything else.
+    """Weighs each task's loss by how certain the model is of it, which is learned along with the model.
 
     L = Σᵢ ½ exp(−sᵢ) Lᵢ + ½ sᵢ, with sᵢ = log σᵢ² the log-variance of task i. The s are parameters of the combiner,
     start at 0 (a weight of ½) and are trained by the run's optimizer with ∂L/∂sᵢ = ½ − ½ exp(−sᵢ) Lᵢ, which takes
@@ -41,13 +41,12 @@ class Uncertainty(GradientCombiner):
         super().__init__()
         self.rate = rate
         self.tasks: list[str] = []
-        self.log_variances = (
-            nn.ParameterList()
-        )  # sᵢ/rate: an optimizer that ignores scale then moves s rate times as far
+        # sᵢ/rate: an optimizer that ignores scale then moves s rate times as far
+        self.log_variances = nn.ParameterList()
 
     def prepare(self, *, tasks: Sequence[str]) -> None:
         self.tasks = list(tasks)
-        # One parameter for each task: one without a gradient is passed over by the optimizer.
+        # A parameter per task, because the optimizer skips those without a gradient.
         self.log_variances = nn.ParameterList([nn.Parameter(torch.zeros(())) for _ in tasks])
 
     def update(self, step: Step) -> dict[str, Tensor]:

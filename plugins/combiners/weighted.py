@@ -13,14 +13,14 @@ class Weighted(FixedWeights):
     """The sum of the tasks' gradients, each times a weight of your choice.
 
     g = Σᵢ wᵢ gᵢ, the gradient of the weighted sum of losses. The heads' own parameters get the weight too. A task
-    that is not named weighs 1; one that weighs 0 is scored but teaches nothing.
+    that is not named weighs 1; a task of weight 0 is scored but does not train the model.
 
     Reads: the gradient of every task in the step; keeps none of them.
 
     Options:
         weights: task → weight, as in {"sst": 2.0}; none named is ``sum``
 
-    Siblings: ``sum`` weighs all tasks alike; ``dwa``, ``uncertainty`` and ``famo`` find the weights themselves.
+    Siblings: ``sum`` weighs all tasks alike; ``dwa``, ``uncertainty`` and ``famo`` adapt the weights themselves.
 
     Reference: Caruana, "Multitask Learning", Machine Learning 28, 1997.
 
@@ -35,8 +35,8 @@ class Weighted(FixedWeights):
         self.named = dict(weights or {})
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
-        strangers = [task for task in self.named if task not in tasks]
-        return [Problem("weights", unknown("task", task, tasks, where="tasks of the stage")) for task in strangers]
+        unknown_tasks = [task for task in self.named if task not in tasks]
+        return [Problem("weights", unknown("task", task, tasks, where="tasks of the stage")) for task in unknown_tasks]
 
     def prepare(self, *, tasks: Sequence[str]) -> None:
         if problems := self.problems(tasks):

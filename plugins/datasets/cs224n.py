@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from taskloom.core import Labels
 from taskloom.plugins.datasets.folder import FolderDataSet
-from taskloom.plugins.datasets.reading import Layout
+from taskloom.plugins.datasets.reading import FileLayout
 
 CourseTask = Literal["sst", "cfimdb", "para", "sts"]
 PAIR = ("sentence1", "sentence2")
-#: How the files of a task begin, their columns of texts and labels, and what labels mean.
+#: Of each task the start of its file names, its text and label columns, and the meaning of its labels.
 TASKS: dict[CourseTask, tuple[str, tuple[str, ...], str, Labels]] = {
     "sst": ("ids-sst", ("sentence",), "sentiment", Labels.of_classes(5)),
     "cfimdb": ("ids-cfimdb", ("sentence",), "sentiment", Labels.of_classes(2)),
@@ -59,5 +59,5 @@ class CS224N(FolderDataSet):
             "test": test or f"{stem}-test-student.csv",
         }
         self.columns = len(texts)
-        self.layout = Layout(texts, label, id="id", labels=self.labels, format="tsv", strict=self.strict)
+        self.layout = FileLayout(texts, label, id="id", labels=self.labels, format="tsv", strict=self.strict)
         self.reading = {"columns": [texts, label]}

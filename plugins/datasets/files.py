@@ -1,4 +1,4 @@
-"""Files of data sets: where they are, what they hold, and a fingerprint of it."""
+"""Files of data sets: their paths, bytes and fingerprints."""
 
 import hashlib
 import json
@@ -10,9 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from taskloom.core import DataError, unknown
+from taskloom.core.rows import open_file
 from taskloom.plugins.digests import sha256_of
 
-#: How many names of a folder an error lists.
+#: The most names of a folder that an error lists.
 LISTED = 20
 
 
@@ -23,8 +24,8 @@ def expand(path: str) -> Path:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file, or a ``DataError`` that says what is there instead."""
-    with _readable(path):
-        return path.read_bytes()
+    with _readable(path), open_file(path) as file:
+        return file.read()
 
 
 def fingerprint_of(files: Iterable[Path], options: Mapping[str, object]) -> str:
@@ -49,7 +50,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _missing(path: Path) -> str:
-    """What to say of a file that does not exist: the first part of its path that is missing, and what is there."""
+    """The message for a file that does not exist: the first part of its path that is missing, and what is there."""
     unset = re.search(r"\$\{?(\w+)", str(path))
     if unset:
         return f"{path}: the environment variable {unset.group(1)} is not set"

@@ -1,4 +1,4 @@
-"""Examples from files: a choice of them, and corpora that are distributed as a folder."""
+"""Data sets of files: a sample of their examples, and corpora that are distributed as a folder."""
 
 import hashlib
 from abc import abstractmethod
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from taskloom.core import DataSet, Examples, Split
 from taskloom.plugins.datasets.files import expand, fingerprint_of
-from taskloom.plugins.datasets.reading import Layout, read_examples
+from taskloom.plugins.datasets.reading import FileLayout, read_examples
 
 
 class FileDataSet(DataSet):
@@ -19,9 +19,9 @@ class FileDataSet(DataSet):
 
     Options:
         strict: refuse the first row that cannot be read.
-        limit: train on at most so many examples: a random sample, always the same, in the order of the file; a larger
-            one holds the smaller.
-        dev_limit: score at most so many dev examples, chosen in the same way.
+        limit: most training examples: a random sample, always the same, in the order of the file; a larger sample
+            contains a smaller one.
+        dev_limit: most dev examples to score, chosen likewise.
     """
 
     location_options = frozenset({"strict"})  # it refuses rows and changes none
@@ -58,7 +58,7 @@ class FolderDataSet(FileDataSet):
 
     path_options = frozenset({"dir"})
     files: dict[Split, str]  # their names
-    layout: Layout
+    layout: FileLayout
     reading: dict[str, object]  # the options that change what is read
 
     def __init__(self, *, dir: str, **options: Any) -> None:
@@ -73,13 +73,13 @@ class FolderDataSet(FileDataSet):
         return read_examples(self.path(split), self.layout, needs_labels=split != "test")
 
     def fingerprint(self) -> str:
-        """Of the training and dev files only: a test file that comes later changes no finished run."""
+        """A hash of the training and dev files only: a test file that comes later changes no finished run."""
         files = dict.fromkeys((self.path("train"), self.path("dev")))
         return fingerprint_of(files, {**self.reading, "limits": self.limits})
 
 
 def lots_of(examples: Examples) -> list[bytes]:
-    """A lot for each example: as good as drawn at random, the same everywhere, and equal for equal texts."""
+    """A lot for each example: pseudo-random, the same on every machine, and equal for equal texts."""
     return [hashlib.sha256("\x1f".join(texts).encode()).digest() for texts in zip(*examples.columns, strict=True)]
 
 

@@ -12,10 +12,12 @@ from taskloom.plugins.datasets.grammar import Draw, draw_frame, split_of
 from taskloom.plugins.datasets.rules import agreement, entailment, in_words, paraphrase, sentiment, similarity
 
 GeneratedTask = Literal["sentiment", "paraphrase", "similarity", "entailment"]
-#: How many drawings may repeat an earlier example of the split before a repetition is accepted.
+#: Examples of a split; more would not fit into memory.
+Size = Annotated[int, Field(ge=1, le=10_000_000)]
+#: Draws that may repeat an earlier example of the split before a repetition is accepted.
 PATIENCE = 200
-#: Of each task the texts of an example, what its labels mean, and how many classes, or numbers of changes, take turns
-#: so that a corpus of any size is balanced.
+#: Of each task the texts of an example, the meaning of its labels, and how many classes (or numbers of changes)
+#: alternate, so that a corpus of any size is balanced.
 TASKS: dict[GeneratedTask, tuple[int, Labels | None, int]] = {
     "sentiment": (1, Labels.of_classes(5), 5),
     "paraphrase": (2, Labels.of_classes(2), 2),
@@ -57,9 +59,9 @@ class Generated(DataSet):
         self,
         *,
         task: GeneratedTask,
-        size: Annotated[int, Field(ge=1)] = 1200,
-        dev_size: Annotated[int, Field(ge=1)] = 300,
-        test_size: Annotated[int, Field(ge=1)] = 300,
+        size: Size = 1200,
+        dev_size: Size = 300,
+        test_size: Size = 300,
         seed: Annotated[int, Field(ge=0)] = 0,
         noise: Annotated[float, Field(ge=0, le=1)] = 0.0,
     ) -> None:
@@ -78,7 +80,7 @@ class Generated(DataSet):
 
 @lru_cache(maxsize=64)
 def _fingerprint(task: GeneratedTask, size: int, dev_size: int, seed: int, noise: float) -> str:
-    """A hash of the examples themselves: no change of the grammar can go unseen."""
+    """A hash of the examples themselves, so that any change of the grammar shows."""
     digest = hashlib.sha256()
     for examples in (_generate(task, "train", size, seed, noise), _generate(task, "dev", dev_size, seed, 0.0)):
         digest.update(repr(examples.columns).encode())
@@ -86,7 +88,7 @@ def _fingerprint(task: GeneratedTask, size: int, dev_size: int, seed: int, noise
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=3)  # what is fingerprinted is loaded next
+@lru_cache(maxsize=3)  # the fingerprinted examples are loaded next
 def _generate(task: GeneratedTask, split: Split, size: int, seed: int, noise: float) -> Examples:
     _, meaning, turns = TASKS[task]
     draw = Draw(seed, "generated", task, split)

@@ -10,14 +10,13 @@ from taskloom.core import Split, derive_seed
 from taskloom.plugins.datasets import lexicon
 
 T = TypeVar("T")
-SOMEONE, NOBODY = -1, -2  # in place of an agent
+SOMEONE, NOBODY = -1, -2  # instead of a concept for the agent
 
 
 class Draw:
-    """A stream of choices, the same on every machine for the same names.
+    """A stream of random choices, the same on every machine for the same names.
 
-    It takes the raw numbers of PCG64, which numpy promises never to change; of the methods of ``Generator`` it
-    promises no such thing.
+    It uses the raw numbers of PCG64, which numpy guarantees never to change; it does not for ``Generator``'s methods.
     """
 
     def __init__(self, seed: int, *names: str | int) -> None:
@@ -63,7 +62,7 @@ SLOTS = Frame._fields[1:]
 
 
 class Wording(NamedTuple):
-    """How a meaning is said: voice, where the place goes, and which synonym fills each slot."""
+    """How a meaning is worded: voice, position of the place, and the synonym in each slot."""
 
     passive: bool
     fronted: bool
@@ -84,13 +83,13 @@ FIELDS: dict[bool, dict[str, Sequence[Any]]] = {
 def split_of(key: object) -> Split:
     """The only split in which a sentence or meaning may occur: half are for training, a quarter each for the rest.
 
-    The rule knows neither seed, size nor task, so no choice of options can carry a meaning over.
+    It depends on neither seed, size nor task, so no options can move a meaning to another split.
     """
     return _QUARTERS[crc32(repr(key).encode()) % 4]
 
 
 def draw_frame(draw: Draw) -> Frame:
-    """A meaning with every slot filled; nobody does anything to themselves."""
+    """A meaning with every slot filled, whose agent and object differ."""
     personal = draw.chance(0.4)
     slots: dict[str, Any] = {slot: draw.below(len(field)) for slot, field in FIELDS[personal].items()}
     if personal:
@@ -128,8 +127,8 @@ def say(frame: Frame, wording: Wording) -> str:
     else:
         clause = f"{agent} {past} {theme}"
     if frame.place is not None:
-        place = f"{lexicon.WHERE[frame.place]} the {lexicon.PLACES[frame.place][chosen['place']][0]}"
-        clause = f"{place}, {clause}" if wording.fronted else f"{clause} {place}"
+        adverbial = f"{lexicon.WHERE[frame.place]} the {lexicon.PLACES[frame.place][chosen['place']][0]}"
+        clause = f"{adverbial}, {clause}" if wording.fronted else f"{clause} {adverbial}"
     return sentence(clause)
 
 

@@ -1,4 +1,4 @@
-"""How files write labels: class numbers, names of classes, several spellings of one, or values."""
+"""Labels in files: class numbers, class names, several spellings of one class, or values."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ Classes = (
 
 
 def read_number(text: str) -> float:
-    """A number as files have it; ``ValueError`` if it is none. Python would also take ``1_000``."""
+    """A number as files write it; ``ValueError`` for anything else, also for Python's ``1_000``."""
     return float(text.replace("_", "?"))
 
 
@@ -27,7 +27,7 @@ def is_number(text: str) -> bool:
 
 
 def spelling(label: str) -> str:
-    """A label as it is compared: what is a number is that number, however it is written.
+    """A label in the form in which it is compared: equal numbers are equal, however they are written.
 
     >>> spelling("1.0"), spelling("positive")
     ('1', 'positive')
@@ -36,11 +36,11 @@ def spelling(label: str) -> str:
 
 
 def labels_of(label: str | None, classes: Classes | None, range: tuple[float, float] | None) -> Labels | None:
-    """What the labels mean, from the options that say so."""
-    given = [name for name, value in (("classes", classes), ("range", range)) if value is not None]
-    if len(given) != (label is not None):
+    """The meaning of the labels, from the options ``label``, ``classes`` and ``range``."""
+    options = [name for name, value in (("classes", classes), ("range", range)) if value is not None]
+    if len(options) != (label is not None):
         needs = "exactly one of classes and range" if label is not None else "neither classes nor range without label"
-        raise ValueError(f"{needs} should be given. Found {' and '.join(given) or 'none'}.")
+        raise ValueError(f"{needs} should be given. Found {' and '.join(options) or 'none'}.")
     if range is not None:
         if not range[0] < range[1]:
             raise ValueError(f"range should go from low to high. Found {list(range)}.")
@@ -50,20 +50,20 @@ def labels_of(label: str | None, classes: Classes | None, range: tuple[float, fl
     numbered = _numbered(classes)
     numbers = sorted(set(numbered.values()))
     if len(numbers) < 2 or numbers[-1] != len(numbers) - 1:
-        found = ", ".join(map(str, numbers))
-        raise ValueError(f"classes should have the numbers 0, 1, 2 … without a gap. Found {found}.")
+        listed = ", ".join(map(str, numbers))
+        raise ValueError(f"classes should have the numbers 0, 1, 2 … without a gap. Found {listed}.")
     names = {number: name for name, number in reversed(numbered.items())}  # the first of each
     return Labels.of_classes(len(numbers), [names[number] for number in numbers])
 
 
 def spellings_of(classes: Classes | None) -> dict[str, int]:
-    """How files spell classes → their numbers; nothing where files have the numbers."""
+    """Spelling of a class in files → its number; empty where files have the numbers."""
     if classes is None or isinstance(classes, int):
         return {}
-    found = {spelling(name): number for name, number in _numbered(classes).items()}
-    if len(found) < len(classes):
+    numbers = {spelling(name): number for name, number in _numbered(classes).items()}
+    if len(numbers) < len(classes):
         raise ValueError(f"classes should be different names. Found {list(classes)}.")
-    return found
+    return numbers
 
 
 def _numbered(classes: list[str] | dict[str, int]) -> dict[str, int]:

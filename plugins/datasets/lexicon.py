@@ -13,9 +13,9 @@ Field = tuple[Concept, ...]
 
 
 def _field(text: str, second: Callable[[str], str] = str) -> Field:
-    """A word field; ``second`` makes the second form of a word that is regular."""
+    """A word field; ``second`` derives the second form of a regular word."""
     words = [[word.partition("/") for word in concept.split()] for concept in text.split(";")]
-    return tuple(tuple((one, other or second(one)) for one, _, other in concept) for concept in words)
+    return tuple(tuple((base, inflected or second(base)) for base, _, inflected in concept) for concept in words)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ PLACES = _field(
 WHERE = _words("in in near in in at on in in on in near in in behind in at in at near")
 NUMBERS = ("one", "two", "three", "four", "five")
 
-#: Pairs of concepts that exclude each other, by place in their field.
+#: Pairs of concepts that exclude each other, by index in their field.
 OPPOSITE_DEEDS = {0: 1, 1: 0, 2: 3, 3: 2, 4: 5, 5: 4, 6: 7, 7: 6}
 OPPOSITE_DEALINGS = {3: 4, 4: 3, 7: 8, 8: 7, 11: 12, 12: 11}
 OPPOSITE_QUALITIES = {0: 1, 1: 0, 2: 3, 3: 2, 7: 8, 8: 7, 9: 10, 10: 9, 12: 13, 13: 12}

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from taskloom.core import DataError, Examples, Labels, Split, unknown
 from taskloom.core.rows import UnreadableError
 from taskloom.plugins.datasets.folder import FolderDataSet
-from taskloom.plugins.datasets.reading import Layout, read_examples
+from taskloom.plugins.datasets.labels import spellings_of
+from taskloom.plugins.datasets.reading import FileLayout, read_examples
 
 #: The classes of natural language inference, in the order of their numbers.
 RELATIONS = ("entailment", "neutral", "contradiction")
@@ -29,7 +30,7 @@ class SNLI(FolderDataSet):
     ``task: "entailment"`` gives premise and hypothesis with the classes entailment (0), neutral (1) and
     contradiction (2); ``task: "triples"`` gives premise, entailment and contradiction without labels, for premises
     that have both: the k-th entailment with the k-th contradiction. Pairs without a gold label ("-") are left out,
-    as the corpus asks. A row that cannot be read is skipped and named; more than 1 % of a file is an error.
+    as the corpus recommends. A row that cannot be read is skipped and named; more than 1 % of a file is an error.
 
     Reads: ``snli_1.0_train.jsonl``, ``snli_1.0_dev.jsonl``, ``snli_1.0_test.jsonl``; of each line ``gold_label``,
     ``sentence1``, ``sentence2`` and ``pairID``.
@@ -53,12 +54,12 @@ class SNLI(FolderDataSet):
         self.files = {split: f"snli_1.0_{split}.jsonl" for split in PARTS}
         self.columns = 2 if task == "entailment" else 3
         self.labels = CLASSES if task == "entailment" else None
-        self.layout = Layout(
+        self.layout = FileLayout(
             texts=("sentence1", "sentence2"),
             label="gold_label",
             id="pairID",
             labels=CLASSES,
-            spellings=_numbered(RELATIONS),
+            spellings=spellings_of(list(RELATIONS)),
             format="jsonl",
             strict=self.strict,
             keep=lambda values: values.get("gold_label") != UNDECIDED,
@@ -103,12 +104,12 @@ class SICK(FolderDataSet):
         self.files = dict.fromkeys(PARTS, "SICK.txt")
         self.columns = 3 if task == "triples" else 2
         self.labels = {"entailment": CLASSES, "relatedness": Labels.of_range(1, 5), "triples": None}[task]
-        self.layout = Layout(
+        self.layout = FileLayout(
             texts=DIRECTIONS[0][0],
             label="relatedness_score" if task == "relatedness" else "entailment_label",
             id="pair_ID",
             labels=self.labels,
-            spellings={} if task == "relatedness" else _numbered([name.upper() for name in RELATIONS]),
+            spellings={} if task == "relatedness" else spellings_of([name.upper() for name in RELATIONS]),
             format="tsv",
             quotes=False,
             strict=self.strict,
@@ -116,46 +117,46 @@ class SICK(FolderDataSet):
 
     def read(self, split: Split) -> Examples:
         def belongs(values: Mapping[str, object]) -> bool:
-            found = str(values.get("SemEval_set", "")).strip()
-            if found not in PARTS.values():
-                raise UnreadableError(f"SemEval_set: {unknown('split', found[:40], PARTS.values())}")
-            return found == PARTS[split]
+            part = str(values.get("SemEval_set", "")).strip()
+            if part not in PARTS.values():
+                raise UnreadableError(f"SemEval_set: {unknown('split', part[:40], PARTS.values())}")
+            return part == PARTS[split]
 
         layout, path = replace(self.layout, keep=belongs), self.path(split)
         if self.task != "triples":
             return read_examples(path, layout, needs_labels=split != "test")
         directions = [
-            replace(layout, texts=texts, label=column, spellings=_numbered(names), labels=CLASSES)
+            replace(layout, texts=texts, label=column, spellings=spellings_of(list(names)), labels=CLASSES)
             for texts, column, names in DIRECTIONS
         ]
         pairs = [read_examples(path, direction, needs_labels=True) for direction in directions]
         return triples_of(pairs, f"{path}, {PARTS[split]}")
 
 
-def _numbered(names: Sequence[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
-
-
 def triples_of(pairs: Sequence[Examples], where: str) -> Examples:
     """Triples without labels, for every premise that has both, in the order in which premises first appear.
 
-    The k-th entailment of a premise goes with its k-th contradiction, as long as it has both; a sentence given
-    twice counts once, and one that is said to follow and to contradict counts for neither. ``where`` is for errors.
+    The k-th entailment of a premise goes with its k-th contradiction, as long as it has both; a sentence that occurs
+    twice counts once, and one that is labelled both ways counts for neither. ``where`` is for errors.
     """
-    found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # premise → hypothesis → id, for both relations
+    hypotheses: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # premise → hypothesis → id, for both relations
     for part in pairs:
         assert part.labels is not None
-        for premise, hypothesis, label, name in zip(*part.columns, part.labels, part.ids, strict=True):
-            follows, contradicts = found.setdefault(premise, ({}, {}))
+        for premise, hypothesis, label, pair_id in zip(*part.columns, part.labels, part.ids, strict=True):
+            entailments, contradictions = hypotheses.setdefault(premise, ({}, {}))
             if RELATIONS[int(label)] != "neutral":
-                (follows if RELATIONS[int(label)] == "entailment" else contradicts).setdefault(hypothesis, name)
+                relation = entailments if RELATIONS[int(label)] == "entailment" else contradictions
+                relation.setdefault(hypothesis, pair_id)
     rows, ids = [], []
-    for premise, (follows, contradicts) in found.items():
-        sure = follows.keys() ^ contradicts.keys()
-        ends = [[one for one in relation.items() if one[0] in sure] for relation in (follows, contradicts)]
-        for (entailment, first), (contradiction, second) in zip(*ends, strict=False):
+    for premise, (entailments, contradictions) in hypotheses.items():
+        consistent = entailments.keys() ^ contradictions.keys()
+        usable = [
+            [(text, pair_id) for text, pair_id in relation.items() if text in consistent]
+            for relation in (entailments, contradictions)
+        ]
+        for (entailment, entailment_id), (contradiction, contradiction_id) in zip(*usable, strict=False):
             rows.append((premise, entailment, contradiction))
-            ids.append(f"{first}+{second}")
+            ids.append(f"{entailment_id}+{contradiction_id}")
     if not rows:
         raise DataError(f"{where}: no premise has both an entailment and a contradiction, so there are no triples")
     skipped = dict.fromkeys(line for part in pairs for line in part.skipped)

@@ -1,4 +1,4 @@
-"""From the rows of a file to examples: what is asked of each, and what happens to those that lack it."""
+"""From the rows of a file to examples: the columns that a row needs, and what happens to rows that lack them."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -15,22 +15,22 @@ from taskloom.plugins.datasets.labels import read_number, spelling
 
 #: The share of a file's rows that may be unreadable and are skipped.
 TOLERATED = 0.01
-#: How many of them an error names.
+#: The most unreadable rows that an error names.
 NAMED = 3
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Which columns hold what, and how the file is written."""
+class FileLayout:
+    """The columns of a file and what they hold, and how the file is written."""
 
     texts: tuple[str, ...]
     label: str | None
     id: str | None
     labels: Labels | None
-    #: How the file spells classes → their numbers; without spellings it has the numbers themselves.
+    #: Spelling of a class in the file → its number; without spellings the file has the numbers themselves.
     spellings: Mapping[str, int] = field(default_factory=dict)
-    numbers: bool = False  # a class that is not spelled so may be there by its number
-    partial: bool = False  # a row without a label is another task's
+    numbers: bool = False  # with spellings, class numbers are accepted too
+    partial: bool = False  # rows without a label belong to another task
     format: Format = "auto"
     quotes: bool = True
     strict: bool = False
@@ -48,13 +48,13 @@ class Layout:
         return True
 
 
-def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples:
-    """Read a file. A file that need not have labels and has none gives examples without."""
-    wanted = [*layout.texts, *filter(None, (layout.label, layout.id))]
-    there, rows = _read_rows(path, layout, wanted)
-    given = (written_in(values, layout.label) for _, values in rows if not isinstance(values, str))
-    labelled = layout.label is not None and (needs_labels or any(given))
-    _check_columns(path, there, rows, [column for column in wanted if labelled or column != layout.label])
+def read_examples(path: Path, layout: FileLayout, *, needs_labels: bool) -> Examples:
+    """Read a file; unless it ``needs_labels``, a file without any gives examples without labels."""
+    columns = [*layout.texts, *filter(None, (layout.label, layout.id))]
+    file_columns, rows = _read_rows(path, layout, columns)
+    written_labels = (written_in(values, layout.label) for _, values in rows if not isinstance(values, str))
+    labelled = layout.label is not None and (needs_labels or any(written_labels))
+    _check_columns(path, file_columns, rows, [column for column in columns if labelled or column != layout.label])
     texts, labels, ids = [], [], []
     skipped: list[str] = []
     left_out = unlabelled = 0
@@ -68,26 +68,26 @@ def read_examples(path: Path, layout: Layout, *, needs_labels: bool) -> Examples
             if layout.partial and labelled and not written_in(values, layout.label):
                 unlabelled += 1
                 continue
-            found = [text_in(values, column) for column in layout.texts]
+            row_texts = [text_in(values, column) for column in layout.texts]
             label = _read_label(values, layout) if labelled else 0.0
-            name = utf8(written_in(values, layout.id), "id") or str(line)
+            row_id = utf8(written_in(values, layout.id), "id") or str(line)
         except UnreadableError as problem:
             skipped.append(f"{path.name}, line {line}: {problem}")
             if layout.strict:
                 raise DataError(f"{skipped[0]} (strict: true refuses such rows)") from None
             continue
-        texts.append(found)
+        texts.append(row_texts)
         labels.append(label)
-        ids.append(name)
+        ids.append(row_id)
     if unlabelled == len(rows):
         raise DataError(f"{path}: the column {layout.label!r} is empty; a task needs rows that have its label")
     _check_share(path, skipped, len(rows) - unlabelled, left_out)
-    columns = tuple(zip(*texts, strict=True))
-    return Examples(columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped), unlabelled)
+    text_columns = tuple(zip(*texts, strict=True))
+    return Examples(text_columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped), unlabelled)
 
 
-def _read_rows(path: Path, layout: Layout, wanted: Sequence[str]) -> tuple[list[str], list[Row]]:
-    """A file's columns and rows. A quote that does not close may be one of many, so that is an error."""
+def _read_rows(path: Path, layout: FileLayout, wanted: Sequence[str]) -> tuple[list[str], list[Row]]:
+    """A file's columns and rows; a quote that does not close is an error, because it may be one of many."""
     source = Rows(
         io.BytesIO(read_bytes(path)),
         str(path),
@@ -107,8 +107,8 @@ def _read_rows(path: Path, layout: Layout, wanted: Sequence[str]) -> tuple[list[
     return source.columns, rows
 
 
-def _read_label(values: Mapping[str, object], layout: Layout) -> float:
-    """A label as a number: the place of its name, a class number, or a value in range."""
+def _read_label(values: Mapping[str, object], layout: FileLayout) -> float:
+    """A label as a number: the number of its class, or a value in range."""
     meaning, column = layout.labels, layout.label
     assert meaning is not None
     assert column is not None
@@ -139,18 +139,20 @@ def _check_columns(path: Path, columns: Sequence[str], rows: Sequence[Row], need
     if not columns:  # JSON lines, not one of which is an object
         line, problem = rows[0]
         raise DataError(f"{path.name}, line {line}: {problem}")
-    there = [name.encode("utf-8", "replace").decode() for name in columns]  # fit to be printed
+    names = [name.encode("utf-8", "replace").decode() for name in columns]  # printable
     for separator in ";|":
-        if len(there) == 1 and separator in there[0]:
+        if len(names) == 1 and separator in names[0]:
             raise DataError(f"{path} seems to be separated by {separator!r}; save it with commas or tabs instead")
-    wrong = [unknown("column", name, filter(None, there), where="in the file") for name in needed if name not in there]
-    wrong += [f"column {name!r} appears {there.count(name)} times" for name in needed if there.count(name) > 1]
-    if wrong:
-        raise DataError(f"{path}: {'; '.join(wrong)}")
+    problems = [
+        unknown("column", name, filter(None, names), where="in the file") for name in needed if name not in names
+    ]
+    problems += [f"column {name!r} appears {names.count(name)} times" for name in needed if names.count(name) > 1]
+    if problems:
+        raise DataError(f"{path}: {'; '.join(problems)}")
 
 
 def _check_share(path: Path, skipped: Sequence[str], rows: int, left_out: int) -> None:
-    """Refuse a file none of whose rows, or too few of those that are not left out, can be used."""
+    """Refuse a file if no row belongs to the split, or if too many of those that do cannot be read."""
     if left_out == rows:
         raise DataError(f"{path}: none of its {rows} rows belongs to this split")
     rows -= left_out

@@ -6,7 +6,7 @@ from typing import Any
 from taskloom.plugins.datasets import lexicon
 from taskloom.plugins.datasets.grammar import FIELDS, NOBODY, SOMEONE, Draw, Frame, Wording, say, sentence, with_article
 
-#: How much of a meaning each slot carries.
+#: The weight of each slot in the similarity of two meanings.
 WEIGHTS = {"agent": 1.0, "action": 1.25, "object": 1.25, "quality": 0.5, "number": 0.25, "place": 0.75}
 SHORTEST, LONGEST = 5, 14  # words of a sentence with an opinion
 
@@ -14,12 +14,12 @@ SHORTEST, LONGEST = 5, 14  # words of a sentence with an opinion
 
 
 def agreement(a: Frame, b: Frame) -> float:
-    """How alike two meanings are, from 0 to 5: five times the weight of the slots that agree over that of all.
+    """The similarity of two meanings, from 0 to 5: five times the weight of the slots that agree over that of all.
 
     A slot that is empty in both does not count; deeds, objects and qualities of a person never equal a thing's.
 
-    >>> one = Frame(False, 0, 2, 1, 0, 1, 0)
-    >>> agreement(one, one), agreement(one, one._replace(agent=5)), agreement(one, one._replace(number=4, place=3))
+    >>> a = Frame(False, 0, 2, 1, 0, 1, 0)
+    >>> agreement(a, a), agreement(a, a._replace(agent=5)), agreement(a, a._replace(number=4, place=3))
     (5.0, 4.0, 4.0)
     """
     alike = total = 0.0
@@ -178,8 +178,8 @@ def _feeling(grade: int, draw: Draw) -> str:
 def _subject(draw: Draw) -> str:
     noun = f"the {draw.pick(lexicon.SUBJECTS + lexicon.UNCOUNTED)}"
     if draw.chance(0.15):
-        place = draw.below(len(lexicon.PLACES))
-        noun += f" {lexicon.WHERE[place]} the {draw.pick(lexicon.PLACES[place])[0]}"
+        index = draw.below(len(lexicon.PLACES))
+        noun += f" {lexicon.WHERE[index]} the {draw.pick(lexicon.PLACES[index])[0]}"
     return noun
 
 

@@ -14,7 +14,7 @@ from taskloom.core.rows import Format
 from taskloom.plugins.datasets.files import expand, fingerprint_of
 from taskloom.plugins.datasets.folder import FileDataSet, lots_of, take
 from taskloom.plugins.datasets.labels import Classes, is_number, labels_of, spellings_of
-from taskloom.plugins.datasets.reading import Layout, read_examples
+from taskloom.plugins.datasets.reading import FileLayout, read_examples
 
 Files = str | Annotated[list[str], Field(min_length=1)]
 
@@ -35,8 +35,8 @@ class Table(FileDataSet):
         text: the column of the text, or a list of two or three columns.
         label: the column of the label; without one the data set has no labels.
         classes: how many classes (labels are then numbers from 0); or the list of their names in order; or an object
-            from every name in the file to the class's number, several names for one number if the file spells it in
-            several ways. Where names are given the file may have numbers in their place, and all output has names.
+            from every name in the file to the class's number; several names may have the same number. With names, the
+            file may also hold the numbers, and all output has the names.
         range: the lowest and highest value, for labels that are not classes.
         dev: the dev file, or a list.
         dev_share: instead of a dev file, the share of the training examples to hold out, always the same.
@@ -82,7 +82,7 @@ class Table(FileDataSet):
         self.columns = len(texts)
         spellings = spellings_of(classes)
         self.labels = labels_of(label, classes, range)
-        self.layout = Layout(
+        self.layout = FileLayout(
             texts=texts,
             label=label,
             id=id,
@@ -99,7 +99,7 @@ class Table(FileDataSet):
         if split == "test" or self.dev_share is None:
             return self._read(split)
         examples = self._read("train")
-        lots = lots_of(examples)  # equal texts have equal lots, so they are never parted
+        lots = lots_of(examples)  # equal texts have equal lots, so they stay together
         last = sorted(lots)[max(1, round(self.dev_share * len(examples))) - 1]
         rows = [row for row, lot in enumerate(lots) if (lot <= last) == (split == "dev")]
         if not rows:
@@ -108,7 +108,7 @@ class Table(FileDataSet):
         return take(examples, rows)
 
     def fingerprint(self) -> str:
-        """Of the training and dev files only: a test file may come later and make no finished run anew."""
+        """A hash of the training and dev files only: a test file that comes later changes no finished run."""
         used, layout = [self.files["train"], self.files["dev"]], self.layout
         options = {
             "columns": [layout.texts, layout.label, layout.id],
@@ -129,21 +129,23 @@ class Table(FileDataSet):
 
 
 def _listed(option: str, files: Files | None) -> tuple[str, ...]:
-    found = (files,) if isinstance(files, str) else tuple(files or ())
-    if twice := [file for file, times in Counter(found).items() if times > 1]:
-        raise ValueError(f"{option} should list each file once. Found {twice[0]!r} {found.count(twice[0])} times.")
-    return found
+    paths = (files,) if isinstance(files, str) else tuple(files or ())
+    if repeated := [path for path, times in Counter(paths).items() if times > 1]:
+        raise ValueError(
+            f"{option} should list each file once. Found {repeated[0]!r} {paths.count(repeated[0])} times."
+        )
+    return paths
 
 
 def _short_names(files: Sequence[str]) -> list[str]:
-    """The shortest ends of paths that differ, so that they do not depend on where a folder is.
+    """The shortest ends of the paths that tell them apart, so that names do not depend on where a folder is.
 
     >>> _short_names(["x/a/1.csv", "x/b/1.csv"])
     ['a/1.csv', 'b/1.csv']
     """
     parts = [Path(file).parts for file in files]
     for size in range(1, max(map(len, parts))):
-        names = ["/".join(each[-size:]) for each in parts]
+        names = ["/".join(path_parts[-size:]) for path_parts in parts]
         if len(set(names)) == len(names):
             return names
     return list(files)

@@ -43,8 +43,8 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(sizes.dropout)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        # A batch touches few rows of the word table, so its gradient is those rows and not a table of zeros. On a GPU
-        # a table of zeros costs less than to find out how many rows there are.
+        # A batch touches few rows of the word table, so on a CPU its gradient is sparse. On a GPU a dense gradient
+        # costs less than counting those rows.
         sparse, parts = tokens.ids.device.type == "cpu", tokens.rows
         x = lookup(self.word, tokens.ids, parts, sparse=sparse)  # [N, d]
         x = x + lookup(self.position, tokens.positions, parts) + lookup(self.segment, tokens.types, parts)
@@ -52,7 +52,7 @@ class Embeddings(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, add and norm, feed-forward, add and norm; one projection makes queries, keys and values."""
+    """Self-attention, add and norm, feed-forward, add and norm; one projection gives queries, keys and values."""
 
     def __init__(self, sizes: Architecture) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Layer(nn.Module):
         return self._finish(x, mixed, parts)
 
     def first(self, x: Tensor, tokens: Tokens) -> Tensor:
-        """The same for the first token of each sequence alone, [N, d] → [S, d], at a sixth of the work."""
+        """``forward`` for the first token of each sequence only, [N, d] → [S, d], at a sixth of the work."""
         width = x.shape[1]
         weights = torch.split(self.qkv.weight, [width, 2 * width], dim=-2)
         biases = torch.split(self.qkv.bias, [width, 2 * width], dim=-1)

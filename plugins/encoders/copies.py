@@ -1,8 +1,8 @@
-"""Layers whose parameters may be copies, one for each task that is packed into the batch.
+"""Layers that accept per-task copies of their parameters, so that one backward pass gives per-task gradients.
 
-A parameter of shape […] may be replaced by a stack [T, …] of equal copies. The result is the same, computed for all
-tasks at once, and on the way back each copy gets the gradient of its own task's rows: the gradients of the tasks apart,
-for one forward pass and one way back. ``parts`` are the rows of each task.
+A parameter of shape […] may be replaced by a stack [T, …] of equal copies. The output is the same, computed for all
+tasks at once, and in the backward pass each copy gets the gradient of its own task's rows. ``parts`` are the numbers
+of rows of each task.
 """
 
 from typing import Any
@@ -14,9 +14,8 @@ from torch.nn import functional
 
 Parts = tuple[int, ...]
 
-
-#: Weights of fewer numbers are multiplied by torch's own kernel: calling another costs more than it gains.
-SMALL = 2**17
+#: Weights with fewer elements are multiplied by torch's own kernel: the call of another costs more than it gains.
+MIN_ONEDNN_SIZE = 2**17
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, parts: Parts) -> Tensor:
@@ -30,12 +29,12 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN should multiply: on a CPU in float32 it is about a tenth faster than torch's own kernel."""
     if x.device.type != "cpu" or not x.dtype == weight.dtype == torch.float32 or torch.is_autocast_enabled("cpu"):
         return False
-    large = weight.shape[-1] * weight.shape[-2] >= SMALL
+    large = weight.shape[-1] * weight.shape[-2] >= MIN_ONEDNN_SIZE
     return large and not torch.compiler.is_compiling() and has_onednn()
 
 
 def has_onednn() -> bool:
-    """Whether torch was built with oneDNN, and nobody has turned it off."""
+    """Whether torch was built with oneDNN and it is enabled."""
     library: Any = torch.backends.mkldnn
     return bool(library.is_available() and library.enabled)
 
@@ -55,7 +54,7 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm, parts: Parts) -> Tensor:
 
 
 def lookup(table: Tensor, ids: Tensor, parts: Parts, *, sparse: bool = False) -> Tensor:
-    """Rows of a table. ``sparse``: the gradient is those rows, not a table of zeros."""
+    """Rows of a table; with ``sparse`` its gradient is a sparse tensor of those rows."""
     if table.dim() == 2:
         return functional.embedding(ids, table, sparse=sparse)
     return _Lookup.apply(table, ids, parts, sparse)  # type: ignore[no-untyped-call,no-any-return]
@@ -68,25 +67,29 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, parts: Parts) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.parts = parts
-        return _product(x, *(one[0] if weight.dim() == 3 else one for one in (weight, bias)))
+        return _product(x, weight[0], bias[0]) if weight.dim() == 3 else _product(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         shared = weight if weight.dim() == 2 else weight[0]
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():  # the gradient is itself to be differentiated
-            below = slope @ shared
+            grad_x = grad_output @ shared
         else:
-            below = _product(slope, shared.t(), None) if ctx.needs_input_grad[0] else None
-        _, weighs, shifts, _ = ctx.needs_input_grad
-        if weight.dim() == 2 or not weighs:
-            return below, slope.T @ x if weighs else None, slope.sum(0) if shifts else None, None
-        weights, biases = slope.new_empty(weight.shape), slope.new_empty(weight.shape[:2])  # [T, out, in], [T, out]
-        split = zip(torch.split(slope, ctx.parts), torch.split(x, ctx.parts), weights, biases, strict=True)
-        for one, rows, out, total in split:
-            torch.mm(one.T, rows, out=out)
-            torch.sum(one, 0, out=total)
-        return below, weights, biases, None
+            grad_x = _product(grad_output, shared.t(), None) if needs_x else None
+        if weight.dim() == 2 or not needs_weight:
+            grad_weight = grad_output.T @ x if needs_weight else None
+            return grad_x, grad_weight, grad_output.sum(0) if needs_bias else None, None
+        grad_weights = grad_output.new_empty(weight.shape)  # [T, out, in]
+        grad_biases = grad_output.new_empty(weight.shape[:2])  # [T, out]
+        by_task = zip(
+            torch.split(grad_output, ctx.parts), torch.split(x, ctx.parts), grad_weights, grad_biases, strict=True
+        )
+        for task_grad, task_x, grad_weight, grad_bias in by_task:
+            torch.mm(task_grad.T, task_x, out=grad_weight)
+            torch.sum(task_grad, 0, out=grad_bias)
+        return grad_x, grad_weights, grad_biases, None
 
 
 class _Norm(torch.autograd.Function):
@@ -99,15 +102,16 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> Any:
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         x, mean, scale, weight, bias = ctx.saved_tensors
-        below, weights, biases = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
-        columns = (torch.split(one, ctx.parts) for one in (slope, x, mean, scale, below))
-        for one, rows, m, s, out, w, b in zip(*columns, weights, biases, strict=True):
+        grad_x, grad_weights, grad_biases = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        by_task = (torch.split(tensor, ctx.parts) for tensor in (grad_output, x, mean, scale, grad_x))
+        for grad, rows, means, scales, dx, dw, db in zip(*by_task, grad_weights, grad_biases, strict=True):
             torch.ops.aten.native_layer_norm_backward.out(
-                one, rows, [x.shape[1]], m, s, weight[0], bias[0], [True] * 3, out0=out, out1=w, out2=b
-            )
-        return below, weights, biases, None, None
+                grad, rows, [x.shape[1]], means, scales, weight[0], bias[0], [True] * 3,
+                out0=dx, out1=dw, out2=db,
+            )  # fmt: skip
+        return grad_x, grad_weights, grad_biases, None, None
 
 
 class _Lookup(torch.autograd.Function):
@@ -119,16 +123,19 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> Any:
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         (ids,) = ctx.saved_tensors
         if ctx.sparse:
-            owners = torch.repeat_interleave(
+            tasks = torch.repeat_interleave(
                 torch.arange(len(ctx.parts), device=ids.device),
                 torch.tensor(ctx.parts, device=ids.device),
                 output_size=len(ids),
             )
-            places = torch.stack([owners, ids])
-            return torch.sparse_coo_tensor(places, slope, ctx.shape, check_invariants=False), None, None, None
-        split = zip(torch.split(slope, ctx.parts), torch.split(ids, ctx.parts), strict=True)
-        tables = [torch.ops.aten.embedding_dense_backward(one, rows, ctx.shape[1], -1, False) for one, rows in split]
+            indices = torch.stack([tasks, ids])
+            return torch.sparse_coo_tensor(indices, grad_output, ctx.shape, check_invariants=False), None, None, None
+        by_task = zip(torch.split(grad_output, ctx.parts), torch.split(ids, ctx.parts), strict=True)
+        tables = [
+            torch.ops.aten.embedding_dense_backward(task_grad, task_ids, ctx.shape[1], -1, False)
+            for task_grad, task_ids in by_task
+        ]
         return torch.stack(tables), None, None, None

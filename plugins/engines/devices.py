@@ -1,4 +1,4 @@
-"""Where the local engine's workers run: what the machine has, and what was asked for."""
+"""The slots in which the local engine's workers run: what the machine has, and what the options ask for."""
 
 import os
 import re
@@ -8,16 +8,13 @@ from pathlib import Path
 
 from taskloom.core.errors import Problem, RequestError, count
 
-#: CPU workers by default: more seldom pay.
+#: CPU workers by default: more are seldom faster.
 CPU_WORKERS = 8
-#: Where a container says how much of the cores' time it is given, as "quota period".
+#: The CPU time that a container may use, as "quota period".
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
-
-#: What worker processes have, unless the environment says otherwise. Threads that wait soon sleep: where the cores are
-#: busy with something else, spinning makes a cell of seconds one of minutes (with 30,000 turns eight times as long).
-#: A step of MiniLM is as fast with 1,000 turns as with more; sleeping at once would cost it a tenth. And cuBLAS gives
-#: the same sums every time.
+#: Environment variables of worker processes, unless they are set. Waiting threads spin only briefly: on busy cores
+#: spinning makes a cell of seconds take minutes (eight times as long with 30,000 turns). A step of MiniLM is as fast
+#: with 1,000 turns as with more, and a tenth slower with none. And cuBLAS is deterministic.
 DEFAULTS = {"GOMP_SPINCOUNT": "1000", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 #: Accelerators that torch knows and cells do not use, and why.
 UNUSED = {
@@ -28,10 +25,10 @@ UNUSED = {
 
 @dataclass(frozen=True)
 class Inventory:
-    """What there is: cores that this process may use, and the GPUs as ``variable`` names them.
+    """What the machine has: cores that this process may use, and GPUs as ``variable`` names them.
 
-    ``max_threads`` is what ``OMP_NUM_THREADS`` allows a process, if it is set. ``variable`` is the environment variable
-    by which a process sees some of the GPUs only; ROCm has its own. ``unused`` is an accelerator that cells do not use.
+    ``max_threads`` is the limit of ``OMP_NUM_THREADS``, if it is set. ``variable`` is the environment variable that
+    limits which GPUs a process sees; ROCm has its own. ``unused`` is an accelerator that cells do not use.
     """
 
     cores: int
@@ -43,7 +40,7 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one worker: its own name, its device and share of it, its threads, and which GPU it sees."""
+    """Where one worker runs: the slot's name, its device and share of it, its threads, and the GPU it sees."""
 
     name: str
     device: str
@@ -54,31 +51,31 @@ class Slot:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What keeps a process in this place."""
+        """The environment variables that confine a process to this slot."""
         threads = str(self.threads)
-        # HIP takes an empty list for none at all; -1 is no GPU everywhere.
+        # HIP treats an empty list as no list at all; -1 means no GPU everywhere.
         return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, self.variable: self.cuda or "-1"}
 
 
 def inventory() -> Inventory:
-    """What this machine has. The only function here that looks."""
+    """What this machine has; the only function here that looks at it."""
     import torch
 
     try:
-        found = torch.cuda.device_count()  # respects the variables
+        gpus = torch.cuda.device_count()  # respects the variables
     except RuntimeError as error:  # lists that contradict each other
         raise _refused("devices", f"torch cannot count the GPUs: {error}") from None
-    # Of ROCm's variables ROCR_VISIBLE_DEVICES comes first: what it leaves is numbered anew, for workers too.
+    # ROCm applies ROCR_VISIBLE_DEVICES first and numbers the remaining GPUs from 0, for workers too.
     variable = "HIP_VISIBLE_DEVICES" if torch.version.hip else "CUDA_VISIBLE_DEVICES"
     listed = os.environ.get(variable, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is for threads within threads
-    most = int(threads) if threads.isdecimal() else None
+    max_threads = int(threads) if threads.isdecimal() else None
     others = {"mps": torch.backends.mps.is_available(), "xpu": torch.xpu.is_available()}
-    unused = next((name for name, there in others.items() if there and not found), "")
-    return Inventory(_cores(), names_of(listed, found), most, variable, unused)
+    unused = next((name for name, available in others.items() if available and not gpus), "")
+    return Inventory(_cores(), names_of(listed, gpus), max_threads, variable, unused)
 
 
-def names_of(listed: str, found: int) -> tuple[str, ...]:
+def names_of(listed: str, count: int) -> tuple[str, ...]:
     """The names of the GPUs that torch found, by what the environment lists; numbers where those are too few.
 
     Of the parts of a GPU (MIG) torch finds one, however many are listed: a process can use no more. Each is a GPU here.
@@ -88,9 +85,9 @@ def names_of(listed: str, found: int) -> tuple[str, ...]:
     """
     names = [name.strip() for name in listed.split(",") if name.strip()]
     parts = tuple(takewhile(lambda name: name.startswith("MIG-"), names))
-    if found and parts:
+    if count and parts:
         return parts
-    return tuple(names[:found] if len(names) >= found else map(str, range(found)))
+    return tuple(names[:count] if len(names) >= count else map(str, range(count)))
 
 
 def _cores() -> int:
@@ -98,7 +95,7 @@ def _cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         cores = os.cpu_count() or 1
-    try:  # a container may be given the time of fewer cores than it sees
+    try:  # a container may have the CPU time of fewer cores than it sees
         quota, period = QUOTA.read_text().split()
         cores = min(cores, max(1, int(quota) // int(period)))
     except (OSError, ValueError):
@@ -106,7 +103,7 @@ def _cores() -> int:
     return cores
 
 
-def place(
+def assign_slots(
     machine: Inventory,
     *,
     devices: str = "auto",
@@ -114,15 +111,15 @@ def place(
     cells_per_gpu: int = 1,
     threads: int | None = None,
 ) -> tuple[Slot, ...]:
-    """The slots of a machine; ``RequestError`` says what it cannot give.
+    """The slots of a machine; ``RequestError`` where it cannot provide what the options ask for.
 
     ``devices`` is ``auto`` (every GPU, or the CPU where there is none), ``cuda``, ``cpu``, ``cpu:N`` (N at once) or a
-    list such as ``cuda:0,cuda:2``. Threads depend on the machine and on what was asked for, never on how many cells
-    there are: the last digits of a cell's results may depend on them.
+    list such as ``cuda:0,cuda:2``. Threads depend on the machine and the options, never on the number of cells: the
+    last digits of a cell's results may depend on them.
 
-    >>> [slot.name for slot in place(Inventory(8, ("0", "1")), cells_per_gpu=2)]
+    >>> [slot.name for slot in assign_slots(Inventory(8, ("0", "1")), cells_per_gpu=2)]
     ['cuda:0/0', 'cuda:1/0', 'cuda:0/1', 'cuda:1/1']
-    >>> [(slot.device, slot.threads) for slot in place(Inventory(cores=4), devices="cpu:2")]
+    >>> [(slot.device, slot.threads) for slot in assign_slots(Inventory(cores=4), devices="cpu:2")]
     [('cpu', 2), ('cpu', 2)]
     """
     cpu, gpus = _parse(devices, machine)
@@ -138,19 +135,20 @@ def place(
         if cpu and workers and cpu != workers:
             raise _refused("workers", f"{workers} workers and devices {devices!r} do not agree; give one of them")
         number = cpu or workers or min(machine.cores, CPU_WORKERS)
-        places = [(f"cpu:{index}", "cpu", "") for index in range(number)]
-    else:  # device by device, then the second cell of each: fewer workers than that use as many GPUs as they can
+        slots = [(f"cpu:{index}", "cpu", "") for index in range(number)]
+    else:  # first one cell on every device, then the second: fewer workers still use as many GPUs as they can
         ends = [f"/{cell}" for cell in range(cells_per_gpu)] if cells_per_gpu > 1 else [""]
-        places = [(f"cuda:{gpu}{end}", f"cuda:{gpu}", machine.cuda[gpu]) for end in ends for gpu in gpus][:workers]
-        if workers is not None and workers > len(places):
+        slots = [(f"cuda:{gpu}{end}", f"cuda:{gpu}", machine.cuda[gpu]) for end in ends for gpu in gpus][:workers]
+        if workers is not None and workers > len(slots):
             room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
             raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
-    each = threads or max(1, min(machine.cores // len(places), machine.max_threads or machine.cores))
-    return tuple(Slot(name, device, each, cuda, 1 / cells_per_gpu, machine.variable) for name, device, cuda in places)
+    slot_threads = threads or max(1, min(machine.cores // len(slots), machine.max_threads or machine.cores))
+    share = 1 / cells_per_gpu
+    return tuple(Slot(name, device, slot_threads, cuda, share, machine.variable) for name, device, cuda in slots)
 
 
 def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
-    """The GPUs, or none and the number of CPU workers if it is given."""
+    """The number of CPU workers if it is stated, and the GPUs; without GPUs, cells run on the CPU."""
     text = devices.replace(" ", "")
     if text == "auto":
         return None, list(range(len(machine.cuda)))

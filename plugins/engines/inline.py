@@ -11,17 +11,17 @@ from taskloom.core import ENDS, Engine, EngineError, Event, Job, Work, find_work
 from taskloom.core.work import CELL_THREAD
 from taskloom.plugins.engines.devices import DEFAULTS
 
-#: Seconds that a cell is given at the end to come to its next event.
+#: Seconds that closing waits for a cell to reach its next event.
 GRACE = 5.0
 
 
 class Inline(Engine):
     """Runs the cells in this process, one after another.
 
-    Each cell has all the cores (or the GPU) to itself. For debugging, and for grids that are done in seconds: what
-    ends this process ends its cell too, so that nothing here survives a crash of a plugin. After a run the process
-    has its random states, environment and settings of torch back, unless a cell that did not stop was abandoned; only
-    the C library's thresholds for giving memory back, and the count of peak memory, are those of the run.
+    Each cell has all the cores (or the GPU) to itself. For debugging, and for grids that take seconds: whatever ends
+    this process ends its cell too, so a run does not survive a crash of a plugin. After a run the random states,
+    environment and torch settings of the process are restored, unless a cell that did not stop was abandoned; only
+    the C library's thresholds for returning memory, and the peak memory counter, keep the run's values.
 
     Example: ``taskloom run quickstart --engine inline``
     """
@@ -39,10 +39,6 @@ class Inline(Engine):
         for name in self._added:  # cuBLAS looks when it is first used; OpenMP has looked by now
             os.environ[name] = DEFAULTS[name]
         self._work = find_work(work)
-
-    @property
-    def slots(self) -> int:
-        return 1
 
     @property
     def free(self) -> int:
@@ -86,16 +82,13 @@ class Inline(Engine):
         for name in self._added:
             os.environ.pop(name, None)
 
-    def describe(self) -> str:
-        return "one cell at a time in this process"
-
 
 class _AbandonedError(BaseException):
-    """Ends a thread whose events nobody wants any more."""
+    """Ends a thread whose events are no longer read."""
 
 
 class CellThread(threading.Thread):
-    """Runs one job; its own ``Emit``."""
+    """Runs one job, and is the ``Emit`` of its events."""
 
     def __init__(self, work: Work, job: Job) -> None:
         super().__init__(name=f"{CELL_THREAD}{job.cell[:12]}", daemon=True)

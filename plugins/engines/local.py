@@ -14,10 +14,9 @@ from pathlib import Path
 
 from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.core.engine import SPENT
-from taskloom.core.errors import count
-from taskloom.plugins.engines.devices import DEFAULTS, UNUSED, Slot, inventory, place
+from taskloom.plugins.engines.devices import DEFAULTS, UNUSED, Slot, assign_slots, inventory
 
-#: Where the system and the container count the processes that they killed because memory ran out.
+#: Where the system and the container count processes that were killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
 
 
@@ -25,8 +24,8 @@ class Local(Engine):
     """Runs the cells in worker processes on this machine, one per GPU, or on the CPU with its threads divided.
 
     A worker imports torch once and runs one cell after another. If it dies or its device fails, its cell is reported as
-    lost and another worker takes its place, as after a cell that ran out of memory; if the driver dies, the workers
-    end. What a worker started and left behind ends with it. What a cell prints goes to its ``log.txt``.
+    lost and another worker replaces it, as after a cell that ran out of memory; if the driver dies, the workers end.
+    Processes that a worker started and left behind end with it. What a cell prints goes to its ``log.txt``.
 
     Options:
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
@@ -49,27 +48,25 @@ class Local(Engine):
         cells_per_gpu: int = 1,
         threads: int | None = None,
     ) -> None:
-        self._place = partial(place, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads)
+        self._assign_slots = partial(
+            assign_slots, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads
+        )
         self._slots: tuple[Slot, ...] = ()
-        self._unused = ""  # an accelerator of this machine, until it was said that cells do not use it
+        self._unused = ""  # an accelerator that cells do not use, until a message has said so
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
 
     def check(self) -> None:
         machine = inventory()
-        self._slots = self._place(machine)
+        self._slots = self._assign_slots(machine)
         self._unused = machine.unused
 
     def open(self, work: str, folder: Path) -> None:
         self._work = work
 
     @property
-    def slots(self) -> int:
-        return len(self._slots)
-
-    @property
     def free(self) -> int:
-        return self.slots - sum(worker.job is not None for worker in self._workers)
+        return len(self._slots) - sum(worker.job is not None for worker in self._workers)
 
     def submit(self, job: Job) -> None:
         assert self.free, "every worker has a cell"
@@ -106,19 +103,14 @@ class Local(Engine):
             worker.release()
         self._workers = []
 
-    def describe(self) -> str:
-        devices = ", ".join(dict.fromkeys(slot.device for slot in self._slots))
-        threads = count(self._slots[0].threads if self._slots else 1, "thread")
-        return f"{count(len(self._slots), 'worker process')} on {devices}, {threads} each"
-
     def _start_worker(self) -> "_Worker":
-        taken = {worker.slot for worker in self._workers}
-        slot = next(slot for slot in self._slots if slot not in taken)
+        used = {worker.slot for worker in self._workers}
+        slot = next(slot for slot in self._slots if slot not in used)
         self._workers.append(_Worker(slot, self._work))
         return self._workers[-1]
 
     def _read(self, worker: "_Worker") -> None:
-        """Take one event of a worker; if it is gone, end it and report its cell."""
+        """Read one event of a worker; if the worker is gone, remove it and report its cell."""
         try:
             event = Event(**json.loads(worker.connection.recv_bytes()))
         except (EOFError, OSError):
@@ -128,12 +120,12 @@ class Local(Engine):
             return
         if event.what in ("started", "resumed"):
             event.facts.update(worker=worker.slot.name, pid=worker.process.pid)
-            worker.kernel_kills = kernel_kills()  # the next one may be this worker
+            worker.kernel_kills = kernel_kills()  # the next to be killed may be this worker
         if event.what in ENDS:
             worker.job = None
         if event.what in SPENT:
             self._remove(worker)
-        if event.facts.get("unusable"):  # nor would the next worker there do better: the others go on
+        if event.facts.get("unusable"):  # a new worker there would fail too; the others go on
             self._slots = tuple(slot for slot in self._slots if slot != worker.slot)
             if not self._slots:
                 why = f"{worker.slot.device}: {event.facts['reason']}"
@@ -153,7 +145,7 @@ class Local(Engine):
 class _Worker:
     """The driver's end of one worker process, which leads a process group of its own.
 
-    Started by ``subprocess``, not ``multiprocessing.Process``, which knows no environment and no session per process,
+    Started by ``subprocess``, not ``multiprocessing.Process``, which has no environment or session per process,
     pickles its arguments and imports the user's main module again.
     """
 
@@ -185,7 +177,7 @@ class _Worker:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def kill(self) -> None:
-        """End it, and whatever it started, now. Until `release` nobody else can be given its process id."""
+        """Kill it and whatever it started. Its process id is not reused before ``release``."""
         with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -194,7 +186,7 @@ class _Worker:
         self.process.communicate()  # closes the pipe and waits
 
     def last_event(self, job: Job) -> Event:
-        """What is reported of the cell that it had when it ended."""
+        """The event for the cell that it was running when it ended."""
         code = self.process.returncode
         reason = self.reason or describe_death(code, self.process.pid)
         if not self.reason and code == -signal.SIGKILL and kernel_kills() > self.kernel_kills:
@@ -204,7 +196,7 @@ class _Worker:
 
 
 def kernel_kills() -> int:
-    """How many processes the system has killed because memory ran out, as far as it says."""
+    """The number of processes that were killed because memory ran out, as far as the system counts them."""
     kills = 0
     for path in COUNTERS:
         with suppress(OSError):

@@ -15,14 +15,13 @@ from queue import Empty
 from typing import Any
 
 from taskloom.core import ENDS, Engine, EngineError, Event, Job, TaskloomError
-from taskloom.core.errors import count
-from taskloom.plugins.engines.ray_tasks import RayThread, Sent, stop_file
+from taskloom.plugins.engines.ray_tasks import RayThread, SubmittedJob, stop_file
 
-#: Seconds that a cluster's address has to answer, that opening waits for the cluster, and that closing does.
+#: Seconds to wait for an answer from a cluster's address, for the cluster when opening, and for it when closing.
 ANSWER, OPENING, GRACE = 10.0, 30.0, 10.0
 #: Seconds that a cluster may take to be joined, or have no room for any cell, before the run ends.
 JOIN, PATIENCE = 120.0, 300.0
-#: Seconds that it may be silent: after 60 Ray itself ends the program.
+#: Seconds that a cluster may be silent; after 60 Ray itself ends the program.
 SILENCE = 45.0
 
 
@@ -48,11 +47,11 @@ class Ray(Engine):
 
     def __init__(self, *, address: str | None = None) -> None:
         self.address = address
-        self._cells: dict[str, Sent] = {}
+        self._cells: dict[str, SubmittedJob] = {}
         self._events: list[Event] = []  # of cells that this engine itself ended
         self._thread: RayThread | None = None
-        self._smallest: dict[str, float] = {}  # that a cell has asked for so far
-        self._had_room = time.monotonic()  # for a cell, the last time
+        self._smallest: dict[str, float] = {}  # resources that a cell has requested so far
+        self._had_room = time.monotonic()  # when it last had room for a cell
 
     def check(self) -> None:
         if find_spec("ray") is None:
@@ -67,11 +66,6 @@ class Ray(Engine):
             self._check_cluster(self._thread)
 
     @property
-    def slots(self) -> int:
-        """How many of the smallest cells that were submitted so far fit at once; 1 before the cluster is known."""
-        return max(1, self._room([]))
-
-    @property
     def free(self) -> int:
         """How many more of the smallest cells fit; none while Ray keeps one waiting."""
         return self._room(self._cells.values())
@@ -81,14 +75,14 @@ class Ray(Engine):
 
     def submit(self, job: Job) -> None:
         assert self._thread is not None, "the engine is open"
-        wants = self._wants(job.spec)
-        if not any(all(node.get(what, 0) >= amount for what, amount in wants.items()) for node in self._thread.nodes):
-            reason = f"asks for {_in_words(wants)} in its resources; no node of the Ray cluster has that much"
+        request = self._request(job.spec)
+        if not any(all(node.get(kind, 0) >= amount for kind, amount in request.items()) for node in self._thread.nodes):
+            reason = f"asks for {_amounts(request)} in its resources; no node of the Ray cluster has that much"
             self._events.append(Event("failed", job.cell, {"reason": reason}, job.attempt))
             return
-        self._smallest = {what: min(amount, self._smallest.get(what, amount)) for what, amount in wants.items()}
+        self._smallest = {kind: min(amount, self._smallest.get(kind, amount)) for kind, amount in request.items()}
         stop_file(job).unlink(missing_ok=True)
-        self._cells[job.cell] = Sent(job, wants)
+        self._cells[job.cell] = SubmittedJob(job, request)
         self._thread.submitted.put(self._cells[job.cell])
 
     def poll(self, seconds: float) -> list[Event]:
@@ -96,13 +90,13 @@ class Ray(Engine):
         events, self._events = self._events, []
         try:
             while True:  # waits for the first only
-                sent, event = self._thread.events.get(timeout=0 if events else seconds)
-                if sent.cancelled:
+                submitted, event = self._thread.events.get(timeout=0 if events else seconds)
+                if submitted.cancelled:
                     continue
                 events.append(event)
                 if event.what in ENDS:
                     del self._cells[event.cell]
-                    stop_file(sent.job).unlink(missing_ok=True)
+                    stop_file(submitted.job).unlink(missing_ok=True)
         except Empty:
             pass
         if not events:
@@ -110,27 +104,25 @@ class Ray(Engine):
         return events
 
     def stop(self, cell: str | None = None, *, at_once: bool = False) -> None:
-        for sent in [one for one in self._cells.values() if cell in (None, one.job.cell)]:
-            job = sent.job
-            if sent.begun and not at_once:
+        for submitted in list(self._cells.values()):
+            job = submitted.job
+            if cell not in (None, job.cell):
+                continue
+            if submitted.begun and not at_once:
                 stop_file(job).touch()
                 continue
-            sent.cancelled = True
+            submitted.cancelled = True
             del self._cells[job.cell]
-            how, facts = ("lost", {"reason": "stopped at once"}) if at_once else ("interrupted", {})
-            self._events.append(Event(how, job.cell, facts, job.attempt))
+            outcome, facts = ("lost", {"reason": "stopped at once"}) if at_once else ("interrupted", {})
+            self._events.append(Event(outcome, job.cell, facts, job.attempt))
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.leave(GRACE)
             self._thread = None
 
-    def describe(self) -> str:
-        where = f"the Ray cluster at {self.address}" if self.address else "a Ray cluster of this machine"
-        return f"{where}, {count(self.slots, 'cell')} at once" if self._thread else where
-
     def _check_cluster(self, thread: RayThread) -> None:
-        """Give up a cluster that is gone: nothing that it was asked to do would ever end."""
+        """Give up a cluster that is gone, since its cells would never end."""
         now, name = time.monotonic(), f"the Ray cluster at {self.address}" if self.address else "the Ray cluster"
         joined = thread.joined.is_set()
         if joined and not thread.is_alive():
@@ -142,23 +134,23 @@ class Ray(Engine):
         if not joined or self._room([]):
             self._had_room = now
         elif now - self._had_room > PATIENCE:
-            raise EngineError(f"{name} has had no node for a cell ({_in_words(self._wants({}))}) for {PATIENCE:g} s")
+            raise EngineError(f"{name} has had no node for a cell ({_amounts(self._request({}))}) for {PATIENCE:g} s")
 
-    def _room(self, cells: Iterable[Sent]) -> int:
-        """For how many more of the smallest cells: which ask for nothing special, or less if one asked for less."""
+    def _room(self, cells: Iterable[SubmittedJob]) -> int:
+        """How many more of the smallest cells fit: those of the default request, or less if a cell asked for less."""
         left = {"CPU": 0.0, "GPU": 0.0}
         for resources in self._thread.nodes if self._thread else []:
-            left = {what: amount + resources.get(what, 0.0) for what, amount in left.items()}
+            left = {kind: amount + resources.get(kind, 0.0) for kind, amount in left.items()}
         for cell in cells:
-            left = {what: amount - cell.wants[what] for what, amount in left.items()}
-        smallest = {what: min(amount, self._smallest.get(what, amount)) for what, amount in self._wants({}).items()}
-        room = min((left[what] / amount for what, amount in smallest.items() if amount), default=0)
+            left = {kind: amount - cell.resources[kind] for kind, amount in left.items()}
+        smallest = {kind: min(amount, self._smallest.get(kind, amount)) for kind, amount in self._request({}).items()}
+        room = min((left[kind] / amount for kind, amount in smallest.items() if amount), default=0)
         return int(room) if min(left.values()) >= 0 else 0
 
-    def _wants(self, spec: Mapping[str, Any]) -> dict[str, float]:
-        """What a cell asks for. One that does not say gets a GPU if the cluster had any when it was joined.
+    def _request(self, spec: Mapping[str, Any]) -> dict[str, float]:
+        """The resources that a cell requests; by default a GPU if the cluster had any when it was joined.
 
-        Whatever nodes die later: results differ between CPU and GPU in the last digits.
+        That does not change when nodes die: results differ between CPU and GPU in the last digits.
         """
         resources = spec.get("resources") or {}
         gpus = resources.get("gpus")
@@ -168,7 +160,7 @@ class Ray(Engine):
 
 
 def _reach(address: str) -> None:
-    """Refuse an address where nobody answers: Ray itself would try for minutes, and then end the program."""
+    """Refuse an address that does not answer: Ray itself would try for minutes and then end the program."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or "/" in host:
         raise TaskloomError(f"the address of a Ray cluster should be 'auto', 'local' or HOST:PORT. Found {address!r}.")
@@ -180,5 +172,5 @@ def _reach(address: str) -> None:
         ) from None
 
 
-def _in_words(wants: Mapping[str, float]) -> str:
-    return " and ".join(f"{amount:g} {what}" for what, amount in wants.items() if amount)
+def _amounts(request: Mapping[str, float]) -> str:
+    return " and ".join(f"{amount:g} {kind}" for kind, amount in request.items() if amount)

@@ -3,10 +3,10 @@
     python -m taskloom.plugins.engines.worker CONNECTION DRIVER WORK THREADS DEVICE SHARE
 
 It imports torch once, then runs one cell after another. Jobs arrive as JSON through the connection, whose file
-descriptor is the first argument, and events go back the same way; ``DRIVER`` is a process id, for whoever reads a list
-of processes. When the other end closes, the driver is gone: the worker ends at once, in the middle of whatever it does,
-with all that it started, because another driver may resume the cell. What a component forks is not part of the cell:
-it has no connection to report by, and it ends with the worker.
+descriptor is the first argument, and events go back the same way; ``DRIVER`` is a process id, shown in process lists.
+When the other end closes, the driver is gone: the worker and everything it started end at once, because another driver
+may resume the cell. Processes that a component forks are not part of the cell: they have no connection to the driver
+and end with the worker.
 """
 
 import faulthandler
@@ -23,11 +23,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from taskloom.core import DeviceError, Emit, Event, Job, Work, find_work, perform
-from taskloom.core.work import LOG, is_out_of_memory
+from taskloom.core.work import is_out_of_memory, open_log
 
 #: Signals that are sent to all processes of a job: by a terminal, systemd or Slurm.
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-#: How much of a GPU's memory the cells that share it divide among them; the rest is what CUDA takes in each process.
+#: The part of a GPU's memory that its cells share; the rest is CUDA's own in each process.
 FOR_CELLS = 0.9
 
 
@@ -70,10 +70,7 @@ def main() -> None:
 
 
 def logged_work(name: str, threads: int, device: str, share: float) -> Work:
-    """The work of that name for a worker process that has so many threads and a share of a device.
-
-    What it prints goes to the cell's log.
-    """
+    """The work of that name, confined to its threads and share of a device, with its output in the cell's log."""
 
     def work(job: Job, emit: Emit) -> None:
         with redirect_output(job.cell_folder()):
@@ -86,7 +83,7 @@ def logged_work(name: str, threads: int, device: str, share: float) -> Work:
 
 
 def confine(threads: int, device: str, share: float) -> None:
-    """Keep torch within what this process was given; ``DeviceError`` if it cannot use its device."""
+    """Limit torch to this process's threads and share of a device; ``DeviceError`` if it cannot use the device."""
     import torch
 
     torch.set_num_threads(threads)
@@ -99,19 +96,19 @@ def confine(threads: int, device: str, share: float) -> None:
     except Exception as error:  # no driver, a torch without CUDA, a GPU that another process has for itself
         if is_out_of_memory(error):
             raise
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise DeviceError(f"torch cannot use the GPU that this worker was given ({why})") from None
+        cause = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise DeviceError(f"torch cannot use the GPU that this worker was given ({cause})") from None
 
 
 @contextmanager
 def redirect_output(folder: Path) -> Iterator[None]:
-    """Send what this process prints to a cell's log, what C libraries print and how a crash is described included.
+    """Send this process's output to a cell's log, including that of C libraries and crash reports.
 
-    Python's streams are new ones, so that a component that closes them harms nobody else.
+    Python's streams are replaced, so that a component that closes them does no harm.
     """
     try:
-        log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    except OSError:  # a full disk: then what is printed is lost, not the cell
+        log = open_log(folder)
+    except OSError:  # a full disk, or a link in its place: the output is lost, not the cell
         log = os.open(os.devnull, os.O_WRONLY)
     before = [os.dup(1), os.dup(2)]
     os.dup2(log, 1)
@@ -130,7 +127,7 @@ def redirect_output(folder: Path) -> Iterator[None]:
 
 
 def _end_with_driver() -> None:
-    """Let the kernel kill this process group when the driver ends, and with it the other end of our standard input.
+    """Let the kernel kill this process group when the driver ends, which closes the other end of our standard input.
 
     The thread that listens does so too, but not while a C library holds the interpreter's lock, as shown by
     test_workers_end_with_their_driver. Linux only.
@@ -148,9 +145,9 @@ def _end_with_driver() -> None:
 
 
 def _separate_copies(connection: Connection) -> None:
-    """Cut what this process forks off from the driver, and let signals end it.
+    """Disconnect forked processes from the driver, and let signals end them.
 
-    While it is forked the signals are blocked: a copy must not receive one before its handlers are reset (shown by
+    Signals are blocked during the fork: a copy must not receive one before its handlers are reset (shown by
     test_signals_to_the_whole_job_leave_the_workers_to_the_driver).
     """
 

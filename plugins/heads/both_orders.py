@@ -11,7 +11,7 @@ from taskloom.plugins.heads.parts import ACTIVATIONS, Activation, DropoutShare, 
 
 
 class BothOrders(JoinedHead):
-    """A logit for each order of a joined pair, perhaps one for their difference, and a linear layer over them.
+    """A logit for each order of a joined pair, optionally one for their difference, and a linear layer over them.
 
     With p = dropout(enc(a, b)) and q = dropout(enc(b, a)): score = w · act(w₁·p + b₁, w₂·q + b₂, w₃·(p − q) + b₃) + b,
     without the third where ``difference`` is false. The two orders have layers of their own, so swapping the texts
@@ -63,14 +63,14 @@ class BothOrders(JoinedHead):
         self.drop = Dropout(self.dropout)
         self.views = nn.ModuleList(new_linear(width, 1, generator) for _ in range(views))
         self.act = ACTIVATIONS[self.activation]()
-        # As wide as torch's own default: BERT's 0.02 on three inputs would all but cut the gradient to the encoder.
+        # As wide as torch's own default: with BERT's 0.02 on three inputs the encoder would get almost no gradient.
         self.last = init_linear(new_linear(views, 1, generator), generator, std=(3 * views) ** -0.5)
 
     def derive(self, vectors: Tensor) -> Tensor:
         return torch.cat([vectors, vectors[:1] - vectors[1:]]) if self.difference else vectors
 
     def forward(self, vectors: Tensor) -> Prediction:
-        seen = self.drop(vectors)  # [2, B, d], or [3, B, d] behind a layer that was given the difference
+        seen = self.drop(vectors)  # [2, B, d], or [3, B, d] behind a shared layer
         seen = self.derive(seen) if len(seen) < len(self.views) else seen
         logits = [view(x) for view, x in zip(self.views, seen, strict=True)]  # [B, 1] each
         score = self.last(self.act(torch.cat(logits, dim=-1)))  # [B, 1]
@@ -78,6 +78,6 @@ class BothOrders(JoinedHead):
 
     def snippet(self, layer: Sequence[str] = ()) -> list[str]:
         derived = ["vectors = torch.cat([vectors, vectors[:1] - vectors[1:]])"] if self.difference else []
-        each = 'F.linear(v, w[f"views.{n}.weight"], w[f"views.{n}.bias"])'
-        logits = f"x = torch.cat([{each} for n, v in enumerate(vectors)], -1)"
+        logit = 'F.linear(v, w[f"views.{n}.weight"], w[f"views.{n}.bias"])'
+        logits = f"x = torch.cat([{logit} for n, v in enumerate(vectors)], -1)"
         return [*derived, *layer, logits, linear_line(activated(self.activation, "x"), 1), self.decision()]

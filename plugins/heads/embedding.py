@@ -10,7 +10,7 @@ from taskloom.plugins.similarity import cosine_of
 
 
 class Embedding(ScoreHead):
-    """Passes the sentence vectors on: for losses that look at nothing else.
+    """Passes the sentence vectors on, for losses of vectors alone.
 
     There are no weights and nothing is dropped. Where there are two texts or three, the score is the cosine of the
     first two; of a single text nothing is predicted and the score is 0. A task with this head has no dev score: one

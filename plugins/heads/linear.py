@@ -9,9 +9,11 @@ from torch import Tensor
 
 from taskloom.core import Prediction, new_linear
 from taskloom.plugins.heads.parts import (
+    ACTIVATIONS,
     Activation,
     DropoutShare,
     JoinedHead,
+    activated,
     layer_lines,
     learnable_layers,
     linear_line,
@@ -22,7 +24,7 @@ class Linear(JoinedHead):
     """A linear layer over one sentence vector, two of them, or the vector of a joined pair.
 
     x = dropout(v), then ``layers`` × (linear, ``activation``, dropout) at the width of x, then a linear layer to one
-    logit per class or one number. For a pair x is u ⊕ v, of width 2d.
+    logit per class or one number, then ``last_activation``. For a pair x is u ⊕ v, of width 2d.
 
     Decides: the class with the largest logit. One number is the value itself where labels are values, and else rounded
     to the nearest class; where the loss takes it for the logit of two classes, the second counts above zero.
@@ -33,6 +35,7 @@ class Linear(JoinedHead):
         reads: "single" one text, "pair" two texts encoded apart, "joint" two texts in one sequence
         layers: learnable layers before the last one
         activation: what follows each of them
+        last_activation: what follows the last layer; "tanh" keeps scores between −1 and 1
         dropout: share of a vector that is dropped in training, before the first layer and after each learnable one
 
     Siblings: ``cosine`` compares two vectors and has no weights of its own unless given layers; ``cosine_features``
@@ -53,6 +56,7 @@ class Linear(JoinedHead):
         reads: Literal["single", "pair", "joint"] = "single",
         layers: NonNegativeInt = 0,
         activation: Activation = "relu",
+        last_activation: Literal["none", "tanh"] = "none",
         dropout: DropoutShare = 0.3,
         **options: Any,
     ) -> None:
@@ -64,6 +68,8 @@ class Linear(JoinedHead):
         self.reads = reads
         self.layers = layers
         self.activation = activation
+        self.last_activation = last_activation
+        self.after_last = ACTIVATIONS[last_activation]()
         self.dropout = dropout
 
     def make_layers(self, width: int, generator: torch.Generator) -> None:
@@ -73,9 +79,12 @@ class Linear(JoinedHead):
 
     def forward(self, vectors: Tensor) -> Prediction:
         joined = torch.cat(tuple(vectors), dim=-1)  # [B, S·d]
-        score = self.last(self.front(joined))  # [B, outputs]
+        score = self.after_last(self.last(self.front(joined)))  # [B, outputs]
         return Prediction(score.squeeze(-1) if self.outputs == 1 else score, vectors)
 
     def snippet(self, layer: Sequence[str] = ()) -> list[str]:
         front = layer_lines(self.layers, self.activation)
-        return [*layer, "x = torch.cat(tuple(vectors), -1)", *front, linear_line("x", self.outputs), self.decision()]
+        score = [linear_line("x", self.outputs)]
+        if self.last_activation != "none":
+            score.append(f"score = {activated(self.last_activation, 'score')}")
+        return [*layer, "x = torch.cat(tuple(vectors), -1)", *front, *score, self.decision()]

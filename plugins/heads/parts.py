@@ -1,4 +1,4 @@
-"""What heads share: how texts are read, layers in front of the score, what a score means in the units of the labels."""
+"""Bases and parts of the heads: learnable layers, joined pairs, and decisions in the units of the labels."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -9,11 +9,9 @@ from torch import nn
 
 from taskloom.core import Dropout, Head, Labels, SharedModules, SpecialTokens, new_linear
 
-#: How much of a vector is dropped in training.
+#: The share of a vector that is dropped in training.
 DropoutShare = Annotated[float, Field(ge=0, lt=1)]
-
-
-#: What follows a layer.
+#: The function after a layer.
 Activation = Literal["none", "tanh", "relu", "gelu"]
 ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "none": nn.Identity,
@@ -34,13 +32,13 @@ def learnable_layers(
 
 
 def layer_lines(layers: int, activation: Activation = "relu") -> list[str]:
-    """What a snippet does to ``x`` with learnable layers that are called ``front``."""
-    each = activated(activation, 'F.linear(x, w[f"front.{n}.weight"], w[f"front.{n}.bias"])')
-    return [f"for n in {[3 * layer + 1 for layer in range(layers)]}:", f"    x = {each}"] if layers else []
+    """The lines of a snippet that apply the learnable layers ``front`` to ``x``."""
+    layer_output = activated(activation, 'F.linear(x, w[f"front.{n}.weight"], w[f"front.{n}.bias"])')
+    return [f"for n in {[3 * layer + 1 for layer in range(layers)]}:", f"    x = {layer_output}"] if layers else []
 
 
 def activated(activation: Activation, value: str) -> str:
-    """A value of a snippet behind an activation."""
+    """The code of a value after an activation."""
     return value if activation == "none" else f"F.{activation}({value})"
 
 
@@ -48,8 +46,8 @@ class ScoreHead(Head):
     """A head whose score is one logit per class, or one number that is decided in the units of the labels.
 
     Options:
-        pooling: how the encoder should make one vector of each sequence for this task ("pooler", "cls", "mean", "max");
-            left out, as its own option says
+        pooling: how the encoder pools each sequence to one vector for this task ("pooler", "cls", "mean", "max"); by
+            default as its own option states
     """
 
     def __init__(self, *, pooling: Literal["pooler", "cls", "mean", "max"] | None = None) -> None:
@@ -63,10 +61,10 @@ class ScoreHead(Head):
         self.make_layers(width, generator)
 
     def make_layers(self, width: int, generator: torch.Generator) -> None:
-        """Make the parameters; the base has none."""
+        """Create the parameters; the base has none."""
 
     def decision(self) -> str:
-        """What :meth:`decide` does, as a line of a snippet."""
+        """The line of a snippet that does what :meth:`decide` does."""
         if self.outputs > 1:
             return "predicted = score.argmax(-1)"
         last = self.labels.classes - 1
@@ -86,9 +84,9 @@ class JoinedHead(ScoreHead):
     """A head that reads two texts in one sequence, or may do so.
 
     Options:
-        layout: how two texts become one sequence: "bert" is [CLS] a [SEP] b [SEP], "concatenated" puts the sequences
-            that they are by themselves one after the other, [CLS] a [SEP] [CLS] b [SEP]
-        segments: whether the second text is marked as a second segment; left out, it is under "bert" only
+        layout: how two texts become one sequence: "bert" is [CLS] a [SEP] b [SEP], "concatenated" puts their separate
+            sequences one after the other, [CLS] a [SEP] [CLS] b [SEP]
+        segments: whether the second text is marked as a second segment; by default under "bert" only
     """
 
     def __init__(

@@ -14,18 +14,18 @@ class SharedLayer(Head):
     """One linear layer with tanh, the same for every task that has this head, in front of a head of the task's own.
 
     x = tanh(W·dropout(v) + b) for every vector v, then ``head`` on x. Where ``head`` derives a vector from others, as
-    ``both_orders`` does with ``difference``, it is derived of dropout(v) and goes through the layer too. W and b exist
-    once in a model: they learn from all these tasks, and count as shared parameters when gradients are combined. Their
-    first values come from the first of the tasks.
+    ``both_orders`` does with ``difference``, it is derived from dropout(v) and goes through the layer too. W and b
+    exist once in a model: they learn from all these tasks, and count as shared parameters when gradients are combined.
+    Their initial values come from the first of the tasks.
 
     Decides: as ``head`` does.
 
-    Reads: what ``head`` reads. Losses see what ``head`` shows them, made of x.
+    Reads: what ``head`` reads. Losses see the vectors that ``head`` computes from x.
 
     Options:
         head: the task's own head, behind the shared layer
         dropout: share of a sentence vector that is dropped in training before the shared layer, the same in all tasks;
-            what is dropped behind it is up to ``head``
+            dropout behind it is up to ``head``
 
     Siblings: ``layers`` of ``linear`` and ``cosine`` are layers of one task alone.
 
@@ -52,15 +52,15 @@ class SharedLayer(Head):
     def build(
         self, *, width: int, outputs: int, labels: Labels, generator: torch.Generator, shared: SharedModules
     ) -> None:
-        def make(own: torch.Generator) -> nn.Module:
-            return nn.ModuleDict({"drop": Dropout(self.dropout), "linear": new_linear(width, width, own)})
+        def make(layer_generator: torch.Generator) -> nn.Module:
+            return nn.ModuleDict({"drop": Dropout(self.dropout), "linear": new_linear(width, width, layer_generator)})
 
         self.layer = shared.share(self.name, make)
-        others = cast(Dropout, self.layer.drop).p
-        if others != self.dropout:
+        shared_dropout = cast(Dropout, self.layer.drop).p
+        if shared_dropout != self.dropout:
             raise TrainingError(
                 f"head {self.name!r} should have one dropout in all tasks, because they share the layer. "
-                f"Found {others:g} and {self.dropout:g}."
+                f"Found {shared_dropout:g} and {self.dropout:g}."
             )
         self.labels, self.head.labels, self.head.score_means = labels, labels, self.score_means
         self.head.build(width=width, outputs=outputs, labels=labels, generator=generator, shared=shared)

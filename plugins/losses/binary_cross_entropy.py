@@ -10,8 +10,8 @@ from taskloom.plugins.losses.families import ScoreLoss
 class BinaryCrossEntropy(ScoreLoss):
     """Cross-entropy of a single logit.
 
-    L = −1/B Σᵢ [tᵢ log σ(sᵢ) + (1 − tᵢ) log(1 − σ(sᵢ))], where t is the label as it is, or (y − low) / (high − low),
-    its place in its range.
+    L = −1/B Σᵢ [tᵢ log σ(sᵢ) + (1 − tᵢ) log(1 − σ(sᵢ))], where t is the label y, or with
+    ``target: "scaled"`` (y − low) / (high − low).
 
     Reads: one number per example, taken as a logit; labels of two classes, or values from 0 to 1, or with
     ``target: "scaled"`` any values. The head's prediction stays the logit: it correlates with such labels, and is not

@@ -17,15 +17,15 @@ def cosine_losses(cosine: Tensor, positive: Tensor, margin: Tensor | float) -> T
 
 
 class CosineEmbedding(PairLoss):
-    """Draws positive pairs together and pushes others apart down to a margin.
+    """Pulls positive pairs together and pushes other pairs apart until their cosine is below a margin.
 
     L = 1/B Σᵢ lᵢ with lᵢ = 1 − cos(uᵢ, vᵢ) if yᵢ ≥ ``positive_from``, else max(0, cos(uᵢ, vᵢ) − margin);
     cos = u·v / max(‖u‖‖v‖, 1e-8).
 
-    Reads: the two vectors of a pair, as the head saw them; the score plays no part.
+    Reads: the two vectors of a pair, as the head saw them; the score is not used.
 
     Options:
-        margin: cosine below which a pair that is not positive costs nothing
+        margin: cosine below which the loss of a pair that is not positive is 0
 
     Siblings: ``mse`` on the head ``cosine`` uses the whole range of the label; ``dynamic_margin`` moves the margin;
     ``mnr`` compares with all other pairs of the batch.

@@ -17,7 +17,7 @@ class DynamicMargin(PairLoss):
 
     L as in ``cosine_embedding``. After epoch e (counted from 1) the margin m becomes m − step/e if the task's dev
     metric is larger than after the epoch before (than 0 after the first), else m + step/e: stricter while that helps.
-    With ``direction: "up"`` the two signs change places, and with ``follows: "overall"`` the metric is the overall dev
+    With ``direction: "up"`` the signs are exchanged, and with ``follows: "overall"`` the metric is the overall dev
     score: the algorithm of the paper has one metric of one evaluation, and does not say whose. The margin is not kept
     within [−1, 1].
 
@@ -25,14 +25,14 @@ class DynamicMargin(PairLoss):
     distance 1 − cos in the last training step that saw it in this epoch. That costs no further forward pass, and the
     first comparison is again with 0, the distance of equal texts. So a pair that moved apart since the epoch before
     is held to a lower margin, and one that moved together, as ambiguous ones do, is let go; a pair that an epoch left
-    out keeps its margin. Margins of positive pairs play no part.
+    out keeps its margin. Margins of positive pairs are not used.
 
-    Reads: the two vectors of a pair, as the head saw them; the score plays no part.
+    Reads: the two vectors of a pair, as the head saw them; the score is not used.
 
     Options:
         margin: the margin of the first epoch
         step: how far the margin moves after the first epoch
-        direction: "down" lowers the margin after an improvement and raises it otherwise, "up" the other way round
+        direction: "down" lowers the margin after an improvement and raises it otherwise, "up" does the opposite
         follows: the dev score that moves the margin: the "task"'s or the "overall" one; neither with ``per_sample``
         per_sample: a margin for each training pair
 
@@ -48,7 +48,7 @@ class DynamicMargin(PairLoss):
     name = "dynamic_margin"
     separable = True
     margins: Tensor  # [], or [rows] with a margin for each pair
-    previous: Tensor  # the metric after the epoch before, in the same form
+    previous: Tensor  # the metric after the epoch before, of the same shape
     current: Tensor  # this epoch's metric, NaN while unknown
 
     def __init__(
@@ -83,7 +83,7 @@ class DynamicMargin(PairLoss):
             assert prediction.rows is not None, "a run's predictions know their rows"
             rows = prediction.rows.to(margin.device)
             margin = margin[rows]
-            if self.training and torch.is_grad_enabled():  # in training steps only: how far apart the pairs are
+            if self.training and torch.is_grad_enabled():  # in training steps only: the distance of each pair
                 self.current[rows] = 1 - cosine.detach().double()
         return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
 

@@ -1,4 +1,4 @@
-"""What the losses of a family have in common: those that look at pairs, and those that compare one number."""
+"""Bases of losses: those that compare one number with the label, and those that compare the vectors of pairs."""
 
 from abc import abstractmethod
 from typing import Literal
@@ -10,7 +10,7 @@ from taskloom.plugins.similarity import at_least_float32
 
 
 class ScoreLoss(Loss):
-    """Compares one number per example with its label, or with the label's place in its range.
+    """Compares one number per example with its label, or with the label scaled to 0..1.
 
     Options:
         target: "raw" compares with the label itself, "scaled" with the label mapped from its range to 0..1
@@ -40,7 +40,7 @@ class ScoreLoss(Loss):
 
 
 class PairLoss(Loss):
-    """A loss that looks at the vectors of pairs, some of which are positive.
+    """A loss of the vectors of pairs, some of which are positive.
 
     Options:
         positive_from: the label from which (≥) a pair counts as positive: 1 for paraphrases, 3 for similarity 0 to 5
@@ -54,7 +54,7 @@ class PairLoss(Loss):
         self.positive_from = positive_from
 
     def prepare(self, *, labels: Labels, rows: int) -> None:
-        """Refuse a bound that no label reaches: nothing would ever be positive."""
+        """Refuse a bound that no label reaches: no pair would be positive."""
         if labels.high < self.positive_from:
             raise TrainingError(
                 f"loss {self.name!r} should have labels that reach positive_from = {self.positive_from:g}. "

@@ -17,16 +17,16 @@ class MNR(PairLoss):
 
     L = −1/K Σᵢ [S(uᵢ, vᵢ) − log Σⱼ exp S(uᵢ, vⱼ)], S = scale · cos or scale · dot. The sum over i goes over the K
     positive pairs (label ≥ ``positive_from``; all pairs where the data have no labels), the sum over j over all pairs
-    of the batch: the second text of a pair that is not positive is a candidate, its first text asks for nothing. A
-    third text per example is one candidate more. A batch without a positive pair costs nothing.
+    of the batch: the second text of a pair that is not positive is a candidate, but its first text is no anchor. A
+    third text per example is one candidate more. The loss of a batch without a positive pair is 0.
 
-    ``symmetric`` is the mean of that and of the same with first and second texts in exchanged roles.
+    ``symmetric`` is the mean of that and of the same with first and second texts exchanged.
 
     Reads: the vectors of a pair (or of anchor, positive and negative), as the head saw them. The same text twice in a
     batch would count as wrong once: use batches with ``no_duplicates``.
 
     Options:
-        scale: what a similarity is multiplied with, the inverse of a temperature; 1 is usual with dot
+        scale: factor of the similarity, the inverse of a temperature; 1 is usual with dot
         similarity: "cos" or "dot"
         symmetric: also let each second text find its first
 
@@ -71,9 +71,9 @@ class MNR(PairLoss):
             loss = (loss + self._ranking(vectors[1], vectors[0], anchors)) / 2
         return loss
 
-    def _ranking(self, asking: Tensor, candidates: Tensor, anchors: Tensor) -> Tensor:
-        """Cross-entropy of each anchor's own candidate, at the anchor's own row, among all [C, d]."""
-        chosen = asking[anchors]  # [K, d]
+    def _ranking(self, texts: Tensor, candidates: Tensor, anchors: Tensor) -> Tensor:
+        """Cross-entropy of each anchor's own candidate, which has the anchor's row, among all candidates [C, d]."""
+        chosen = texts[anchors]  # [K, d]
         matrix = cosine_matrix(chosen, candidates) if self.similarity == "cos" else chosen @ candidates.T  # [K, C]
-        # A sum, divided by hand: the mean over no anchors is not a number, and this is 0 with a graph.
+        # Not reduction="mean", which is NaN without anchors; this is 0 with a graph.
         return functional.cross_entropy(self.scale * matrix, anchors, reduction="sum") / max(1, len(anchors))

@@ -17,7 +17,7 @@ class MNRHinge(PairLoss):
     pair, sᵢ = aᵢ·bᵢ, its text the positive pair's first text with their second ones, sᵢ = a₊·bᵢ. Where a batch has
     several positive pairs, L is the mean over them, each against all negatives; where it has none, 0.
 
-    Reads: the two vectors of a pair, as the head saw them; the score plays no part. Made for batches composed as
+    Reads: the two vectors of a pair, as the head saw them; the score is not used. Made for batches composed as
     ``one_positive``.
 
     Options:

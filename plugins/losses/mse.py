@@ -10,9 +10,9 @@ from taskloom.plugins.losses.families import ScoreLoss
 class MSE(ScoreLoss):
     """The mean squared difference between score and label.
 
-    L = 1/B Σᵢ (sᵢ − tᵢ)², where t is the label as it is, or (y − low) / (high − low), its place in its range.
+    L = 1/B Σᵢ (sᵢ − tᵢ)², where t is the label y, or with ``target: "scaled"`` (y − low) / (high − low).
 
-    Reads: one number per example, in the units of the labels; numbers of classes that are in order count as values.
+    Reads: one number per example, in the units of the labels; the numbers of ordered classes count as values.
 
     Siblings: ``cosine_embedding`` looks at the vectors instead of the score.
 

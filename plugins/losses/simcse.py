@@ -10,7 +10,7 @@ from taskloom.plugins.similarity import cosine_matrix
 
 
 class SimCSE(Loss):
-    """Draws each sentence's vector to its partner's and away from those of the rest of the batch.
+    """Pulls each sentence's vector towards its partner's and pushes it from those of the rest of the batch.
 
     L = −1/B Σᵢ log [exp(cos(uᵢ, vᵢ)/τ) / Σⱼ exp(cos(uᵢ, vⱼ)/τ)], j over the B partners and, for triples, the B
     contradictions w as well. Which form it is follows from what the head reads:
@@ -18,8 +18,8 @@ class SimCSE(Loss):
     two texts – v is the second one, and every pair counts as a positive;
     three texts – supervised: premise u, entailment v, contradiction w, all w being negatives for every premise.
 
-    Reads: one, two or three vectors per example; the score and the label play no part. Two equal texts in one
-    batch are taken for different ones: the batch composition ``no_duplicates`` keeps them apart.
+    Reads: one, two or three vectors per example; the score and the label are not used. Two equal texts in one
+    batch count as negatives of each other: the batch composition ``no_duplicates`` keeps them apart.
 
     Options:
         temperature: τ; the smaller, the more the hardest negatives count

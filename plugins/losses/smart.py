@@ -1,4 +1,4 @@
-"""SMART: a loss that also asks for smoothness around each input."""
+"""SMART: a loss that also penalizes a lack of smoothness around each input."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from taskloom.core import Again, Course, Expects, Labels, Loss, Prediction, Replay, finish
+from taskloom.core import Expects, Labels, Loss, LossProgram, Prediction, Replay, ReplayRequest, run_program
 from taskloom.plugins.similarity import at_least_float32
 
 
@@ -62,7 +62,7 @@ class Smart(Loss):
 
     name = "smart"
     revision = 2  # since 0.3 the target of each half of the divergence is detached
-    expects: Expects  # as the wrapped loss says
+    expects: Expects  # that of the wrapped loss
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Smart(Loss):
 
     @property
     def stops_gradient(self) -> bool:  # type: ignore[override]
-        """Known once labels are: those of a single score decide which divergence is taken."""
+        """Known once labels are: with a single score they determine the divergence."""
         detached = self.kl_target == "detached" and self._kind == "kl" and self.weight > 0
         return self.loss.stops_gradient or detached
 
@@ -115,9 +115,9 @@ class Smart(Loss):
         return self.loss.metrics()
 
     def forward(self, prediction: Prediction, target: Tensor) -> Tensor:
-        return finish(self.course(prediction, target), prediction)
+        return run_program(self.program(prediction, target), prediction)
 
-    def course(self, prediction: Prediction, target: Tensor) -> Course:
+    def program(self, prediction: Prediction, target: Tensor) -> LossProgram:
         total: Tensor = self.loss(prediction, target)
         if not self.training or not (self.weight or self.proximal):
             return total
@@ -125,10 +125,10 @@ class Smart(Loss):
         replay = prediction.replay
         if self.weight:
             delta = yield from self.perturbation(prediction)
-            changed = yield Again((replay.embedded + delta).to(replay.embedded.dtype))  # [N, d]
+            changed = yield ReplayRequest((replay.embedded + delta).to(replay.embedded.dtype))  # [N, d]
             total = total + self.weight * self._distance(prediction, changed, self.kl_target == "detached").mean()
         if self.proximal:
-            # Evaluating a loss is not a training step; all parts of a batch together are one.
+            # Evaluating a loss is not a training step, and all micro-batches of a batch are one step.
             if torch.is_grad_enabled() and prediction.part == 0:
                 self.average.update(replay.parameters)
             with torch.no_grad():
@@ -136,19 +136,19 @@ class Smart(Loss):
             total = total + self.proximal * self._distance(prediction, averaged).mean()
         return total
 
-    def perturbation(self, prediction: Prediction) -> Course:
-        """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed, none is accumulated."""
+    def perturbation(self, prediction: Prediction) -> LossProgram:
+        """δ, at least in float32, [N, d]. Only gradients with respect to δ are computed; none is accumulated."""
         start = cast(Replay, prediction.replay).embedded.detach()
         fixed = Prediction(prediction.score.detach(), prediction.vectors.detach())
         # Always drawn in float32, so that a seed means the same noise in every precision.
         drawn = torch.randn(start.shape, generator=self.generator, device=start.device, dtype=torch.float32)
         delta = self.noise * drawn.to(at_least_float32(start).dtype)  # [N, d]
         for _ in range(self.steps):
-            found = yield Again(
+            ascent = yield ReplayRequest(
                 (start + delta).to(start.dtype),
                 lambda changed: self._distance(changed, fixed, self.ascent == "one_way").sum(),
             )
-            gradient = found.to(delta.dtype)
+            gradient = ascent.to(delta.dtype)
             if self.bound == "normalise":
                 moved = delta + self.step * gradient
                 delta = moved / (_largest(moved) + self.epsilon)
@@ -158,11 +158,11 @@ class Smart(Loss):
                 delta = moved.clamp(-self.epsilon, self.epsilon)
         return delta
 
-    def _distance(self, one: Prediction, other: Prediction, detached: bool = False) -> Tensor:
+    def _distance(self, p: Prediction, q: Prediction, detached: bool = False) -> Tensor:
         """The divergence of each example, [B]; see :func:`divergence_of`."""
         if self.expects == "vectors":
-            return divergence_of(one.vectors.transpose(0, 1), other.vectors.transpose(0, 1), self._kind)  # [B, S, d]
-        return divergence_of(one.score, other.score, self._kind, detached=detached)  # [B, C] or [B]
+            return divergence_of(p.vectors.transpose(0, 1), q.vectors.transpose(0, 1), self._kind)  # [B, S, d]
+        return divergence_of(p.score, q.score, self._kind, detached=detached)  # [B, C] or [B]
 
     @property
     def _kind(self) -> str:
@@ -175,7 +175,7 @@ def _largest(rows: Tensor) -> Tensor:
     return rows.abs().amax(1, keepdim=True)
 
 
-def divergence_of(one: Tensor, other: Tensor, kind: str, *, detached: bool = False) -> Tensor:
+def divergence_of(x: Tensor, y: Tensor, kind: str, *, detached: bool = False) -> Tensor:
     """The divergence of each example, symmetric in its arguments, at least in float32: [B, …], [B, …] → [B].
 
     "kl" is KL(P‖Q) + KL(Q‖P) = Σ (p − q)(log p − log q). A single logit s is the two logits (0, s), which makes the
@@ -185,24 +185,24 @@ def divergence_of(one: Tensor, other: Tensor, kind: str, *, detached: bool = Fal
     >>> divergence_of(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), "kl")  # (σ(1) − σ(0)) · 1
     tensor([0.2311])
     """
-    one, other = at_least_float32(one), at_least_float32(other)
+    x, y = at_least_float32(x), at_least_float32(y)
     if kind == "squared_error":
-        return (one - other).square().flatten(1).mean(1) if one.dim() > 1 else (one - other).square()
-    if one.dim() == 1:
-        difference, log_ratio = one.sigmoid() - other.sigmoid(), one - other
+        return (x - y).square().flatten(1).mean(1) if x.dim() > 1 else (x - y).square()
+    if x.dim() == 1:
+        difference, log_ratio = x.sigmoid() - y.sigmoid(), x - y
     else:
-        p, q = one.log_softmax(-1), other.log_softmax(-1)
-        difference, log_ratio = p.exp() - q.exp(), p - q
+        log_p, log_q = x.log_softmax(-1), y.log_softmax(-1)
+        difference, log_ratio = log_p.exp() - log_q.exp(), log_p - log_q
     terms = (difference.detach() if detached else difference) * log_ratio
-    return terms.sum(-1) if one.dim() > 1 else terms
+    return terms.sum(-1) if x.dim() > 1 else terms
 
 
 class MovingAverage(nn.Module):
     """θ̃ ← m θ̃ + (1 − m) θ of the parameters that are being trained; it begins as a copy of them.
 
-    The average is in buffers that come into being with the first parameters seen, or with a saved state: they
-    are saved, restored and moved between devices like any others. Half precision is averaged in float32, where
-    a step of 1 − m is not lost to rounding.
+    The averages are buffers, registered with the first parameters seen or with a saved state: they are saved, restored
+    and moved between devices like any others. Half precision is averaged in float32, where a step of 1 − m is not lost
+    to rounding.
     """
 
     def __init__(self, momentum: float) -> None:
@@ -211,23 +211,23 @@ class MovingAverage(nn.Module):
 
     @torch.no_grad()
     def update(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Move the average of every parameter that learns towards its present value."""
+        """Move the average of every trained parameter towards its current value."""
         for name, parameter in parameters.items():
             if not parameter.requires_grad:
                 continue
-            present = at_least_float32(parameter.detach())
+            current = at_least_float32(parameter.detach())
             average = self._buffers.get(_key(name))
             if average is None:
-                self.register_buffer(_key(name), present.clone())
+                self.register_buffer(_key(name), current.clone())
             else:
-                average = self._buffers[_key(name)] = average.to(present.device)
-                average.lerp_(present, 1 - self.momentum)
+                average = self._buffers[_key(name)] = average.to(current.device)
+                average.lerp_(current, 1 - self.momentum)
 
     def values(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """What to put in the place of the parameters that learn."""
-        learning = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-        averages = {name: self._buffers.get(_key(name)) for name in learning}
-        return {name: average.to(learning[name]) for name, average in averages.items() if average is not None}
+        """The averages to use instead of the trained parameters, by name."""
+        trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        averages = {name: self._buffers.get(_key(name)) for name in trained}
+        return {name: average.to(trained[name]) for name, average in averages.items() if average is not None}
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         for name, tensor in state_dict.items():
@@ -238,5 +238,5 @@ class MovingAverage(nn.Module):
 
 
 def _key(name: str) -> str:
-    """A parameter's name as a buffer's, which may hold no dot."""
+    """A parameter's name as that of a buffer, which must not contain a dot."""
     return name.replace(".", "/")

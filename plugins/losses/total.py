@@ -11,7 +11,7 @@ from taskloom.core import Expects, Labels, Loss, Prediction
 class Total(Loss):
     """Several losses on one task, as their weighted sum.
 
-    L = Σₖ wₖ Lₖ. All parts see the same prediction and target, learn when an epoch ends, and keep their state.
+    L = Σₖ wₖ Lₖ. All parts see the same prediction and target, are told when an epoch ends, and keep their state.
 
     Reads: what its parts read. One that looks at vectors goes with any other; one that needs a logit per class and one
     that needs a single number do not go together, because a head has one score.
@@ -30,7 +30,7 @@ class Total(Loss):
     """
 
     name = "total"
-    expects: Expects  # as the parts say
+    expects: Expects  # that of the parts
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Total(Loss):
         super().__init__()
         if weights is not None and len(weights) != len(losses):
             raise ValueError(f"loss 'total' should have one weight for each of {len(losses)} losses. Found {weights}.")
-        wants = {loss.expects: loss.name for loss in losses if loss.expects != "vectors"}
-        if len(wants) > 1:
+        expected = {loss.expects: loss.name for loss in losses if loss.expects != "vectors"}
+        if len(expected) > 1:
             raise ValueError(
-                f"the parts of loss 'total' should agree on the score. Found {wants['classes']!r}, which needs one "
-                f"logit per class, and {wants['score']!r}, which needs one number per example."
+                f"the parts of loss 'total' should agree on the score. Found {expected['classes']!r}, which needs one "
+                f"logit per class, and {expected['score']!r}, which needs one number per example."
             )
         meanings = {loss.score_means: loss.name for loss in losses if loss.score_means is not None}
         if len(meanings) > 1:
@@ -53,7 +53,7 @@ class Total(Loss):
                 f"the parts of loss 'total' should agree on the score. Found {meanings['logit']!r}, which takes it for "
                 f"a logit, and {meanings['value']!r}, which takes it for a value in the units of the labels."
             )
-        self.expects = next(iter(wants), "vectors")
+        self.expects = next(iter(expected), "vectors")
         self.score_means = next(iter(meanings), None)
         counts = [set(loss.vectors) for loss in losses if loss.vectors is not None]
         self.vectors = tuple(sorted(set.intersection(*counts))) if counts else None

@@ -31,16 +31,16 @@ class MacroF1(Metric):
     def influence(self, predicted: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
         guessed, real = _by_class(predicted, expected)
         hits = guessed & real
-        a, b, d = (each - each.mean(1, keepdims=True) for each in (hits, guessed, real))  # [C, n]
+        a, b, d = (flags - flags.mean(1, keepdims=True) for flags in (hits, guessed, real))  # [C, n]
         size = guessed.mean(1, keepdims=True) + real.mean(1, keepdims=True)
-        score = 2 * hits.mean(1, keepdims=True) / size
-        found: NDArray[np.float64] = ((2 * a - score * (b + d)) / size).mean(0)
-        return found
+        f1 = 2 * hits.mean(1, keepdims=True) / size  # [C, 1]
+        influence: NDArray[np.float64] = ((2 * a - f1 * (b + d)) / size).mean(0)
+        return influence
 
 
 def _by_class(
     predicted: NDArray[np.float64], expected: NDArray[np.float64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which examples are predicted as, and which are, each of the classes that occur, [C, n]."""
+    """Which examples are predicted as, and which are labelled as, each class that occurs, [C, n]."""
     classes = np.union1d(predicted, expected)[:, None]
     return predicted == classes, expected == classes

@@ -1,4 +1,4 @@
-"""Everything that happens, as lines of JSON."""
+"""Every event as a line of JSON."""
 
 import json
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ Key = tuple[Any, ...]
 
 
 class JSONL(Tracker):
-    """Adds a line of JSON to a file for everything that happens, for programs of your own.
+    """Appends a line of JSON to a file for every event, for programs of your own.
 
     Every line has ``what`` (``started``, ``epoch``, ``finished``, ``failed`` or ``table``) and ``grid``; those of a run
-    also ``row``, ``seed`` and ``cell``, beside the facts as ``taskloom.core.Tracker`` has them. A number that is
+    also ``row``, ``seed`` and ``cell``, beside the facts that ``taskloom.core.Tracker`` describes. A number that is
     not finite is ``null``. Nothing is in the file twice.
 
     Options:
@@ -55,8 +55,8 @@ class JSONL(Tracker):
     def grid_finished(self, grid: str, table: str) -> None:
         self._write("table", {"grid": grid}, {"table": table})
 
-    def _write(self, what: str, tags: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        line = {"what": what, **tags, **facts}
+    def _write(self, event: str, tags: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        line = {"what": event, **tags, **facts}
         if _key(line) not in self._known:
             self._known.add(_key(line))
             with self._file.open("ab") as file:
@@ -68,5 +68,5 @@ def _tags(run: TrackedRun) -> dict[str, Any]:
 
 
 def _key(line: Mapping[str, Any]) -> Key:
-    """What makes a line the same as another: an epoch that is told again may lack its memory."""
+    """The fields by which two lines are the same; an epoch that is reported again may lack its memory."""
     return tuple(line.get(name) for name in ("what", "grid", "cell", "stage", "epoch", "reason", "table"))

@@ -9,9 +9,9 @@ from typing import Any
 from taskloom.core import TaskloomError, TrackedRun, Tracker, figures
 from taskloom.plugins.trackers.packages import load_package, plain_name
 
-#: The metric by which is known what a run holds already: the last epoch of it.
+#: The metric that records the last epoch that a run holds.
 LAST = "epoch_number"
-#: How much MLflow takes at once, and how long a parameter may be.
+#: Parameters that MLflow accepts at once, and the longest value of one.
 MOST_PARAMETERS, LONGEST = 100, 6000
 
 
@@ -23,7 +23,7 @@ class MLflow(Tracker):
 
     Options:
         uri: the tracking server, say ``http://127.0.0.1:5000``, or a database; by default ``mlflow.db`` in the registry
-        experiment: what the experiment is called; by default as the grid is
+        experiment: the experiment's name; by default the grid's
 
     Siblings: ``tensorboard`` needs no server; ``wandb`` and ``trackio`` are others with dashboards.
 
@@ -41,7 +41,7 @@ class MLflow(Tracker):
         self._last: dict[str, float] = {}  # id → the last epoch that it holds
 
     def open(self, folder: Path) -> None:
-        # Nothing of anybody's work is reported elsewhere, and a server that is gone is given up within seconds.
+        # No telemetry, and a server that is gone is given up within seconds.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         self._mlflow = load_package("mlflow")
@@ -95,24 +95,24 @@ class MLflow(Tracker):
 
     def _find(self, grid: str, tag: str, title: str, tags: dict[str, str]) -> str:
         """The run that has this tag, running again, or a new one."""
-        place = self._experiment(grid)
-        wanted = tags[tag].replace("'", "")
-        found = self._client.search_runs([place], f"tags.`{tag}` = '{wanted}'", max_results=1)
-        if found:
-            key = str(found[0].info.run_id)
+        experiment = self._experiment(grid)
+        tag_value = tags[tag].replace("'", "")
+        runs = self._client.search_runs([experiment], f"tags.`{tag}` = '{tag_value}'", max_results=1)
+        if runs:
+            key = str(runs[0].info.run_id)
             self._client.update_run(key, status="RUNNING")
-            self._last[key] = found[0].data.metrics.get(LAST, 0)
+            self._last[key] = runs[0].data.metrics.get(LAST, 0)
             return key
-        run = self._client.create_run(place, tags={**tags, tag: wanted}, run_name=title)
+        run = self._client.create_run(experiment, tags={**tags, tag: tag_value}, run_name=title)
         self._last[str(run.info.run_id)] = 0
         return str(run.info.run_id)
 
     def _experiment(self, grid: str) -> str:
         if grid not in self._experiments:
             name = self.experiment or grid
-            found = self._client.get_experiment_by_name(name)
-            made = found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
-            self._experiments[grid] = str(made)
+            known = self._client.get_experiment_by_name(name)
+            key = known.experiment_id if known else self._client.create_experiment(name, self._artifacts)
+            self._experiments[grid] = str(key)
         return self._experiments[grid]
 
     def _log(self, key: str, values: dict[str, float], number: int) -> None:

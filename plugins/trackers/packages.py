@@ -1,4 +1,4 @@
-"""What trackers that stand for a package share."""
+"""Helpers of the trackers that need a package."""
 
 import re
 from importlib import import_module
@@ -17,7 +17,7 @@ def load_package(extra: str, module: str = "") -> Any:
 
 
 def plain_name(text: str, also: str = "") -> str:
-    """A name with nothing in it that a folder or a project must not have.
+    """A name without characters that a folder or a project must not have.
 
     >>> plain_name("runs/sum [lr=0.1], seed 3"), plain_name("loss/para+sst", also="/")
     ('runs-sum-lr-0.1-seed-3', 'loss/para-sst')

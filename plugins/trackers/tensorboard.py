@@ -1,4 +1,4 @@
-"""Runs as TensorBoard reads them."""
+"""Runs in TensorBoard's format."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,8 @@ from taskloom.plugins.trackers.packages import load_package, plain_name
 class TensorBoard(Tracker):
     """Writes event files: curves, the specification, final scores for the HParams tab, and the table as text.
 
-    Each run has a folder, ``GRID/ROW-seed-N-CELL``; each grid one for its table, ``GRID/table``. A run that is told
-    again is written anew.
+    Each run has a folder, ``GRID/ROW-seed-N-CELL``; each grid one for its table, ``GRID/table``. A run that is
+    reported again is written anew.
 
     Options:
         dir: the folder of all runs; by default ``tensorboard`` in the registry
@@ -47,11 +47,14 @@ class TensorBoard(Tracker):
         writer.flush()
 
     def run_finished(self, run: TrackedRun, facts: dict[str, Any]) -> None:
-        known = {**{f"taskloom.{name}": value for name, value in run.tags.items()}, **run.parameters}
-        plain = {name: one if isinstance(one, bool | int | float) else str(one) for name, one in known.items()}
-        last = {plain_name(name, also="/"): one for name, one in figures(facts).items() if name != "seconds"}  # a curve
-        # Into the same folder: a run of its own would stand beside this one.
-        self._writers[run.cell].add_hparams(plain, last, run_name=".")
+        parameters = {**{f"taskloom.{name}": value for name, value in run.tags.items()}, **run.parameters}
+        hparams = {
+            name: value if isinstance(value, bool | int | float) else str(value) for name, value in parameters.items()
+        }
+        scores = {plain_name(name, also="/"): value for name, value in figures(facts).items()}
+        scores.pop("seconds", None)  # a curve
+        # Into the same folder: by default they would be a second run beside this one.
+        self._writers[run.cell].add_hparams(hparams, scores, run_name=".")
         self._end(run.cell)
 
     def run_failed(self, run: TrackedRun, reason: str) -> None:

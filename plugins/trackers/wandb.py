@@ -11,23 +11,23 @@ from typing import Any, ClassVar, Literal
 from taskloom.core import TaskloomError, TrackedRun, Tracker, figures
 from taskloom.plugins.trackers.packages import load_package, plain_name
 
-#: Beside the files of a run that was told to its end.
+#: The marker file of a run that was logged to its end.
 DONE = "taskloom-finished"
 
 
 class _Dashboard(Tracker):
-    """What both packages have in common: ``init`` gives a run that can ``log``, ``alert`` and ``finish``."""
+    """The interface that both packages share: ``init`` gives a run that can ``log``, ``alert`` and ``finish``."""
 
     package: ClassVar[str]
 
     def __init__(self, *, project: str | None = None) -> None:
         self.project = project
-        self._runs: dict[str, Any] = {}  # cell → its run, if it is to be told
+        self._runs: dict[str, Any] = {}  # cell → its run, if it is to be logged
         self._last: dict[str, int] = {}  # cell → its last epoch
 
     @abstractmethod
     def _begin(self, project: str, cell: str, title: str, grid: str, config: dict[str, Any]) -> Any:
-        """A run to be told from its start; None if nothing is missing in the one that is there."""
+        """A run to be logged from its start; None if the existing one is complete."""
 
     def open(self, folder: Path) -> None:
         self._folder = folder
@@ -36,9 +36,9 @@ class _Dashboard(Tracker):
     def run_started(self, run: TrackedRun) -> None:
         self._end(run.cell, 1)
         config = {**run.spec, "taskloom": run.tags}
-        begun = self._begin(plain_name(self.project or run.grid), run.cell, run.title, run.grid, config)
-        if begun is not None:
-            self._runs[run.cell], self._last[run.cell] = begun, 0
+        tracked = self._begin(plain_name(self.project or run.grid), run.cell, run.title, run.grid, config)
+        if tracked is not None:
+            self._runs[run.cell], self._last[run.cell] = tracked, 0
 
     def epoch_ended(self, run: TrackedRun, facts: dict[str, Any]) -> None:
         if run.cell in self._runs:
@@ -56,10 +56,10 @@ class _Dashboard(Tracker):
             self._end(run.cell, 1)
 
     def grid_finished(self, grid: str, table: str) -> None:
-        begun = self._begin(plain_name(self.project or grid), "table", f"table of {grid}", grid, {})
-        if begun is not None:
-            begun.log({"table": self._api.Html(f"<pre>{escape(table)}</pre>")})
-            begun.finish()
+        tracked = self._begin(plain_name(self.project or grid), "table", f"table of {grid}", grid, {})
+        if tracked is not None:
+            tracked.log({"table": self._api.Html(f"<pre>{escape(table)}</pre>")})
+            tracked.finish()
 
     def close(self) -> None:
         for cell in list(self._runs):
@@ -77,11 +77,11 @@ class Trackio(_Dashboard):
     """Writes runs into Trackio, a dashboard on this machine: a project for each grid, a run for each cell.
 
     A run has curves, the specification as configuration, and final scores; the table is a run of its own. They are
-    where Trackio keeps its projects (``TRACKIO_DIR``), so that ``trackio show`` finds them. A run that is told again is
-    written anew.
+    where Trackio keeps its projects (``TRACKIO_DIR``), so that ``trackio show`` finds them. A run that is reported
+    again is written anew.
 
     Options:
-        project: what the project is called; by default as the grid is
+        project: the project's name; by default the grid's
 
     Siblings: ``wandb`` is the same interface with a service; ``tensorboard`` and ``mlflow`` keep their files in the
     registry.
@@ -102,22 +102,22 @@ class Trackio(_Dashboard):
     def _begin(self, project: str, cell: str, title: str, grid: str, config: dict[str, Any]) -> Any:
         api = self._api.Api()
         known = api.runs(project) if self._api.SQLiteStorage.get_project_db_path(project).exists() else ()
-        for old in [one for one in known if one.name == title]:
+        for old in [run for run in known if run.name == title]:
             old.delete()
-        # It ends the last run of the context before it begins another; several go on at once here.
+        # Trackio ends the context's last run before it begins another; here several run at once.
         options: dict[str, Any] = {"auto_log_cpu": False, "auto_log_gpu": False, "embed": False}
         return Context().run(self._api.init, project, name=title, group=grid, config=config, **options)
 
 
 class WandB(_Dashboard):
-    """Writes runs for Weights & Biases: a project for each grid, a run for each cell, offline unless asked otherwise.
+    """Writes runs for Weights & Biases: a project for each grid, a run for each cell, offline by default.
 
     A run has curves, the specification as configuration, tags, and final scores; the table is a run of its own.
     Offline, each run is a folder ``wandb/offline-run-…`` that ``wandb sync`` uploads; it is whole, also if the run was
     interrupted and resumed. Online, a resumed run goes on where it was.
 
     Options:
-        project: what the project is called; by default as the grid is
+        project: the project's name; by default the grid's
         entity: the user or team that it belongs to
         mode: ``offline`` writes files, ``online`` sends them as well
         dir: the folder in which ``wandb`` is; by default the registry's
@@ -174,7 +174,7 @@ class WandB(_Dashboard):
         )
 
     def _log(self, cell: str, values: dict[str, float], step: int) -> None:
-        if step >= self._runs[cell].step:  # else it is there: this run was resumed
+        if step >= self._runs[cell].step:  # else it was logged before: this run was resumed
             super()._log(cell, values, step)
 
     def _end(self, cell: str, code: int) -> None:

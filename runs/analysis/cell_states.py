@@ -1,4 +1,4 @@
-"""The state of cells right now: what the ledger says, and which driver has them. Imports no torch."""
+"""The current state of cells, from the ledger and from the locks that drivers hold. Imports no torch."""
 
 import math
 from collections import Counter
@@ -18,9 +18,9 @@ SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 @dataclass(frozen=True)
 class CellState:
-    """One cell in its place in a grid: its state, who runs it, how far and how well.
+    """One cell of a grid: its state, the driver and worker that run it, its progress and its score.
 
-    ``state`` is ``running`` only while a living driver holds the cell; one whose driver is gone is ``interrupted``.
+    ``state`` is ``running`` only while a live driver holds the cell; once that driver is gone it is ``interrupted``.
     """
 
     grid: str
@@ -29,28 +29,29 @@ class CellState:
     cell: CellRecord
     state: str
     reason: str | None
-    driver: int | None = None  # the number of its process
+    driver: int | None = None  # process id
     worker: str | None = None
-    score: float | None = None  # the overall dev score: final, or of the last epoch
-    seconds: float | None = None  # that it took, or takes so far
-    shared: int = 0  # epochs of the stages whose result it took over from another cell
+    score: float | None = None  # overall dev score: final, or of the last epoch
+    seconds: float | None = None  # total, or so far
+    shared: int = 0  # epochs of the stages that another cell trained
 
     @property
     def epochs(self) -> str:
-        """Epochs done, of how many that are its own: ``2/4``, or ``2/4 + 3 shared`` if another cell trained those."""
+        """Own epochs done and in total: ``2/4``, or ``2/4 + 3 shared`` if another cell trained three more."""
         done, total = self.own_epochs
         return f"{done}/{total}" + (f" + {self.shared} shared" if self.shared else "")
 
     @property
     def own_epochs(self) -> tuple[int, int]:
-        """Epochs that it has trained, and that it has to train; the scores of an untrained cell count as none."""
+        """Epochs done and in total, without shared ones; the initial scores of an untrained cell are no epoch."""
         total = sum(stage.get("epochs", 0) for stage in self.cell.spec.get("stages", ())) - self.shared
         return min(self.cell.epochs, total), total
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; a score that is not finite is null."""
+        """Return JSON values; scores that are not finite become null."""
         return {
-            **{key: value for key, value in vars(self.cell).items() if key != "facts"},
+            **{key: value for key, value in vars(self.cell).items() if key not in ("facts", "digests")},
+            "imported": self.cell.imported or None,
             "grid": self.grid or None,
             "label": self.label or None,
             "seed": self.seed,
@@ -66,24 +67,24 @@ class CellState:
 
 
 def states_of(ledger: Ledger, grids: Iterable[GridRecord], loose: Iterable[CellRecord] = ()) -> list[CellState]:
-    """The state of every cell of these grids, and of cells that no table shows any more, as what they were last."""
-    places = [(grid.name, place.label, place.seed, place.cell) for grid in grids for place in grid.cells]
+    """The state of every cell of these grids, then of ``loose`` cells, under the last row that each occupied."""
+    rows = [(grid.name, cell.label, cell.seed, cell.cell) for grid in grids for cell in grid.cells]
     for cell in loose:
         last = max(ledger.rows_of(cell.id), key=lambda row: row.last, default=None)
-        grid, label = (last.grid, f"{last.label} (earlier)") if last else ("", "")
-        places.append((grid, label, cell.spec.get("seed", 0), cell))
-    return [_state(ledger, *place) for place in places]
+        grid_name, label = (last.grid, f"{last.label} (earlier)") if last else ("", "")
+        rows.append((grid_name, label, cell.spec.get("seed", 0), cell))
+    return [_state(ledger, *row) for row in rows]
 
 
 def states_of_cell(ledger: Ledger, cell: CellRecord) -> list[CellState]:
-    """The state of one cell, in each of its places; of one that no table shows any more, in its last."""
+    """The state of one cell in each grid row that it occupies, or else in the last row that it occupied."""
     rows = [row for row in ledger.rows_of(cell.id) if row.now == cell.id]
     return [_state(ledger, row.grid, row.label, row.seed, cell) for row in rows] or states_of(ledger, [], [cell])
 
 
 def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -> CellState:
     driver = None if cell.status == "finished" else holder(ledger.folder, cell.id)
-    if cell.status == "running" and driver is None:  # a driver writes how a cell ended, then lets it go: look again
+    if cell.status == "running" and driver is None:  # a driver records the end before it releases the lock: read again
         cell = ledger.cell(cell.id)
     state, reason, worker = cell.status, cell.reason, None
     score, seconds = cell.scores.get("overall"), cell.seconds
@@ -105,24 +106,24 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
 
 
 def _shared(ledger: Ledger, cell: CellRecord) -> int:
-    """The epochs of its stages that another cell trained; the last stage is never one."""
+    """The epochs of the stages that another cell trained; the last stage is never shared."""
     stages = cell.spec.get("stages", ())
     done = ledger.stages(cell.id) if len(stages) > 1 and cell.status != "planned" else ()
-    return sum(stages[one.index].get("epochs", 0) for one in done if one.shared and one.index < len(stages))
+    return sum(stages[record.index].get("epochs", 0) for record in done if record.shared and record.index < len(stages))
 
 
 def counted(states: Sequence[CellState]) -> str:
-    """How many cells are in which state; a cell that is under two labels counts once.
+    """Count the cells in each state; a cell with two labels counts once.
 
     >>> counted([])
     'no cells'
     """
-    found = Counter({each.cell.id: each.state for each in states}.values())
-    return ", ".join(f"{found[state]} {state}" for state in STATES if found[state]) or "no cells"
+    counts = Counter({cell_state.cell.id: cell_state.state for cell_state in states}.values())
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "no cells"
 
 
-def finite(value: Any) -> Any:
-    """JSON has no NaN: a figure that is not a number is null."""
-    if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def finite(figure: Any) -> Any:
+    """Replace NaN and infinities, which JSON lacks, by None."""
+    if isinstance(figure, Mapping):
+        return {key: finite(entry) for key, entry in figure.items()}
+    return None if isinstance(figure, float) and not math.isfinite(figure) else figure

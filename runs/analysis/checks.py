@@ -1,4 +1,4 @@
-"""What a table does not say by itself, found by computing: pitfalls of rows, and of the examples they are scored on."""
+"""Checks of a table: pitfalls of its rows, and of the examples that they are scored on."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,23 +7,24 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from taskloom.core.errors import count
 from taskloom.registry.results.records import IMPORTED, CellRecord, EpochRecord
 from taskloom.registry.results.scores import StoredScores, TaskFacts
 from taskloom.runs.analysis.influence import largest_group
-from taskloom.runs.analysis.results import Constant, Results
+from taskloom.runs.analysis.results import UNVERIFIED, Constant, Results
 from taskloom.runs.driver.wording import named
 from taskloom.runs.grid.trainer import TRAINER
 
 #: Standard errors within which a score is near that of a constant prediction.
 NEAR = 2.0
-#: What cells remember beside the libraries that do their arithmetic, whose versions are no part of an identity.
+#: Recorded versions that do not affect arithmetic; those of the other libraries are compared between rows.
 NO_ARITHMETIC = frozenset({"taskloom", "tokenizers", "safetensors", "threads", IMPORTED})
-#: Groups of rows that are named; further ones are counted.
+#: Groups of rows that are listed; further ones are only counted.
 MOST_GROUPS = 4
 
 
 def checks_of(results: Results) -> list[str]:
-    """Sentences for the foot of a table; none where nothing is to be said."""
+    """Return the warnings to print below a table."""
     return [
         *_selection(results),
         *_trajectories(results),
@@ -33,34 +34,36 @@ def checks_of(results: Results) -> list[str]:
         *_machines(results),
         *_versions(results),
         *_test_scores(results),
+        *_unverified(results),
+        *_imported(results),
     ]
 
 
 def floors_of(results: Results) -> dict[str, Constant]:
-    """What a constant prediction scores in each task."""
+    """The score of the best constant prediction for each task."""
     facts: dict[str, TaskFacts] = {}
     for task, of_task in _facts(results):
         facts.setdefault(task, of_task)
-    found = {task: results.constant(task, facts[task]) for task in _rows_of_tasks(results)}
-    return {task: constant for task, constant in found.items() if constant is not None}
+    constants = {task: results.constant(task, facts[task]) for task in _rows_of_tasks(results)}
+    return {task: constant for task, constant in constants.items() if constant is not None}
 
 
 def constants_of(results: Results) -> list[Constant]:
-    """What a constant prediction scores in each task, where some row is near it or below."""
-    found, floors = [], floors_of(results)
+    """The best constant prediction of each task in which some row scores close to it or below."""
+    constants, floors = [], floors_of(results)
     for task, rows in _rows_of_tasks(results).items():
         if (constant := floors.get(task)) is None:
             continue
         scores = results.scores(task)
-        places = [results.place_of[label] for label in rows]
-        errors = np.sqrt(np.einsum("rsrs->rs", scores.independent).max(1))[places]
-        if (_means(results, task)[places] <= constant.score + NEAR * errors).any():
-            found.append(constant)
-    return found
+        row_indices = [results.row_index[label] for label in rows]
+        errors = np.sqrt(np.einsum("rsrs->rs", scores.independent).max(1))[row_indices]
+        if (_means(results, task)[row_indices] <= constant.score + NEAR * errors).any():
+            constants.append(constant)
+    return constants
 
 
 def _rows_of_tasks(results: Results) -> dict[str, list[str]]:
-    """The tasks, with the rows that were scored on the same dev examples as the first of them."""
+    """Task → the rows that were scored on the same examples as the first row with that task."""
     keys: dict[str, str] = {}
     rows: dict[str, list[str]] = {}
     for label, cell, stored in _stored(results):
@@ -68,28 +71,28 @@ def _rows_of_tasks(results: Results) -> dict[str, list[str]]:
             same = keys.setdefault(task, facts.examples) == facts.examples
             if same and np.isfinite(results.final_scores(label, cell).get(task, np.nan)):
                 rows.setdefault(task, []).append(label)
-    return {task: list(dict.fromkeys(found)) for task, found in rows.items()}
+    return {task: list(dict.fromkeys(labels)) for task, labels in rows.items()}
 
 
 def _stored(results: Results) -> Iterator[tuple[str, CellRecord, StoredScores]]:
-    """The finished cells whose predictions are stored, with their row."""
+    """The finished cells whose predictions are stored, with the label of their row."""
     for (label, _), cell in results.finished.items():
         if (stored := results.stored(cell.id, results.split_of(label))) is not None:
             yield label, cell, stored
 
 
 def _means(results: Results, task: str) -> NDArray[np.float64]:
-    """The mean over the finished seeds of each row, [R]; NaN where there is none."""
+    """The mean score over the finished seeds of each row, [R]; NaN for a row without any."""
     values = results.scores(task).values
     finished = np.isfinite(values)
-    found: NDArray[np.float64] = np.where(finished, values, 0.0).sum(1) / np.where(
+    means: NDArray[np.float64] = np.where(finished, values, 0.0).sum(1) / np.where(
         finished.any(1), finished.sum(1), np.nan
     )
-    return found
+    return means
 
 
 def _selection(results: Results) -> Iterator[str]:
-    """The best epoch is chosen on the split that is shown: a maximum over more epochs is larger by chance alone."""
+    """Warn if rows chose their best epoch on dev among different numbers of epochs: more epochs, larger maximum."""
     chosen = {}
     for (label, _), cell in results.finished.items():
         if cell.spec.get("selection") != "last" and results.split_of(label) == "dev" and cell.spec.get("stages"):
@@ -104,9 +107,9 @@ def _selection(results: Results) -> Iterator[str]:
 
 
 def _trajectories(results: Results) -> Iterator[str]:
-    """Rows whose every epoch is the same, epochs that change nothing, and parts that had nothing to do.
+    """Warn of rows with identical epochs, of training without effect, and of idle combiners and margins.
 
-    Something is said of a row if it holds for all its seeds, so that mostly one seed of each row is read.
+    A warning is about rows for which it holds in every seed, so mostly one seed per row has to be read.
     """
     read = cache(lambda id, stage: [epoch for epoch in results.epochs(id) if epoch.stage == stage])
     cells: dict[str, list[CellRecord]] = {}
@@ -117,18 +120,18 @@ def _trajectories(results: Results) -> Iterator[str]:
         return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
 
     runs: dict[tuple[str, ...], list[str]] = {}
-    for row, found in cells.items():
-        runs.setdefault(tuple(cell.id for cell in found), []).append(row)
+    for row, row_cells in cells.items():
+        runs.setdefault(tuple(cell.id for cell in row_cells), []).append(row)
     for rows in runs.values():
         # A grid may give one run two labels on purpose, with the same settings.
-        if not _one([stated.get("set", {}) if (stated := results.stated(row)) else row for row in rows]):
+        if not _all_equal([stated.get("set", {}) if (stated := results.stated(row)) else row for row in rows]):
             yield f"One run under several labels, whose settings were overridden or change nothing: {named(rows)}."
     same: dict[str, list[str]] = {}
     for row in (rows[0] for rows in runs.values()):
         same.setdefault(repr([cell.scores for cell in cells[row]]), []).append(row)
     alike: dict[str, list[str]] = {}
     for row in (row for rows in same.values() if len(rows) > 1 for row in rows):
-        history = [[(each.losses, each.scores) for each in read(cell.id, _last_stage(cell))] for cell in cells[row]]
+        history = [[(epoch.losses, epoch.scores) for epoch in read(cell.id, _last_stage(cell))] for cell in cells[row]]
         if any(history):
             alike.setdefault(repr(history), []).append(row)
     groups = [named(rows) for rows in alike.values() if len(rows) > 1]
@@ -136,13 +139,13 @@ def _trajectories(results: Results) -> Iterator[str]:
         more = [f"{len(groups) - MOST_GROUPS} more groups of rows"] if len(groups) > MOST_GROUPS else []
         listed = "; ".join([*groups[:MOST_GROUPS], *more])
         yield f"The same losses and scores in every epoch, so whatever they differ in did nothing: {listed}."
-    if still := rows_where(lambda history: len(history) > 1 and _one([each.losses for each in history])):
+    if still := rows_where(lambda history: len(history) > 1 and _all_equal([epoch.losses for epoch in history])):
         yield f"Training changed nothing in {named(still)}: the losses of all epochs are the same."
     if idle := rows_where(_removes_nothing):
         peaceful = rows_where(_has_no_conflict, idle)
         why = " met no conflict between tasks and" if peaceful == idle else ""
         yield f"The combiner of {named(idle)}{why} did only what a sum does."
-    if fixed := rows_where(lambda history: len(history) > 1 and _one(_margins(history))):
+    if fixed := rows_where(lambda history: len(history) > 1 and _all_equal(_margins(history))):
         yield f"The margin of {named(fixed)} never moved."
 
 
@@ -150,27 +153,27 @@ def _last_stage(cell: CellRecord) -> int:
     return len(cell.spec.get("stages", ())) - 1
 
 
-def _one(values: Sequence[object]) -> bool:
-    """Whether there are values, all the same."""
+def _all_equal(values: Sequence[object]) -> bool:
+    """Whether there are values and all are equal."""
     return bool(values) and all(value == values[0] for value in values)
 
 
 def _margins(history: Sequence[EpochRecord]) -> list[dict[str, float]]:
-    """The margins of the tasks that have one, epoch by epoch; nothing if none has."""
-    found = [
-        {task: values["margin"] for task, values in each.metrics.items() if "margin" in values} for each in history
+    """Per epoch, the margins of the tasks that have one; empty if no task has."""
+    margins = [
+        {task: values["margin"] for task, values in epoch.metrics.items() if "margin" in values} for epoch in history
     ]
-    return found if any(found) else []
+    return margins if any(margins) else []
 
 
 def _removes_nothing(history: Sequence[EpochRecord]) -> bool:
-    """Whether the updates were the plain sum of gradients; of combiners that keep none apart nothing is recorded."""
-    removed = [each.diagnostics["removed"] for each in history if "removed" in each.diagnostics]
+    """Whether all updates were plain sums; combiners without per-task gradients record nothing and return False."""
+    removed = [epoch.diagnostics["removed"] for epoch in history if "removed" in epoch.diagnostics]
     return bool(removed) and not any(removed)
 
 
 def _has_no_conflict(history: Sequence[EpochRecord]) -> bool:
-    return not any(pair["conflicts"] for each in history for pair in each.diagnostics.get("pairs", {}).values())
+    return not any(pair["conflicts"] for epoch in history for pair in epoch.diagnostics.get("pairs", {}).values())
 
 
 def _constants(results: Results) -> Iterator[str]:
@@ -199,13 +202,13 @@ def _shared_texts(results: Results) -> Iterator[str]:
 
 
 def _seen(results: Results) -> Iterator[str]:
-    found = {
+    overlaps = {
         task: f"{facts.seen:,} of {len(results.examples(facts.examples).expected):,} in {task}"
         for task, facts in _facts(results)
         if facts.seen
     }
-    if found:
-        yield f"Scored examples whose texts are also in the training data: {', '.join(found.values())}."
+    if overlaps:
+        yield f"Scored examples whose texts are also in the training data: {', '.join(overlaps.values())}."
 
 
 def _facts(results: Results) -> Iterator[tuple[str, TaskFacts]]:
@@ -213,7 +216,7 @@ def _facts(results: Results) -> Iterator[tuple[str, TaskFacts]]:
 
 
 def _machines(results: Results) -> Iterator[str]:
-    """Rows that were trained on different devices or numbers of threads: bit for bit they are not alike."""
+    """Warn of rows trained on different devices or numbers of threads, which are not reproducible bit for bit."""
     kinds: dict[tuple[str, str | None], list[str]] = {}
     for (label, _), cell in results.finished.items():
         device = cell.device or "an unknown device"
@@ -230,7 +233,7 @@ def _with(threads: str | None) -> str:
 
 
 def _versions(results: Results) -> Iterator[str]:
-    """Rows that an older trainer has made, and that would be trained anew; and rows made with other libraries."""
+    """Warn of rows from an older trainer, which would be trained anew, and of rows with different library versions."""
     older: dict[int, list[str]] = {}
     libraries: dict[str, dict[str, list[str]]] = {}
     for (label, _), cell in results.finished.items():
@@ -242,16 +245,32 @@ def _versions(results: Results) -> Iterator[str]:
         for library in cell.versions.keys() - others:
             libraries.setdefault(library, {}).setdefault(str(cell.versions[library]), []).append(label)
     for trainer, rows in older.items():
-        made = f"Made by an older trainer ({trainer}; today's is {TRAINER})"
-        yield f"{made}: {named(rows)}. `taskloom run` would train them anew."
+        heading = f"Made by an older trainer ({trainer}; today's is {TRAINER})"
+        yield f"{heading}: {named(rows)}. `taskloom run` would train them anew."
     for library, versions in sorted(libraries.items()):
         if len(versions) > 1:
             listed = "; ".join(f"{named(rows)} with {version}" for version, rows in versions.items())
             yield f"Rows were made with different versions of {library}: {listed}."
 
 
+def _unverified(results: Results) -> Iterator[str]:
+    """Warn of cells whose score files fail verification."""
+    cells = [row for row in results.grid.cells if (row.cell.reason or "").startswith(UNVERIFIED)]
+    if cells:
+        rows = named(list(dict.fromkeys(row.label for row in cells)))
+        yield f"Not shown, because their files of scores are not their own: {count(len(cells), 'cell')} of {rows}."
+
+
+def _imported(results: Results) -> Iterator[str]:
+    """List the rows whose results were imported from archives."""
+    rows = [label for (label, _), cell in results.finished.items() if cell.imported]
+    if rows:
+        archives = dict.fromkeys(cell.imported for cell in results.finished.values() if cell.imported)
+        yield f"Imported, not run here: {named(list(dict.fromkeys(rows)))}, from {'; '.join(archives)}."
+
+
 def _test_scores(results: Results) -> Iterator[str]:
-    """That there are test scores, where none are shown."""
+    """Mention test scores that exist but are not shown."""
     if not results.shows_test and any(cell.test for cell in results.finished.values()):
         command = f"taskloom table {shlex.quote(results.grid.name)} --split test"
         yield f"There are test scores, too: `{command}` shows them, at best once, after everything was chosen on dev."

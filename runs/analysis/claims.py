@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,15 +18,15 @@ Answer = Literal["holds", "contradicted", "equal", "not that large", "open", "on
 class Claim:
     """A statement about two rows, as a grid makes it, and its answer.
 
-    ``within`` makes it a claim that the two are equal. ``reported`` is the difference of the figures published for the
-    two rows, if there are any. ``before`` says whether it was written down before any of the cells that it is about had
-    started; None if nobody knows. ``in_table`` is how the table judges the same difference, if it has it: in another
-    family, so that the verdicts may differ.
+    ``pairs`` are rows and the rows that they are compared with; a claim about several pairs is about the mean of their
+    differences. ``within`` makes it a claim of equality. ``reported`` is the difference of the figures published for
+    the rows, if there are any. ``before`` says whether it was written down before any of the cells that it is about had
+    started; None if that is unknown. ``in_table`` is the table's judgement of the same difference, if it has it: it is
+    corrected in another family, so the verdicts may differ.
     """
 
     says: str
-    row: str
-    other: str
+    pairs: tuple[tuple[str, str], ...]
     column: str
     within: float | None
     reported: float | None
@@ -37,7 +37,7 @@ class Claim:
 
     @property
     def beside(self) -> str:
-        """Why the table says something else of the same two rows; "" if it does not."""
+        """Why the table's verdict on the same two rows differs; "" if it does not."""
         table = self.in_table
         if table is None or table.verdict == self.judged.verdict:
             return ""
@@ -51,39 +51,46 @@ class Claim:
 def claims_of(results: Results, table: Table, written: Mapping[str, str]) -> list[Claim]:
     """The claims of a grid, judged as one family.
 
-    ``written`` is when each claim was first seen in the registry, by :func:`claim_key`. The grid's margin is what it
-    calls equal; a claim may have a margin of its own. A claim is about the rows of its grid's file; where only changed
-    ones were run, about those that were changed alike.
+    ``written`` maps :func:`claim_key` to the time at which the claim was first recorded. Differences within the grid's
+    margin count as equal; a claim may have a margin of its own. A claim is about the rows of its grid's file or, where
+    those were not run, about their variants under the first change that has all of them.
     """
     claims = list(results.grid.spec.get("claims") or ())
     margin = table.margin
-    named = [results.alike(_row(claim), str(claim.get("than") or claim.get("to"))) for claim in claims]
-    rows = [(row, other, claim.get("on", OVERALL)) for (row, other), claim in zip(named, claims, strict=True)]
-    contrasts = [results.difference(column, row, other) for row, other, column in rows]
+    pairs = [_pairs(results, claim) for claim in claims]
+    columns = [claim.get("on", OVERALL) for claim in claims]
+    contrasts = list(map(results.mean_difference, columns, pairs))
     family = judge(contrasts, [claim.get("within") or margin for claim in claims])
     published = {cell.label: cell.reported for cell in results.grid.cells}
     answered = []
-    for claim, (row, other, column), judged in zip(claims, rows, family, strict=True):
-        reported = _reported(published.get(row, {}), published.get(other, {}), column)
+    for claim, compared, column, judged in zip(claims, pairs, columns, family, strict=True):
+        reported = _reported(published, compared, column)
         answered.append(
             Claim(
-                claim.get("says") or _sentence(claim, row, other, column),
-                row,
-                other,
+                claim.get("says") or _sentence(claim, compared, column),
+                compared,
                 column,
                 claim.get("within"),
                 reported,
                 judged,
                 _answer("equal" in claim, claim.get("within"), reported, judged),
-                _before(results, (row, other), written.get(claim_key(claim, margin))),
-                _in_table(table, row, other, column),
+                _before(results, compared, written.get(claim_key(claim, margin))),
+                _in_table(table, *compared[0], column) if len(compared) == 1 else None,
             )
         )
     return answered
 
 
+def _pairs(results: Results, claim: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The pairs of rows that a claim compares."""
+    stated = claim.get("better") or claim["equal"], claim.get("than") or claim["to"]
+    rows, others = ([labels] if isinstance(labels, str) else labels for labels in stated)
+    labels = results.alike(*rows, *others)
+    return tuple(zip(labels[: len(rows)], labels[len(rows) :], strict=True))
+
+
 def _in_table(table: Table, row: str, other: str, column: str) -> Judged | None:
-    """How the table judges the difference that a claim is about; the claim may have it the other way round."""
+    """The table's judgement of a claim's difference, with the sign turned if the claim subtracts the other way."""
     if other == table.baseline:
         return table.differences.get((row, column))
     judged = table.differences.get((other, column)) if row == table.baseline else None
@@ -92,23 +99,26 @@ def _in_table(table: Table, row: str, other: str, column: str) -> Judged | None:
 
 
 def claim_key(claim: Mapping[str, Any], margin: float | None) -> str:
-    """What is the same for a claim however its JSON is laid out; another margin makes it another claim."""
+    """A key that does not depend on the layout of a claim's JSON; a different margin makes a different claim."""
     return json.dumps({"margin": margin, **claim}, sort_keys=True)
 
 
-def _reported(row: Mapping[str, float], other: Mapping[str, float], column: str) -> float | None:
-    return row[column] - other[column] if column in row and column in other else None
+def _reported(
+    published: Mapping[str, Mapping[str, float]], pairs: Sequence[tuple[str, str]], column: str
+) -> float | None:
+    """The mean of the published differences; None unless there are figures for all rows."""
+    figures = [[published.get(label, {}).get(column) for label in pair] for pair in pairs]
+    differences = [row - other for row, other in figures if row is not None and other is not None]
+    return sum(differences) / len(pairs) if len(differences) == len(pairs) else None
 
 
-def _row(claim: Mapping[str, Any]) -> str:
-    return str(claim.get("better") or claim.get("equal"))
-
-
-def _sentence(claim: Mapping[str, Any], row: str, other: str, column: str) -> str:
-    """A claim that does not say itself what it says."""
+def _sentence(claim: Mapping[str, Any], pairs: Sequence[tuple[str, str]], column: str) -> str:
+    """The default wording of a claim."""
+    row, other = (", ".join(map(repr, labels)) for labels in zip(*pairs, strict=True))
+    equals, better = ("equals", "is better") if len(pairs) == 1 else ("on average equal", "are on average better")
     if "equal" in claim:
-        return f"{row!r} equals {other!r} on {column}, within {claim['within']:g}"
-    return f"{row!r} is better than {other!r} on {column}"
+        return f"{row} {equals} {other} on {column}, within {claim['within']:g}"
+    return f"{row} {better} than {other} on {column}"
 
 
 def _answer(equality: bool, within: float | None, reported: float | None, judged: Judged) -> Answer:
@@ -127,9 +137,10 @@ def _answer(equality: bool, within: float | None, reported: float | None, judged
     return "open"
 
 
-def _before(results: Results, rows: tuple[str, str], written: str | None) -> bool | None:
-    """Whether a claim was written down before any cell of its rows had started."""
-    started = [place.cell.started for place in results.grid.cells if place.label in rows and place.cell.started]
+def _before(results: Results, pairs: Sequence[tuple[str, str]], written: str | None) -> bool | None:
+    """Whether a claim was recorded before any cell of its rows started; None if unknown."""
+    rows = {row for pair in pairs for row in pair}
+    started = [cell.cell.started for cell in results.grid.cells if cell.label in rows and cell.cell.started]
     if written is None or not started:
         return None if started else True
     return written <= min(started)

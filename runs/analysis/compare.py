@@ -1,4 +1,4 @@
-"""Two rows or cells, example by example: what flipped, whether the difference is more than noise, and where it is."""
+"""Compare two rows or cells example by example: what flipped, whether the difference is significant, and where."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from taskloom.registry.results.scores import TaskFacts
 from taskloom.runs.analysis.checks import checks_of
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, holm, judge
 from taskloom.runs.analysis.errors import Example, bin_edges, example_at
-from taskloom.runs.analysis.influence import Moves, gathered, largest_group
+from taskloom.runs.analysis.influence import ExampleInfluence, gathered, largest_group
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, in_units, texts_of
 from taskloom.runs.analysis.results import Epochs, Results
 from taskloom.runs.analysis.tables import margin_of
@@ -26,7 +26,7 @@ from taskloom.runs.analysis.tables import margin_of
 
 @dataclass(frozen=True)
 class McNemar:
-    """McNemar's exact test for two models: of the examples that one of them alone got right, is half A's?"""
+    """McNemar's exact test for two models: of the examples that exactly one of them got right, is half A's?"""
 
     only_a: int
     only_b: int
@@ -38,7 +38,7 @@ class McNemar:
         return min(1.0, 2 * float(bdtr(min(self.only_a, self.only_b), self.only_a + self.only_b, 0.5)))
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
-        """Of accuracy, B less A: Clopper and Pearson's, given how many differ. It leaves out 0 just where p < alpha."""
+        """Clopper and Pearson's interval of accuracy, B less A, given how many differ; excludes 0 iff p < alpha."""
         a, b = self.only_a, self.only_b
         low = float(betaincinv(b, a + 1, alpha / 2)) if b else 0.0
         high = float(betaincinv(b + 1, a, 1 - alpha / 2)) if a else 1.0
@@ -48,7 +48,7 @@ class McNemar:
 
 @dataclass(frozen=True)
 class Part:
-    """Some examples – those of a class, with labels from ``low`` to ``high``, or with so many words – and their scores.
+    """Scores on a part of the examples: those of a class, or with labels or numbers of words from ``low`` to ``high``.
 
     ``a`` and ``b`` are shares of right classes, or mean absolute errors of values.
     """
@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class TaskComparison:
-    """A and B on one task, whose models belong together one by one; differences are B less A.
+    """A and B on one task, their models paired; differences are B less A.
 
     ``scores`` are means over seeds. Contrasts are computed from ``results``, where A and B have these ``labels``.
     """
@@ -82,7 +82,7 @@ class TaskComparison:
 
     @cached_property
     def mcnemar(self) -> McNemar | None:
-        """McNemar's test where it answers the question: two models, accuracy, and no two examples share a text."""
+        """McNemar's test where it applies: two single models, accuracy, and no two examples share a text."""
         examples = len(self.a.expected)
         apart = largest_group(self.a.examples.texts)[0] == 0
         if self.a.facts.metric != "accuracy" or len(self.a.predicted) > 1 or not apart:
@@ -92,7 +92,7 @@ class TaskComparison:
 
     @property
     def of(self) -> Predictions:
-        """What is predicted; that is the same for both."""
+        """The predictions of A; facts and examples are the same for both."""
         return self.a
 
     @property
@@ -104,16 +104,16 @@ class TaskComparison:
 
     @property
     def by_length(self) -> tuple[Part, ...]:
-        """A and B on four parts of the examples by words, in which ties stay together; none if texts are not known."""
+        """A and B on quarters of the examples by number of words, ties kept together; empty if texts are unknown."""
         if self.texts.rows is None:
             return ()
         lengths = np.array([sum(len(text.split()) for text in row) for row in self.texts.rows])
         return self._parts(np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths), lengths)
 
     def flipped(self, limit: int, *, back: bool = False) -> tuple[int, tuple[Example, ...]]:
-        """What B gets right (of values: less wrong) and A does not, in most seeds: how many examples, and the first.
+        """Count the examples that B gets right (values: less wrong) in most seeds and A does not, and list the first.
 
-        ``back`` asks for those of A. First come those that flipped in most seeds, then those whose label gained most
+        ``back`` swaps A and B. Those that flipped in most seeds come first, then those whose label gained most
         probability, or whose error shrank most.
         """
         before, after = (self.b, self.a) if back else (self.a, self.b)
@@ -123,55 +123,55 @@ class TaskComparison:
         chosen = seeds > len(flips) / 2
         order = np.lexsort((-gain, -seeds))
         shown = [
-            example_at(place, self.texts, (self.a, self.b), int(seeds[place]), float(gain[place]))
-            for place in order[chosen[order]][:limit].tolist()
+            example_at(index, self.texts, (self.a, self.b), int(seeds[index]), float(gain[index]))
+            for index in order[chosen[order]][:limit].tolist()
         ]
         return int(chosen.sum()), tuple(shown)
 
     @cached_property
     def _measures(self) -> dict[tuple[int, int], Values]:
-        """Row and seed of ``results`` → how right or wrong each example is, [n]."""
-        found = {}
+        """Row and seed index of ``results`` → whether or how far each example is right, [n]."""
+        measures = {}
         for (label, seed), cell in self.results.finished.items():
             stored = self.results.stored(cell.id, self.results.split_of(label))
             facts = stored.tasks.get(self.a.task) if stored else None
             if stored and facts and facts.examples == self.a.facts.examples:
                 predicted = in_units(stored.read(self.a.task, "predicted"), self.a.expected, facts)
-                place = self.results.rows.index(label), self.results.seeds.index(seed)
-                found[place] = _measure(predicted, self.a.expected, facts)
-        return found
+                index = self.results.rows.index(label), self.results.seeds.index(seed)
+                measures[index] = _measure(predicted, self.a.expected, facts)
+        return measures
 
     def _parts(self, numbers: NDArray[np.int64], values: Values | NDArray[np.int64]) -> tuple[Part, ...]:
-        """A and B on parts of the examples, those with the same number, and the differences judged as one family.
+        """A and B on the examples of each part number, with the differences judged as one family.
 
-        ``numbers`` and what they are about, such as labels or lengths, are [n] each.
+        ``numbers`` and the ``values`` that they group, such as labels or lengths, are [n] each.
         """
         insides = [numbers == number for number in np.unique(numbers)]
         weights = self.results.row(self.labels[1]) - self.results.row(self.labels[0])
         judged = judge([self._scores(inside).contrast(weights) for inside in insides])
-        sides = [_measure(each.predicted, each.expected, each.facts) for each in (self.a, self.b)]
-        found = []
-        for inside, each in zip(insides, judged, strict=True):
+        sides = [_measure(side.predicted, side.expected, side.facts) for side in (self.a, self.b)]
+        parts = []
+        for inside, difference in zip(insides, judged, strict=True):
             low, high = float(values[inside].min()), float(values[inside].max())
             a, b = (float(side[:, inside].mean()) for side in sides)
-            found.append(Part(low, high, int(inside.sum()), a, b, each))
-        return tuple(found)
+            parts.append(Part(low, high, int(inside.sum()), a, b, difference))
+        return tuple(parts)
 
     def _scores(self, inside: NDArray[np.bool_]) -> Scores:
-        """The means of the measures over some examples, and the noise that those examples cause."""
+        """The mean measures over the examples ``inside`` a part, and the noise that those examples cause."""
         texts = self.a.examples.texts[inside]
         values = np.full((len(self.results.rows), len(self.results.seeds)), np.nan)
-        moves = {}
+        influences, key = {}, ((self.a.task, self.a.facts.examples),)
         for index, measure in self._measures.items():
             part = measure[inside]
             values[index] = part.mean()
-            moves[index] = Moves(((self.a.task, self.a.facts.examples),), (part - part.mean()) / len(part), texts)
-        width = 1.0 if self.a.facts.classes else np.inf  # of shares; errors of values have no end
-        return replace(gathered(values, moves), runs=self.results.runs, width=width)
+            influences[index] = ExampleInfluence(key, (part - part.mean()) / len(part), texts)
+        width = 1.0 if self.a.facts.classes else np.inf  # shares are at most 1 apart; errors of values are unbounded
+        return replace(gathered(values, influences), runs=self.results.runs, width=width)
 
 
 def _measure(predicted: Values, expected: Values, facts: TaskFacts) -> Values:
-    """Whether each class is right, or how far each value is off, [.., n]."""
+    """Whether each class is right, or the absolute error of each value, [.., n]."""
     return np.asarray(predicted == expected, np.float64) if facts.classes else np.abs(predicted - expected)
 
 
@@ -190,7 +190,7 @@ class Comparison:
     """A and B on all their common tasks, and the differences judged as one family.
 
     ``seeds`` are those of the pairs of models. ``left`` are tasks on which the two cannot be compared. ``judged``
-    are the differences of ``tasks``, then those of ``further`` metrics. ``checks`` are what to know of the two rows.
+    are the differences of ``tasks``, then those of ``further`` metrics. ``checks`` are warnings about the two rows.
     """
 
     a: Subject
@@ -213,9 +213,9 @@ def compare(
     split: Split = "dev",
     epochs: Epochs = lambda cell: (),
 ) -> Comparison:
-    """Compare two subjects on their common tasks, with texts of the data that may be in a ``folder`` now."""
+    """Compare two subjects on their common tasks; texts are read from the data, which may now be in ``folder``."""
     cells = _paired(a, b)
-    if all(one.cell.id == other.cell.id for one, other in cells):
+    if all(cell_a.cell.id == cell_b.cell.id for cell_a, cell_b in cells):
         raise RegistryError(f"A ({a.name}) and B ({b.name}) are the same models; give two that differ")
     names, left = _common_tasks(a, b, registry, split)
     if not names:
@@ -237,7 +237,7 @@ def compare(
         ]
         score_a, score_b = map(fmean, zip(*values, strict=True))
         further.append(FurtherMetric(column, (score_a, score_b), results.difference(column, label_b, label_a)))
-    seeds = tuple((one.seed, other.seed) for one, other in cells)
+    seeds = tuple((cell_a.seed, cell_b.seed) for cell_a, cell_b in cells)
     judged = _judge([*tasks, *further], margin_of(results.grid))
     compared = tuple(cell for cell in results.grid.cells if cell.label in (label_a, label_b))
     checks = checks_of(replace(results, grid=replace(results.grid, cells=compared)))
@@ -245,11 +245,11 @@ def compare(
 
 
 def _paired(a: Subject, b: Subject) -> list[tuple[GridCell, GridCell]]:
-    """The cells that belong together: those of one seed; two single ones whatever their seeds."""
+    """Pair cells by seed; two single cells are a pair whatever their seeds."""
     if len(a.cells) == len(b.cells) == 1:
         return [(a.cells[0], b.cells[0])]
-    others = {place.seed: place for place in b.cells}
-    pairs = [(place, others[place.seed]) for place in a.cells if place.seed in others]
+    others = {cell.seed: cell for cell in b.cells}
+    pairs = [(cell, others[cell.seed]) for cell in a.cells if cell.seed in others]
     if not pairs:
         raise RegistryError(f"{a.name} and {b.name} have no finished seed in common; compare two single cells instead")
     return pairs
@@ -263,7 +263,7 @@ def _results(
     split: Split,
     epochs: Epochs,
 ) -> tuple[Results, str, str]:
-    """What contrasts are computed from, and what A and B are called there.
+    """The results that contrasts are computed from, and the labels of A and B there.
 
     Rows of one grid are compared with the seed variance of that grid, and by its margin and further metrics; other
     cells are a grid of their own.
@@ -271,26 +271,29 @@ def _results(
     shared = a.grid is not None and b.grid is not None and a.grid.name == b.grid.name
     if a.grid is not None and shared and len(cells) > 1:
         return Results(a.grid, registry, split=split, epochs=epochs), a.cells[0].label, b.cells[0].label
-    places = [
-        GridCell(label, number, {}, place.cell)
+    relabelled = [
+        GridCell(label, number, {}, cell.cell)
         for number, pair in enumerate(cells)
-        for label, place in zip("AB", pair, strict=True)
+        for label, cell in zip("AB", pair, strict=True)
     ]
     spec = {METRICS: a.grid.spec.get(METRICS, {})} if a.grid is not None and shared else {}
-    grid = GridRecord("", spec, "", "", tuple(places))
+    grid = GridRecord("", spec, "", "", tuple(relabelled))
     return Results(grid, registry, split=split, epochs=epochs), "A", "B"
 
 
 def _common_tasks(a: Subject, b: Subject, registry: Path, split: Split) -> tuple[list[str], list[str]]:
-    """The tasks on which both were scored with the same examples and metric, and all others."""
+    """The tasks that both were scored on with the same examples and metric, and all others."""
     of_a, of_b = a.tasks(registry, split), b.tasks(registry, split)
-    facts = {task: [(each[task].examples, each[task].metric) for each in (of_a, of_b)] for task in of_a if task in of_b}
-    common = [task for task, (one, other) in facts.items() if one == other]
+    common = [
+        task
+        for task, facts in of_a.items()
+        if task in of_b and (facts.examples, facts.metric) == (of_b[task].examples, of_b[task].metric)
+    ]
     return common, [task for task in {**of_a, **of_b} if task not in common]
 
 
 def _judge(tasks: Sequence[TaskComparison | FurtherMetric], margin: float | None) -> list[Judged]:
-    """The tasks and further metrics as one family, corrected by Holm's procedure; p and interval by its own test."""
+    """Judge tasks and further metrics as one family, corrected by Holm's procedure, each by its own test."""
     corrected, levels = holm([(task.mcnemar or task.contrast).p for task in tasks])
     return [
         replace(

@@ -1,4 +1,4 @@
-"""Contrasts: weighted sums of rows, such as "this row less the baseline", with what seeds and examples leave open.
+"""Contrasts: weighted sums of rows, such as "this row less the baseline", with their noise from seeds and examples.
 
 Every seed of every row is scored on the same examples, so a difference has two sources of noise, and both count:
 another seed gives another model, another dev set another score. Radiology calls the design MRMC, readers by cases
@@ -14,7 +14,7 @@ is the answer (Bonferroni: .8 and .2 of the level, valid however they depend on 
 
 Both add C, the mean over s ≠ s′ of the covariance of d_s and d_s′ that their common examples cause, at least 0. It
 follows from the examples' influence values (``Metric.influence``). Pairs of examples that share a text count as
-dependent (``sharing.py``), and C is never less than for independent examples.
+dependent (``influence.py``), and C is never less than for independent examples.
 
 Everything is deterministic: no resampling, the same figures to the last bit every time.
 """
@@ -34,9 +34,9 @@ ALPHA, POWER = 0.05, 0.8
 PILOT = 0.8
 #: More seeds than this are not proposed.
 MOST_SEEDS = 1000
-#: How many degrees of freedom the pool counts for when a row's variance is shrunk to it.
+#: The degrees of freedom that the pool counts for when a row's variance is shrunk to it.
 PRIOR = 2
-#: The parts of the level that the two intervals of a contrast are given.
+#: The shares of the level of the two intervals of a contrast.
 POOLED_SHARE, OWN_SHARE = 0.8, 0.2
 _MOST_DF = 1e6
 _ROUNDING = 1e-18  # a variance below it is 0
@@ -50,14 +50,14 @@ Values = NDArray[np.float64]
 
 
 class _SeedNoise(NamedTuple):
-    """Of all rows with the same seeds: each row's shrunk variance [R], NaN elsewhere; the pool's degrees of freedom."""
+    """The shrunk variance of each row with the same seeds, [R], NaN for others; the pool's degrees of freedom."""
 
     variances: Values
     freedom: int
 
 
 class _ExampleNoise(NamedTuple):
-    """Means of covariances that common examples cause: over two different seeds, and over one seed with itself."""
+    """Mean covariances caused by common examples: between two different seeds, and within one seed."""
 
     between: Values
     within: Values
@@ -71,7 +71,7 @@ class Scores:
     that their common examples cause if these are independent, ``dyadic`` the same if those that share a text are not;
     None where no two share one. ``sets`` [R] numbers the set of examples that a row was scored on, −1 if it is not
     known: only rows of one set can be compared. ``examples`` is the number of examples of each set. ``runs`` [R] is the
-    first row that is the same run under another label, ``untrained`` [R] says which rows have learned nothing, and
+    first row that is the same run under another label, ``untrained`` [R] marks rows that have learned nothing, and
     ``width`` is the largest difference that the metric allows.
     """
 
@@ -85,10 +85,10 @@ class Scores:
     width: float = math.inf
 
     @classmethod
-    def of(cls, values: Values, moves: Values) -> "Scores":
-        """Of rows that were scored on one set of examples: ``moves`` [R, S, N] are influence values divided by n."""
-        rows, seeds, examples = moves.shape
-        flat = moves.reshape(rows * seeds, examples)
+    def of(cls, values: Values, influence: Values) -> "Scores":
+        """Scores of rows that share one set of examples: ``influence`` [R, S, N] are influence values divided by n."""
+        rows, seeds, examples = influence.shape
+        flat = influence.reshape(rows * seeds, examples)
         independent = (flat @ flat.T).reshape(rows, seeds, rows, seeds)
         return cls(values, independent, np.zeros(rows, np.int64), (examples,))
 
@@ -133,10 +133,12 @@ class Scores:
         return [contrasts[row] for row in range(rows)]
 
     def _differences(self, rows: NDArray[np.int64], other: int, used: NDArray[np.bool_]) -> "Iterator[Contrast]":
-        """Rows less another, all of them scored on one set of examples with these seeds."""
+        """Rows less the row ``other``, all scored on one set of examples with these seeds."""
         key = used.tobytes()
         if key not in self._noises:
-            self._noises[key] = [_example_noise(each[:, used][:, :, :, used]) for each in self._covariances]
+            self._noises[key] = [
+                _example_noise(covariances[:, used][:, :, :, used]) for covariances in self._covariances
+            ]
         first, base = self._runs[rows], self._runs[other]
         kinds = [
             [(means[first, first] + means[base, base] - means[first, base] - means[base, first]) for means in noise]
@@ -157,10 +159,10 @@ class Scores:
         weights: Values,
         seed_noise: _SeedNoise,
     ) -> "Contrast":
-        """A contrast of rows with these weights, from its value of every seed.
+        """Estimate a contrast of rows with these weights from its value for every seed.
 
-        ``kinds`` are the covariances of its values by independent and by dependent examples, between two seeds and
-        within one; the larger counts.
+        ``kinds`` are the covariances (between two seeds, within one) if examples are independent, and if those that
+        share a text are not; the larger counts.
         """
         seeds, delta = len(differences), float(differences.mean())
         common, within = max((max(between if seeds > 1 else within, 0.0), within) for between, within in kinds)
@@ -203,7 +205,7 @@ class Scores:
         return {}
 
     def _seed_noise(self, used: NDArray[np.bool_], examples: int) -> _SeedNoise:
-        """The variance over seeds of every row that has these seeds and examples, shrunk to that of all of them."""
+        """The variance over seeds of every row with these seeds and examples, shrunk to their pool."""
         key = used.tobytes(), examples
         if key not in self._seed_noises:
             members = (self.sets == examples) & np.isfinite(self.values[:, used]).all(1)
@@ -255,7 +257,7 @@ class Noise:
     """An estimate of the noise of a contrast, which may use a ``share`` of the level.
 
     ``spread`` is the seed variance s² with its degrees of ``freedom``, ``common`` is C. ``kind`` says which variance it
-    is: ``pooled``, the contrast's ``own``, or none because there is one seed and only ``examples`` speak.
+    is: ``pooled``, the contrast's ``own``, or none with one seed, where all noise is that of ``examples``.
     """
 
     kind: Literal["pooled", "own", "examples"]
@@ -272,9 +274,9 @@ class Noise:
 
     @property
     def total_freedom(self) -> float:
-        """The degrees of freedom of the standard error: of a pooled variance more where examples have a part in it.
+        """The degrees of freedom of the standard error; example noise adds to those of a pooled variance.
 
-        A contrast's own s² may be small by luck, and the same formula would then make it a certainty.
+        It adds none to a contrast's own s², which may be small by chance and would then pass for certain.
         """
         if self.kind != "pooled":
             return self.freedom
@@ -282,22 +284,22 @@ class Noise:
         return min(self.freedom * factor, _MOST_DF)
 
     def half(self, alpha: float) -> float:
-        """Half of the width of the interval at its share of the level."""
+        """Half the width of the interval at its share of the level."""
         return self.error and _t_quantile(1 - self.share * alpha / 2, self.total_freedom) * self.error
 
     def p_below(self, distance: float) -> float:
-        """The p value, for its share of the level, of a test on one side; ``distance`` is how far 0 is passed."""
+        """The one-sided p value, at its share of the level, of an estimate this ``distance`` beyond the bound."""
         if not self.error:
             return 0.0 if distance > 0 else 1.0
         return min(_t_below(-distance / self.error, self.total_freedom) / self.share, 1.0)
 
     def shows(self, gap: float, tail: float) -> bool:
-        """Whether a test at level ``tail`` on one side shows a gap of this size, with a power of ``POWER``."""
+        """Whether a one-sided test at level ``tail`` detects a gap of this size with power ``POWER``."""
         quantiles = (_t_quantile(share, self.total_freedom) for share in (1 - self.share * tail, POWER))
         return gap >= sum(quantiles) * self.error
 
     def with_seeds(self, seeds: int) -> "Noise":
-        """The same of so many seeds, with an upper limit of s², which few seeds often understate."""
+        """The noise expected with this many seeds, from an upper limit of s², which few seeds often understate."""
         from scipy.special import chdtri
 
         spread = self.spread * self.freedom / float(chdtri(self.freedom, PILOT))
@@ -306,7 +308,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Contrast:
-    """An estimated contrast: ``delta``, from so many ``seeds``, and its ``noises``, of which the least decides.
+    """An estimated contrast: ``delta``, from this many ``seeds``, and its ``noises``, of which the least decides.
 
     The metric allows no difference beyond ± ``limit``. ``untrained`` says whether all or some of its rows have learned
     nothing. ``why`` says what makes an interval impossible.
@@ -324,11 +326,11 @@ class Contrast:
             object.__setattr__(self, "why", "nothing varies, neither over seeds nor over examples")
 
     def variance(self, alpha: float = ALPHA) -> Literal["pooled", "own", "examples"] | None:
-        """Which estimate of the noise decides at a level: that with the narrower interval."""
+        """Which estimate of the noise decides at a level: the one with the narrower interval."""
         return None if self.why else self._least(alpha).kind
 
     def error(self, alpha: float = ALPHA) -> float:
-        """The standard error of ``delta`` by the estimate that decides."""
+        """The standard error of ``delta`` by the deciding estimate."""
         return self._least(alpha).error
 
     def _least(self, alpha: float) -> Noise:
@@ -336,7 +338,7 @@ class Contrast:
 
     @property
     def identical(self) -> bool:
-        """Whether there is no difference at all, on any seed and example."""
+        """Whether there is no difference on any seed or example."""
         return not self.why and self.delta == 0 and all(noise.error == 0 for noise in self.noises)
 
     @property
@@ -363,8 +365,8 @@ class Contrast:
         """How many seeds in all would show a difference of this size; None if no number up to ``MOST_SEEDS`` would.
 
         The smallest S′ with |δ| ≥ (t₁₋α/₂ + t_power) · √(s²/S′ + C), by either estimate at its share of the level. As
-        S′ grows √C remains (see :meth:`smallest`). Of one seed s² is not known, so the answer is 3, to begin with.
-        With a ``margin`` it is settled as well by what shows that the two are equal: margin − |δ| ≥
+        S′ grows √C remains (see :meth:`smallest`). With one seed s² is unknown, so the answer is 3, to begin with.
+        With a ``margin``, showing that the two are equal settles it as well: margin − |δ| ≥
         (t₁₋α + t_power) · √(s²/S′ + C).
         """
         gaps = [(abs(self.delta), alpha / 2), ((margin or 0.0) - abs(self.delta), alpha)]
@@ -380,20 +382,20 @@ class Contrast:
         return None
 
     def smallest(self, alpha: float = ALPHA) -> float:
-        """The smallest difference that these examples could show, with however many seeds: about 2.8 · √C."""
+        """The smallest difference that these examples can show with any number of seeds: about 2.8 · √C."""
         quantiles = _t_quantile(1 - POOLED_SHARE * alpha / 2, _MOST_DF) + _t_quantile(POWER, _MOST_DF)
         return quantiles * math.sqrt(self.noises[0].common)
 
 
 def _t_below(t: float, freedom: float) -> float:
-    """The probability of less than ``t`` in Student's distribution. scipy takes a while to import, so late."""
+    """The cumulative probability of ``t`` in Student's distribution. scipy is slow to import, hence here."""
     from scipy.special import stdtr
 
     return float(stdtr(freedom, t))
 
 
 def _t_quantile(share: float, freedom: float) -> float:
-    """The value below which this share of Student's distribution is."""
+    """The quantile of Student's distribution at this probability."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, share))
@@ -401,7 +403,7 @@ def _t_quantile(share: float, freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Judged:
-    """A contrast in its family: the corrected p value, the interval of the level that it was tested at, the verdict.
+    """A contrast in its family: the corrected p value, the interval at the level that it was tested at, the verdict.
 
     ``p_equal`` is the corrected p value of the tests that the difference is within ± ``margin``, None without one.
     ``family`` is the number of comparisons that it was corrected for.
@@ -430,11 +432,11 @@ def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] 
     """Judge a family of contrasts together, corrected by Holm's procedure.
 
     p and interval are those of the difference: the interval has the level of the step at which Holm's procedure tested
-    it, so that it leaves out 0 just where the corrected p value is below 0.05. ``equal`` is only said of what is within
-    ± ``margin`` by two one-sided tests, corrected alike; it goes before ``better`` and ``worse``, since less than the
-    margin is of no account. Each contrast may have a margin of its own. One seed is about two models and not about
-    their methods, so its verdict is ``one seed``. Rows that have learned nothing are ``untrained``: where all rows of a
-    contrast are, and where a row is that would be called equal.
+    it, so it excludes 0 exactly where the corrected p value is below 0.05. The verdict is ``equal`` if two one-sided
+    tests, corrected alike, show the difference to be within ± ``margin``; it precedes ``better`` and ``worse``, since a
+    difference below the margin does not matter. Each contrast may have a margin of its own. One seed compares two
+    models, not their methods, so its verdict is ``one seed``. The verdict is ``untrained`` where all rows of a contrast
+    have learned nothing, and where such a row would be called equal.
     """
     margins = margin if isinstance(margin, Sequence) else [margin] * len(contrasts)
     ps, levels = holm([contrast.p for contrast in contrasts])
@@ -465,19 +467,19 @@ def _verdict(contrast: Contrast, p: float, p_equal: float) -> Verdict:
 
 
 def holm(ps: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Holm's corrected p values, and the level at which each hypothesis was tested; NaN is no hypothesis.
+    """Holm's corrected p values, and the level at which each hypothesis was tested; NaN stands for no hypothesis.
 
-    What is not rejected was tested, with all that is not rejected, at the step where the procedure stopped.
+    Hypotheses that are not rejected were all tested at the step where the procedure stopped.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])[0]]
     [0.03, 0.06, 0.06]
     """
-    order = sorted((each for each in range(len(ps)) if not math.isnan(ps[each])), key=lambda each: ps[each])
+    order = sorted((index for index in range(len(ps)) if not math.isnan(ps[index])), key=lambda index: ps[index])
     corrected, levels = [math.nan] * len(ps), [ALPHA] * len(ps)
     largest, stopped = 0.0, 0
-    for place, each in enumerate(order):
-        left = len(order) - place
-        largest = max(largest, min(left * ps[each], 1.0))
+    for step, index in enumerate(order):
+        left = len(order) - step
+        largest = max(largest, min(left * ps[index], 1.0))
         stopped = stopped or (left if largest >= ALPHA else 0)
-        corrected[each], levels[each] = largest, ALPHA / (stopped or left)
+        corrected[index], levels[index] = largest, ALPHA / (stopped or left)
     return corrected, levels

@@ -1,8 +1,8 @@
-"""What each axis of a grid does: main effects, interactions and simple effects over matched rows.
+"""The effects of a grid's axes: main effects, interactions and simple effects over matched rows.
 
 The effect of a → b on an axis is the mean over the pairs of rows that differ in nothing else; an interaction is a
 difference of differences over complete 2 × 2 blocks. Both are contrasts. Axes that always move together are one factor:
-their effects cannot be told apart.
+their effects cannot be separated.
 """
 
 import itertools
@@ -39,10 +39,10 @@ class Factor:
 
 @dataclass(frozen=True)
 class Effect:
-    """A change of level ``before`` → ``after`` of a factor, over so many of its matched ``pairs`` of rows.
+    """A change of level ``before`` → ``after`` of a factor; ``used`` of its matched ``pairs`` of rows count.
 
-    ``missing`` says why pairs are left out. ``at`` is the level of another factor that a simple effect is taken at,
-    and for an interaction the change of level of that factor. ``judged`` is None where no pair is left.
+    ``missing`` says why pairs are left out. ``at`` is the level of the ``other`` factor at which a simple effect is
+    estimated, or for an interaction the change of level of that factor. ``judged`` is None where no pair is left.
     """
 
     factor: Factor
@@ -58,7 +58,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Effects:
-    """All effects of a grid on one column; ``notes`` are what cannot be estimated and why."""
+    """All effects of a grid on one column; ``notes`` say what cannot be estimated and why."""
 
     column: str
     factors: tuple[Factor, ...]
@@ -75,26 +75,26 @@ def factors_of(grid: GridRecord) -> list[Factor]:
     paths += itertools.chain(*(cell.get("set", {}) for cell in spec.get("cells", ())))
     paths += itertools.chain(*(change.settings for change in grid.changes))
     if any(change.epochs is not None for change in grid.changes):
-        paths += [f"stages.{stage}.epochs" for place in grid.cells for stage in range(len(place.cell.spec["stages"]))]
+        paths += [f"stages.{stage}.epochs" for cell in grid.cells for stage in range(len(cell.cell.spec["stages"]))]
     paths = list(dict.fromkeys(paths))
     paths = [path for path in paths if not any(path != other and path.startswith(f"{other}.") for other in paths)]
-    runs = {place.label: place.cell.spec for place in grid.cells}
+    runs = {cell.label: cell.cell.spec for cell in grid.cells}
     if (baseline := spec.get("baseline")) in runs:
         runs = {baseline: runs[baseline], **runs}
-    found: dict[tuple[int, ...], list[tuple[str, tuple[Any, ...]]]] = {}
+    partitions: dict[tuple[int, ...], list[tuple[str, tuple[Any, ...]]]] = {}
     for path in paths:
         values = [_value(run, path) for run in runs.values()]
         levels = list(dict.fromkeys(values))
         if len(levels) > 1:
             partition = tuple(levels.index(value) for value in values)
-            found.setdefault(partition, []).append((path, tuple(json.loads(level) for level in levels)))
+            partitions.setdefault(partition, []).append((path, tuple(json.loads(level) for level in levels)))
     return [
         Factor(
             tuple(path for path, _ in members),
             tuple(map(_together, zip(*(_names(levels) for _, levels in members), strict=True))),
             dict(zip(runs, partition, strict=True)),
         )
-        for partition, members in found.items()
+        for partition, members in partitions.items()
     ]
 
 
@@ -110,7 +110,7 @@ def _value(run: dict[str, Any], path: str) -> str:
 
 
 def _names(levels: Sequence[Any]) -> list[str]:
-    """Levels in words: a component by its name, and with the options in which it differs from its namesakes.
+    """Name levels: a component by its name and the options in which it differs from its namesakes.
 
     >>> _names([[0.1], [0.2]]), _names([[{"name": "sum"}], [{"name": "famo", "lr": 1}], [{"name": "famo", "lr": 2}]])
     (['0.1', '0.2'], ['sum', 'famo (lr 1)', 'famo (lr 2)'])
@@ -119,19 +119,22 @@ def _names(levels: Sequence[Any]) -> list[str]:
 
 
 def _name(level: Any, others: Sequence[Any]) -> str:
-    value = level[0] if isinstance(level, list) and len(set(map(json.dumps, level))) == 1 else level
-    if value is None:
+    component = level[0] if isinstance(level, list) and len(set(map(json.dumps, level))) == 1 else level
+    if component is None:
         return "none"
-    if not isinstance(value, Mapping) or "name" not in value:
-        return value if isinstance(value, str) else json.dumps(value)
-    namesakes = [each[0] for each in others if isinstance(each, list) and each and _called(each[0]) == value["name"]]
-    differing = {key: value[key] for key in value if any(each.get(key) != value[key] for each in namesakes)}
-    options = ", ".join(f"{key} {_name(each, ())}" for key, each in differing.items())
-    return f"{value['name']} ({options})" if options else str(value["name"])
+    if not isinstance(component, Mapping) or "name" not in component:
+        return component if isinstance(component, str) else json.dumps(component)
+    name = component["name"]
+    namesakes = [other[0] for other in others if isinstance(other, list) and other and _called(other[0]) == name]
+    differing = {
+        key: option for key, option in component.items() if any(other.get(key) != option for other in namesakes)
+    }
+    options = ", ".join(f"{key} {_name(option, ())}" for key, option in differing.items())
+    return f"{name} ({options})" if options else str(name)
 
 
-def _called(value: Any) -> Any:
-    return value.get("name") if isinstance(value, Mapping) else None
+def _called(component: Any) -> Any:
+    return component.get("name") if isinstance(component, Mapping) else None
 
 
 def effects_of(results: Results, column: str = OVERALL) -> Effects:
@@ -150,11 +153,11 @@ def effects_of(results: Results, column: str = OVERALL) -> Effects:
     ]
     interactions: list[Effect] = []
     simple: list[Effect] = []
-    for one, other in itertools.combinations(factors, 2):
-        found = _family(results, column, _crossings(one, other), factors)
-        interactions += found
-        if any(each.judged and each.judged.p is not None and each.judged.p < ALPHA for each in found):
-            for factor, at in ((one, other), (other, one)):
+    for factor_a, factor_b in itertools.combinations(factors, 2):
+        crossings = _family(results, column, _crossings(factor_a, factor_b), factors)
+        interactions += crossings
+        if any(effect.judged and effect.judged.p is not None and effect.judged.p < ALPHA for effect in crossings):
+            for factor, at in ((factor_a, factor_b), (factor_b, factor_a)):
                 simple += _family(results, column, _simple_changes(factor, at), factors)
     return Effects(
         column,
@@ -178,7 +181,7 @@ class _Change:
 
     @property
     def levels(self) -> list[tuple[dict[int, int], float]]:
-        """The levels of the rows of a block, by factor, with the sign that they count with."""
+        """The levels of the rows of a block, by factor, with their signs in the contrast."""
         changes = [(self.after, 1.0), (self.before, -1.0)]
         if self.other is None:
             return [({id(self.factor): level}, sign) for level, sign in changes]
@@ -202,13 +205,13 @@ def _simple_changes(factor: Factor, other: Factor) -> list[_Change]:
     ]
 
 
-def _crossings(one: Factor, other: Factor) -> list[_Change]:
-    levels = itertools.product(range(1, len(one.levels)), range(1, len(other.levels)))
-    return [_Change(one, 0, level, other, (0, at)) for level, at in levels]
+def _crossings(factor: Factor, other: Factor) -> list[_Change]:
+    levels = itertools.product(range(1, len(factor.levels)), range(1, len(other.levels)))
+    return [_Change(factor, 0, level, other, (0, at)) for level, at in levels]
 
 
 def _family(results: Results, column: str, changes: Iterable[_Change], factors: Sequence[Factor]) -> list[Effect]:
-    """The effects of changes that are judged together."""
+    """Estimate the effects of changes and judge them as one family."""
     estimated = [(change, *_estimate(results, column, change, factors)) for change in changes]
     judged = iter(judge([contrast for *_, contrast in estimated if contrast is not None], margin_of(results.grid)))
     effects = []
@@ -233,7 +236,7 @@ def _family(results: Results, column: str, changes: Iterable[_Change], factors: 
 def _estimate(
     results: Results, column: str, change: _Change, factors: Sequence[Factor]
 ) -> tuple[int, int, tuple[str, ...], Contrast | None]:
-    """How many matched blocks there are, how many are whole, why others are not, and the mean over the whole ones."""
+    """Matched blocks, complete blocks, why others are incomplete, and the mean contrast over the complete ones."""
     scores = results.scores(column)
     blocks = list(_blocks(results.rows, change, factors))
     seeds = {row: int(np.isfinite(scores.values[results.rows.index(row)]).sum()) for block in blocks for row in block}
@@ -251,11 +254,11 @@ def _estimate(
 
 
 def _blocks(rows: Sequence[str], change: _Change, factors: Sequence[Factor]) -> Iterator[list[str]]:
-    """The rows that take part in a change, block by block: in a block they differ in nothing else."""
+    """The rows that take part in a change, in blocks whose rows differ in nothing else."""
     fixed = [factor for factor in factors if factor is not change.factor and factor is not change.other]
-    by_place = {(tuple(factor.of_row[row] for factor in fixed), *_levels(row, change)): row for row in reversed(rows)}
+    by_levels = {(tuple(factor.of_row[row] for factor in fixed), *_levels(row, change)): row for row in reversed(rows)}
     for rest in dict.fromkeys(tuple(factor.of_row[row] for factor in fixed) for row in rows):
-        block = [by_place.get((rest, *levels.values())) for levels, _ in change.levels]
+        block = [by_levels.get((rest, *levels.values())) for levels, _ in change.levels]
         if all(block):
             yield [row for row in block if row]
 
@@ -267,7 +270,7 @@ def _levels(row: str, change: _Change) -> tuple[int, ...]:
 
 def _why(results: Results, row: str, seeds: int) -> str:
     """Why a row has fewer seeds than others."""
-    cells = [place.cell for place in results.grid.cells if place.label == row]
+    cells = [row_cell.cell for row_cell in results.grid.cells if row_cell.label == row]
     unfinished = [cell for cell in cells if cell.status != "finished"]
     state = format_state(unfinished[0].status, unfinished[0].reason, unfinished[0].epochs) if unfinished else ""
     return f"{row}: {state or f'{seeds} seeds'}"

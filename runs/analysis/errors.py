@@ -1,4 +1,4 @@
-"""What a cell, or the seeds of a row, got wrong: the worst errors, which classes are confused, scores per class."""
+"""Errors of a cell, or of the seeds of a row: the worst examples, the confusion matrix, scores per class."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from taskloom.core.data import Split
 from taskloom.runs.analysis.contrasts import Values
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, texts_of
 
-#: Intervals of equal width that the labels of values are divided into.
+#: Number of bins of equal width for labels that are values.
 BINS = 5
 
 
@@ -21,8 +21,8 @@ class Example:
     """An example with its texts (None if they cannot be read), its label and what was predicted for it.
 
     ``predicted`` and ``confidence``, the mean probability that models gave to their predictions, have an entry for the
-    models of each subject. ``seeds`` counts the models that got it wrong, or that differ. ``size`` is what such
-    examples are ordered by, the mean over models: how sure or how wrong they were, or how much less wrong others are.
+    models of each subject. ``seeds`` counts the models that got it wrong, or that differ. ``size`` is the
+    mean over models that examples are ordered by: their confidence, their error, or the change of error.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Example:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Means over models; None where one is not defined, because nothing is or is called that class."""
+    """Means over models; None where undefined, because no example has or is predicted as that class."""
 
     precision: float | None
     recall: float | None
@@ -46,7 +46,7 @@ class ClassScores:
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """What was predicted for what: ``counts`` [labels, predictions], over all models; values are in bins."""
+    """A confusion matrix: ``counts`` [labels, predictions] over all models; values are binned."""
 
     task: str
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Confusion:
 
 @dataclass(frozen=True, eq=False)
 class TaskErrors:
-    """The errors of one task. ``scores`` has the metric of each model; values have no scores ``by_class``."""
+    """The errors of one task. ``scores`` has each model's score; for values ``by_class`` is empty."""
 
     of: Predictions
     texts: Texts
@@ -68,12 +68,12 @@ class TaskErrors:
 def errors_of(
     subject: Subject, registry: Path, *, limit: int = 10, folder: Path | None = None, split: Split = "dev"
 ) -> list[TaskErrors]:
-    """The errors of a subject, task by task, the ``limit`` worst with their texts."""
+    """The errors of a subject by task, with the ``limit`` worst examples and their texts."""
     errors = []
     for task in subject.tasks(registry, split):
-        of = Predictions.load(registry, task, [place.cell for place in subject.cells], split)
+        of = Predictions.load(registry, task, [cell.cell for cell in subject.cells], split)
         texts = texts_of(task, subject.spec["tasks"][task]["data"], of.examples, folder, split)
-        recorded = [place.cell.scores if split == "dev" else place.cell.test for place in subject.cells]
+        recorded = [cell.cell.scores if split == "dev" else cell.cell.test for cell in subject.cells]
         scores = tuple(scores.get(task, float("nan")) for scores in recorded)
         worst = tuple(_worst(of, texts, limit))
         errors.append(TaskErrors(of, texts, scores, worst, confusion_of(of), tuple(class_scores(of))))
@@ -81,37 +81,39 @@ def errors_of(
 
 
 def _worst(of: Predictions, texts: Texts, limit: int) -> Iterator[Example]:
-    """Of classes first what most models got wrong, then what they were surest of; of values the largest errors."""
+    """The worst examples: for classes, by models that got them wrong, then by confidence; for values, by error."""
     size = (of.wrongness if of.confidence is None else of.confidence).mean(0)
     seeds = (~of.right).sum(0) if of.facts.classes else np.full(len(size), len(of.predicted))
     order = np.lexsort((-size, -seeds))
-    for place in order[seeds[order] > 0][:limit].tolist():
-        yield example_at(place, texts, (of,), int(seeds[place]), float(size[place]))
+    for index in order[seeds[order] > 0][:limit].tolist():
+        yield example_at(index, texts, (of,), int(seeds[index]), float(size[index]))
 
 
-def example_at(place: int, texts: Texts, by: Sequence[Predictions], seeds: int, size: float) -> Example:
-    """The example at a place, and what each of several predicted for it."""
+def example_at(index: int, texts: Texts, by: Sequence[Predictions], seeds: int, size: float) -> Example:
+    """The example at an index, with its predictions by each subject."""
     examples = by[0].examples
     return Example(
-        id=examples.ids[place],
-        texts=None if texts.rows is None else texts.rows[place],
-        label=float(examples.expected[place]),
-        predicted=tuple(tuple(each.predicted[:, place].tolist()) for each in by),
-        confidence=tuple(None if each.confidence is None else float(each.confidence[:, place].mean()) for each in by),
+        id=examples.ids[index],
+        texts=None if texts.rows is None else texts.rows[index],
+        label=float(examples.expected[index]),
+        predicted=tuple(tuple(subject.predicted[:, index].tolist()) for subject in by),
+        confidence=tuple(
+            None if subject.confidence is None else float(subject.confidence[:, index].mean()) for subject in by
+        ),
         seeds=seeds,
         size=size,
     )
 
 
 def confusion_of(of: Predictions) -> Confusion:
-    """How often each class, or each bin of values, was predicted for which."""
+    """Count how often each class, or bin of values, was predicted for each label."""
     if of.facts.classes:
         names = [of.facts.called(number) for number in range(of.facts.classes)]
         labels, predicted = of.expected.astype(int), of.predicted.astype(int)
     else:
         edges = bin_edges(of.expected)
         names = [f"{low:.2g}–{high:.2g}" for low, high in pairwise(edges)]
-        labels, predicted = (np.digitize(each, edges[1:-1]) for each in (of.expected, of.predicted))
+        labels, predicted = (np.digitize(values, edges[1:-1]) for values in (of.expected, of.predicted))
     size = len(names)
     counts = np.bincount((labels * size + predicted).ravel(), minlength=size * size).reshape(size, size)
     return Confusion(of.task, tuple(names), counts)
@@ -137,5 +139,5 @@ def class_scores(of: Predictions) -> Iterator[ClassScores]:
 
 
 def _mean_share(part: NDArray[np.int64], whole: NDArray[np.int64]) -> float | None:
-    """The mean of part / whole over models; None if it is not defined for all of them."""
+    """The mean of part / whole over models; None if undefined for any."""
     return float((part / whole).mean()) if whole.all() else None

@@ -1,4 +1,4 @@
-"""Why a cell is new, cached, excluded or stale: what its identity is made of today, against what was run."""
+"""Why a cell is new, cached, excluded or stale: its identity today compared with recorded cells."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taskloom.registry.results.records import CellRecord, PastRow
     from taskloom.runs.grid.plan import Plan
 
-#: Statuses of the ledger → states of an explanation, where they differ.
+#: Ledger status → state of an explanation, where the two differ.
 STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
 
 
@@ -28,7 +28,8 @@ STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
 class Explanation:
     """A cell's ``state`` – new, cached, running, interrupted, failed, oom, stale or excluded – and ``why``.
 
-    ``against`` is the earlier cell that it is compared with, ``differences`` are theirs, field by field.
+    ``against`` is the cell that it is compared with, ``differences`` lists the fields in which the two differ.
+    ``rows`` is every grid row this cell has occupied, each with the differences of its present cell.
     """
 
     state: str
@@ -39,32 +40,32 @@ class Explanation:
     against: str | None = None
     differences: Sequence[Difference] = ()
     exclude: Mapping[str, Any] | None = None
-    rows: Sequence[tuple["PastRow", list[Difference]]] = ()  # that it is or was, and how their present cells differ
+    rows: Sequence[tuple["PastRow", list[Difference]]] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values, without ``rows``."""
+        """Return JSON values, without ``rows``."""
         return {key: value for key, value in vars(self).items() if key != "rows"}
 
 
 def explain_plan(plan: "Plan", ledger: "Ledger | None", catalogue: "Catalogue") -> list[Explanation]:
-    """Every row and seed of a grid as it would be run today, then the rows that it excludes."""
+    """Explain every row and seed of a plan, then the rows that the grid excludes."""
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
     history = ledger.history_of(plan.grid.name) if ledger is not None else {}
-    ran = [record for record in reversed(known.values()) if record.status != "planned"]
-    modern = {record.id: modern_facts(record.facts, catalogue) for record in ran if record.facts}
+    started = [record for record in reversed(known.values()) if record.status != "planned"]
+    modern = {record.id: modern_facts(record.facts, catalogue) for record in started if record.facts}
     same_spec = {
         digest(modern[record.id].get("spec")): record
-        for record in reversed(ran)
+        for record in reversed(started)
         if record.status == "finished" and record.id in modern
     }
-    fields = {record.id: _comparable(modern.get(record.id, {})) for record in ran}
-    found = []
+    fields = {record.id: _comparable(modern.get(record.id, {})) for record in started}
+    explanations = []
     for cell in plan.chosen:
-        place: dict[str, Any] = {"cell": cell.id, "label": cell.label, "seed": cell.seed}
+        cell_key: dict[str, Any] = {"cell": cell.id, "label": cell.label, "seed": cell.seed}
         if ledger is not None and cell.id in known:
             state, why = _state(known[cell.id], ledger)
             if state == "running" or cell.status != "new":
-                found.append(Explanation(state, why, **place))
+                explanations.append(Explanation(state, why, **cell_key))
                 continue
         before = [known[id] for id in history.get((cell.label, cell.seed), ()) if id != cell.id and id in known]
         results = [record for record in before if record.status == "finished"]
@@ -72,21 +73,21 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None", catalogue: "Catalogue") 
         if against := results[-1] if results else same_spec.get(digest(cell.facts["spec"])):
             causes = "; ".join(causes_of(against, cell.facts, catalogue)) or "it was made by another version"
             state, why = "stale", f"its earlier result is that of cell {against.id[:SHORT]}; it is run again: {causes}"
-        elif ran:
-            wanted = _comparable(cell.facts)
-            against = min(ran, key=lambda record: len({key for key, _ in wanted ^ fields[record.id]}))
+        elif started:
+            planned = _comparable(cell.facts)
+            against = min(started, key=lambda record: len({key for key, _ in planned ^ fields[record.id]}))
             state = "new"
             why = f"it was never run; it differs from the nearest cell that was, {against.id[:SHORT]}, in:"
         else:
-            found.append(Explanation("new", "it was never run, and nothing else was run here", **place))
+            explanations.append(Explanation("new", "it was never run, and nothing else was run here", **cell_key))
             continue
         changes = differences(modern.get(against.id, {}), cell.facts)
-        found.append(Explanation(state, why, **place, against=against.id, differences=changes))
+        explanations.append(Explanation(state, why, **cell_key, against=against.id, differences=changes))
     for label, number in plan.excluded:
         entry = plan.grid.spec.exclude[number]
         why = f"exclude.{number} leaves it out: {json.dumps(entry, ensure_ascii=False)}"
-        found.append(Explanation("excluded", why, label=label, exclude=dict(entry)))
-    return found
+        explanations.append(Explanation("excluded", why, label=label, exclude=dict(entry)))
+    return explanations
 
 
 def _comparable(facts: Mapping[str, Any]) -> frozenset[tuple[tuple[str, str], str]]:
@@ -94,7 +95,7 @@ def _comparable(facts: Mapping[str, Any]) -> frozenset[tuple[tuple[str, str], st
 
 
 def _state(record: "CellRecord", ledger: "Ledger") -> tuple[str, str]:
-    """The state of a cell whose identity is still what it was, and why."""
+    """The state of a cell whose identity is unchanged, and why."""
     driver = None if record.status == "finished" else holder(ledger.folder, record.id)
     if driver is not None:
         return "running", f"process {driver} runs it now"
@@ -114,7 +115,7 @@ def _between(old: "CellRecord", new: "CellRecord", catalogue: "Catalogue") -> li
 
 
 def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger") -> Explanation:
-    """A recorded cell: whether its spec, with today's data, plugins and trainer, would be the same cell."""
+    """Explain a recorded cell: whether its spec gives the same cell with today's data, plugins and trainer."""
     rows = [
         (row, [] if row.now in (None, record.id) else _between(record, ledger.cell(row.now), catalogue))
         for row in ledger.rows_of(record.id)
@@ -132,11 +133,11 @@ def explain_cell(record: "CellRecord", catalogue: "Catalogue", ledger: "Ledger")
     recorded = modern_facts(record.facts, catalogue)
     if now != (record.identity or digest(recorded)):
         causes = "; ".join(causes_of(record, today, catalogue))
-        why, found = f"the same specification is now cell {now[:SHORT]}: {causes}", differences(recorded, today)
-        return Explanation("stale", why, record.id, against=now, differences=found, rows=rows)
+        why, changes = f"the same specification is now cell {now[:SHORT]}: {causes}", differences(recorded, today)
+        return Explanation("stale", why, record.id, against=now, differences=changes, rows=rows)
     state, why = _state(record, ledger)
     if state != "running" and rows and all(row.now not in (None, record.id) for row, _ in rows):
         why = "spec, data and code are the same, but no row is this cell any more; its result is kept"
-        row, found = rows[-1]
-        return Explanation("stale", why, record.id, against=row.now, differences=found, rows=rows)
+        row, changes = rows[-1]
+        return Explanation("stale", why, record.id, against=row.now, differences=changes, rows=rows)
     return Explanation(state, why, record.id, rows=rows)

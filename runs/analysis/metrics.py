@@ -1,4 +1,4 @@
-"""Metrics that stored predictions are scored with: by name, or the F1 score of one class. No torch for ours."""
+"""Metrics to score stored predictions with: by name, or the F1 score of one class. Built-in ones need no torch."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from taskloom.core.data import Metric
 from taskloom.core.errors import TaskloomError, unknown
 from taskloom.runs.analysis.contrasts import Values
 
-#: What the name of a metric begins with that is the F1 score of one class.
+#: Prefix of the name of a metric that is the F1 score of one class.
 PER_CLASS = "f1:"
 
 
@@ -31,8 +31,8 @@ class ClassScore(Metric):
     def influence(self, predicted: Values, expected: Values) -> Values:
         guessed, real = predicted == self.number, expected == self.number
         size = guessed.mean() + real.mean()
-        found: Values = 2 * (guessed & real) - self(predicted, expected) * (guessed.astype(np.float64) + real)
-        return (found - found.mean()) / size if size else np.zeros(len(expected))
+        influence: Values = 2 * (guessed & real) - self(predicted, expected) * (guessed.astype(np.float64) + real)
+        return (influence - influence.mean()) / size if size else np.zeros(len(expected))
 
 
 def metric_named(name: str) -> Metric:
@@ -53,26 +53,26 @@ def metric_named(name: str) -> Metric:
 
 
 def light_metric(spec: Mapping[str, Any]) -> Metric:
-    """A metric by its name and options; one of ours without torch."""
+    """A metric by its name and options; built-in ones import no torch."""
     from taskloom.registry.installed.light import make_light
 
     return make_light(Metric, spec)
 
 
 def asking(metric: Metric) -> AbstractContextManager[None]:
-    """A block that asks a metric, which may be a third party's: whatever it raises is a ``PluginError``."""
+    """Call a metric, which may be a third party's, in this context: anything it raises becomes a ``PluginError``."""
     from taskloom.registry.installed.manager import guard
 
     return guard(f"metric {name_of(metric)!r}")
 
 
 def name_of(metric: Metric) -> str:
-    """What :func:`metric_named` calls a metric."""
+    """The name by which :func:`metric_named` finds a metric."""
     return f"{PER_CLASS}{metric.number}" if isinstance(metric, ClassScore) else metric.name
 
 
 def fits(metric: Metric, classes: int) -> bool:
-    """Whether a metric can judge labels of so many classes, 0 for values."""
+    """Whether a metric accepts labels of this many classes, 0 for values."""
     if isinstance(metric, ClassScore) and metric.number >= classes:
         return False
     return metric.reads == "either" or (metric.reads == "classes") == bool(classes)

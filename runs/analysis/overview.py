@@ -1,4 +1,4 @@
-"""Everything that a page or a figure about a grid shows, as numbers. No torch."""
+"""All numbers that a page or a figure about a grid shows. Imports no torch."""
 
 import itertools
 import math
@@ -16,15 +16,15 @@ from taskloom.runs.analysis.effects import Effects, effects_of
 from taskloom.runs.analysis.errors import Confusion, confusion_of
 from taskloom.runs.analysis.predictions import Predictions
 from taskloom.runs.analysis.results import OVERALL, Results
-from taskloom.runs.analysis.tables import COSTS, Table, Wanted, differences_to, table_of
+from taskloom.runs.analysis.tables import COSTS, Table, TableRequest, differences_to, table_of
 
 #: Column → row → the row less the baseline.
 Differences = Mapping[str, Mapping[str, Judged]]
 #: x and y of the points of a line.
 Line = tuple[tuple[float, float], ...]
-#: What charts show of learning; the others are diagnostics.
+#: Quantities of the learning curves; all other charts are diagnostics.
 SCORE, TRAIN, LOSS = "score", "train", "train loss"
-#: It is known step by step; the steps of an epoch are gathered in so many points.
+#: Recorded step by step; the steps of an epoch are averaged into this many points.
 COSINE, POINTS = "cosine", 10
 
 
@@ -32,8 +32,8 @@ COSINE, POINTS = "cosine", 10
 class Chart:
     """One figure over the epochs, a line for each row: the mean over its finished seeds.
 
-    ``about`` is a task, a pair of tasks or "", ``what`` says what is drawn; ``train`` are the same lines for the
-    training data, where those are known. ``stages`` are the positions at which a stage ends.
+    ``what`` is the quantity drawn, ``about`` a task, a pair of tasks or ""; ``train`` has the same lines for the
+    training data, where they are known. ``stages`` are the positions at which a stage ends.
     """
 
     what: str
@@ -45,7 +45,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Overview:
-    """A grid with a finished cell, and all that is known of it.
+    """All numbers of a grid that has a finished cell.
 
     ``baseline`` is the grid's, or its first row that has a result. ``columns`` are those of the table that are scores.
     ``history`` has the epochs of each finished cell.
@@ -64,12 +64,12 @@ class Overview:
 
     @property
     def margin(self) -> float | None:
-        """Differences below it are of no account, says the grid."""
+        """The grid's margin: differences within it count as equal."""
         return self.table.margin
 
     @cached_property
     def differences(self) -> Differences:
-        """The table's, or where its baseline has no result, those to the row that stands in for it."""
+        """The table's differences, or those to ``baseline`` if the table's baseline has no result."""
         if self.baseline == self.table.baseline:
             return self._by_column(self.table.differences)
         return self.against(self.baseline)
@@ -93,40 +93,40 @@ class Overview:
             for row in self.table.rows
             if self.table.primary in row.figures
         }
-        found = [label for label, mean in means.items() if mean is not None and label != self.baseline]
-        return self.baseline, *sorted(found, key=lambda label: -(means[label] or 0.0))
+        others = [label for label, mean in means.items() if mean is not None and label != self.baseline]
+        return self.baseline, *sorted(others, key=lambda label: -(means[label] or 0.0))
 
     @cached_property
     def charts(self) -> list[Chart]:
-        """Scores, losses and what they report, conflicts between tasks, and what else was seen of the gradients."""
-        found: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
+        """Charts of scores, losses and their metrics, conflicts between tasks, and other gradient diagnostics."""
+        points_of: dict[tuple[str, str], dict[str, dict[float, list[float]]]] = {}
         for (label, _), cell in self.results.finished.items():
             for epoch in self.history[cell.id]:
-                for what, about, x, value in _figures(epoch, self._epochs[epoch.stage, epoch.epoch]):
-                    if math.isfinite(value):
-                        points = found.setdefault((what, about), {}).setdefault(label, {})
-                        points.setdefault(x, []).append(value)
+                for quantity, about, x, figure in _figures(epoch, self._epochs[epoch.stage, epoch.epoch]):
+                    if math.isfinite(figure):
+                        points = points_of.setdefault((quantity, about), {}).setdefault(label, {})
+                        points.setdefault(x, []).append(figure)
         lines = {
             key: {label: tuple((x, fmean(points[x])) for x in sorted(points)) for label, points in rows.items()}
-            for key, rows in found.items()
+            for key, rows in points_of.items()
         }
         pairs = itertools.pairwise(self._epochs.items())
         ends = tuple((x + y) / 2 for ((before, _), x), ((after, _), y) in pairs if before != after)
         return [
-            Chart(what, about, each, lines.get((TRAIN, about), {}) if what == SCORE else {}, ends)
-            for (what, about), each in lines.items()
-            if what != TRAIN
+            Chart(quantity, about, chart_lines, lines.get((TRAIN, about), {}) if quantity == SCORE else {}, ends)
+            for (quantity, about), chart_lines in lines.items()
+            if quantity != TRAIN
         ]
 
     @cached_property
     def _epochs(self) -> dict[tuple[int, int], int]:
-        """Stage and epoch → its number among all epochs."""
-        found = sorted({(epoch.stage, epoch.epoch) for each in self.history.values() for epoch in each})
-        first = 0 if found and found[0][1] == 0 else 1
-        return {place: number for number, place in enumerate(found, start=first)}
+        """Stage and epoch → position among all epochs."""
+        epochs = sorted({(epoch.stage, epoch.epoch) for history in self.history.values() for epoch in history})
+        first = 0 if epochs and epochs[0][1] == 0 else 1
+        return {epoch_key: number for number, epoch_key in enumerate(epochs, start=first)}
 
     def confusions(self, label: str) -> Iterator[Confusion]:
-        """What a row predicted for what, task by task, where its predictions are stored."""
+        """The confusion matrix of a row for each task whose predictions are stored."""
         cells = [cell for (row, _), cell in self.results.finished.items() if row == label]
         split = self.results.split_of(label)
         stored = {cell.id: kept.tasks for cell in cells if (kept := self.results.stored(cell.id, split))}
@@ -139,22 +139,22 @@ class Overview:
 
     @property
     def environment(self) -> dict[str, Counter[str]]:
-        """Devices and versions, each with the number of cells that had it."""
-        found: dict[str, Counter[str]] = {}
-        for cell in {place.cell.id: place.cell for place in self.results.grid.cells}.values():
+        """Devices and versions → the number of cells with each."""
+        counts: dict[str, Counter[str]] = {}
+        for cell in {row.cell.id: row.cell for row in self.results.grid.cells}.values():
             facts = {**({"device": cell.device} if cell.device else {}), **cell.versions}
-            for name, value in facts.items():
-                found.setdefault(str(name), Counter())[str(value)] += 1
-        return found
+            for name, version in facts.items():
+                counts.setdefault(str(name), Counter())[str(version)] += 1
+        return counts
 
 
 def overview_of(results: Results, ledger: Ledger) -> Overview:
-    """All that is known of a grid of which at least one cell is finished."""
+    """The overview of a grid with at least one finished cell."""
     grid = results.grid
     history = {cell.id: ledger.epochs(cell.id) for cell in results.finished.values()}
     table = table_of(results)
     if not {*table.columns} - {*COSTS}:  # a table of costs only: a page has scores
-        table = table_of(results, Wanted(columns=(*table.columns, OVERALL)))
+        table = table_of(results, TableRequest(columns=(*table.columns, OVERALL)))
     scored = [row for row in results.rows if any(label == row for label, _ in results.finished)]
     baseline = results.baseline
     return Overview(
@@ -168,15 +168,19 @@ def overview_of(results: Results, ledger: Ledger) -> Overview:
 
 
 def _figures(epoch: EpochRecord, number: int) -> Iterator[tuple[str, str, float, float]]:
-    """All that an epoch says: what, of which task or pair of tasks, at which position, the value."""
-    for what, found in ((SCORE, epoch.scores), (TRAIN, epoch.train), (LOSS, epoch.losses)):
-        yield from ((what, task, number, value) for task, value in found.items())
+    """The figures of an epoch: quantity, task or pair of tasks, position, figure."""
+    for quantity, by_task in ((SCORE, epoch.scores), (TRAIN, epoch.train), (LOSS, epoch.losses)):
+        yield from ((quantity, task, number, figure) for task, figure in by_task.items())
     points = epoch.diagnostics.get("points", ())  # spread evenly over the steps
     for about, figures in (*epoch.metrics.items(), *epoch.diagnostics.get("pairs", {}).items()):
-        yield from ((what, about, number, value) for what, value in figures.items() if what != COSINE or not points)
-    for place, (_, cosines) in enumerate(points):
-        x = number - 1 + (POINTS * place // len(points) + 0.5) / POINTS
-        yield from ((COSINE, pair, x, value) for pair, value in cosines.items())
-    for what, value in epoch.diagnostics.items():
-        if isinstance(value, int | float):
-            yield what, "", number, value
+        yield from (
+            (quantity, about, number, figure)
+            for quantity, figure in figures.items()
+            if quantity != COSINE or not points
+        )
+    for point_index, (_, cosines) in enumerate(points):
+        x = number - 1 + (POINTS * point_index // len(points) + 0.5) / POINTS
+        yield from ((COSINE, pair, x, figure) for pair, figure in cosines.items())
+    for quantity, figure in epoch.diagnostics.items():
+        if isinstance(figure, int | float):
+            yield quantity, "", number, figure

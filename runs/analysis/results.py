@@ -1,4 +1,4 @@
-"""A recorded grid with what its cells gave: rows, seeds, and the scores of a column with their noise. No torch."""
+"""A recorded grid with its results: rows, seeds, and the scores of a column with their noise. Imports no torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,21 +15,30 @@ from taskloom.core.data import Metric
 from taskloom.core.errors import PluginError, RegistryError, TaskloomError
 from taskloom.core.overall import Overall
 from taskloom.registry.results.records import CellRecord, EpochRecord, GridRecord
-from taskloom.registry.results.scores import ExampleSet, StoredScores, TaskFacts, find_scores, load_examples
+from taskloom.registry.results.scores import (
+    ExampleSet,
+    StoredScores,
+    TaskFacts,
+    check_examples,
+    find_scores,
+    load_examples,
+)
 from taskloom.runs.analysis.contrasts import ONE_RUN, Contrast, Scores, Values
-from taskloom.runs.analysis.influence import NO_MOVES, Moves, gathered, joined_texts
+from taskloom.runs.analysis.influence import NO_INFLUENCE, ExampleInfluence, gathered, joined_texts
 from taskloom.runs.analysis.metrics import asking, fits, light_metric, width_of
 
 OVERALL = "overall"
-#: What scores can be of. Predictions are kept for dev and test.
+#: Splits that can be scored. Predictions are kept for dev and test.
 SPLITS = ("dev", "test", "train")
-#: Gives the epochs of a cell.
+#: Why a finished cell is not shown.
+UNVERIFIED = "its scores are not shown"
+#: Returns the recorded epochs of a cell.
 Epochs = Callable[[str], Sequence[EpochRecord]]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant prediction for a task and its score, which a model that has learned something exceeds."""
+    """The best constant prediction for a task and its score, which any model that has learned something exceeds."""
 
     task: str
     says: str
@@ -40,9 +49,9 @@ class Constant:
 class Results:
     """A grid's finished cells, by row and seed, and their stored scores.
 
-    The scores of further metrics are computed from the stored predictions. With a ``metric`` all scores are, of the
-    tasks whose labels it can judge; further metrics then play no part. A ``split`` is shown for all rows; without one
-    each row shows dev, or what the grid states for it. ``epochs`` gives what cells recorded over time.
+    The scores of further metrics are computed from the stored predictions. With a ``metric`` all scores are, for the
+    tasks whose labels it accepts, and further metrics are ignored. A ``split`` applies to all rows; without one each
+    row shows dev, or the split that the grid states for it. ``epochs`` returns the recorded epochs of a cell.
     """
 
     grid: GridRecord
@@ -51,39 +60,58 @@ class Results:
     split: str = ""
     epochs: Epochs = lambda cell: ()
 
+    def __post_init__(self) -> None:
+        """Treat a finished cell as failed if its score files are not those that it stored."""
+        cells = tuple(replace(row, cell=self._verified(row.label, row.cell)) for row in self.grid.cells)
+        object.__setattr__(self, "grid", replace(self.grid, cells=cells))
+
+    def _verified(self, label: str, cell: CellRecord) -> CellRecord:
+        split = self.split_of(label)
+        if cell.status != "finished" or split == "train" or (cell.id, split) in self._stored:
+            return cell
+        try:
+            stored = find_scores(self.registry, cell, split)
+            if stored is not None:
+                for task, facts in stored.tasks.items():
+                    check_examples(stored, task, self.examples(facts.examples))
+        except RegistryError as error:
+            return replace(cell, status="failed", reason=f"{UNVERIFIED}: {error}")
+        self._stored[cell.id, split] = stored
+        return cell
+
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """The labels, in the order of the grid."""
-        return tuple(dict.fromkeys(place.label for place in self.grid.cells))
+        return tuple(dict.fromkeys(cell.label for cell in self.grid.cells))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({place.seed for place in self.grid.cells}))
+        return tuple(sorted({cell.seed for cell in self.grid.cells}))
 
     @cached_property
     def finished(self) -> dict[tuple[str, int], CellRecord]:
-        """Label and seed → the cell, if it is finished."""
-        return {(place.label, place.seed): place.cell for place in self.grid.cells if place.cell.status == "finished"}
+        """Label and seed → cell, for finished cells."""
+        return {(row.label, row.seed): row.cell for row in self.grid.cells if row.cell.status == "finished"}
 
     @cached_property
     def baseline(self) -> str | None:
-        """The grid's baseline; where that row is not here, the first changed row that stands beside it."""
+        """The grid's baseline; if that row was not run, its first changed variant."""
         stated: str | None = self.grid.spec.get("baseline")
         if stated is None or stated in self.rows:
             return stated
         return next((row for row in self.rows if self.grid.unchanged.get(row) == stated), stated)
 
     def alike(self, *labels: str) -> tuple[str, ...]:
-        """Rows of the grid; where one is not here, those that the first change which serves them all has made."""
+        """The rows with these labels, or else their variants under the first change that has all of them."""
         changed = [[change.called(row) for row in labels] for change in self.grid.changes]
         choices = [labels, *(tuple(map(self._nearest, names, labels)) for names in changed)]
-        return next((rows for rows in choices if all(row in self.place_of for row in rows)), labels)
+        return next((rows for rows in choices if all(row in self.row_index for row in rows)), labels)
 
     def _nearest(self, changed: str, label: str) -> str:
-        return changed if changed in self.place_of else label
+        return changed if changed in self.row_index else label
 
     def stated(self, label: str) -> Mapping[str, Any]:
-        """What the grid's JSON says of a labelled row; of a changed one, what it says of the row that it was."""
+        """The entry of a row in the grid's JSON; for a changed row, the entry of the original."""
         return self._stated.get(self.grid.unchanged.get(label, label), {})
 
     @cached_property
@@ -91,24 +119,24 @@ class Results:
         return {cell["label"]: cell for cell in self.grid.spec.get("cells") or ()}
 
     def split_of(self, label: str) -> str:
-        """The split that a row shows: the one that is asked for, or what the grid states for the row, or dev."""
+        """The split that a row shows: the requested one, or the one that the grid states for the row, or dev."""
         return self.split or str(self.stated(label).get("split", "dev"))
 
     @cached_property
     def shows_test(self) -> bool:
-        """Whether there are test scores among what is shown."""
+        """Whether any row shows test scores."""
         return any(self.split_of(label) == "test" and cell.test for (label, _), cell in self.finished.items())
 
     @cached_property
     def further(self) -> dict[str, tuple[str, Metric | None]]:
-        """The columns of further metrics: ``task:metric`` → the task and the metric; None if it cannot be used here."""
-        found: dict[str, tuple[str, Metric | None]] = {}
+        """The columns of further metrics: ``task:metric`` → task and metric, None if it cannot be loaded."""
+        further: dict[str, tuple[str, Metric | None]] = {}
         for column, (task, spec) in self.grid.further.items() if self.metric is None else ():
             try:
-                found[column] = task, light_metric(spec)
+                further[column] = task, light_metric(spec)
             except TaskloomError as error:
-                found[column], self.broken[column] = (task, None), str(error)
-        return found
+                further[column], self.broken[column] = (task, None), str(error)
+        return further
 
     def with_further(self, columns: Iterable[str]) -> Iterator[str]:
         """Columns, tasks among them, each followed by the task's further metrics."""
@@ -118,38 +146,38 @@ class Results:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """All that some finished cell has a score in."""
-        found = {name for (row, _), cell in self.finished.items() for name in self.final_scores(row, cell)}
+        """The columns in which some finished cell has a score."""
+        scored = {name for (row, _), cell in self.finished.items() for name in self.final_scores(row, cell)}
         tasks = dict.fromkeys(task for cell in self.finished.values() for task in cell.spec.get("tasks", {}))
-        return tuple(column for column in (*self.with_further(tasks), OVERALL) if column in found)
+        return tuple(column for column in (*self.with_further(tasks), OVERALL) if column in scored)
 
     @cached_property
     def broken(self) -> dict[str, str]:
-        """The columns of further metrics that cannot be computed here, each with why."""
+        """The columns of further metrics that cannot be computed, each with the reason."""
         return {}
 
     @cached_property
     def overall(self) -> dict[str, Overall]:
-        """How the tasks of each row count in its overall score; another metric's scores are not normalised."""
-        found = {place.label: Overall.of(place.cell.spec) for place in self.grid.cells}
-        return found if self.metric is None else {row: replace(how, normalised=False) for row, how in found.items()}
+        """Each row's rule for its overall score; scores of another metric are not normalised."""
+        rules = {row.label: Overall.of(row.cell.spec) for row in self.grid.cells}
+        return rules if self.metric is None else {row: replace(rule, normalised=False) for row, rule in rules.items()}
 
     def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
         """A finished cell's scores on the split that its row shows."""
         split = self.split_of(label)
-        given = self._recorded_scores(cell, split)
+        recorded = self._recorded_scores(cell, split)
         if self.metric is None and not self.further:
-            return given
+            return recorded
         if (cell.id, split) not in self._final:
             stored = self.stored(cell.id, split)
-            made = {} if stored is None else self._scores_of(stored)
-            overall = None if self.metric is None else self.overall[label].score(made, ())
-            found = {**(given if self.metric is None else {}), **made}
-            self._final[cell.id, split] = found if overall is None else {**found, OVERALL: overall}
+            computed = {} if stored is None else self._scores_of(stored)
+            overall = None if self.metric is None else self.overall[label].score(computed, ())
+            scores = {**(recorded if self.metric is None else {}), **computed}
+            self._final[cell.id, split] = scores if overall is None else {**scores, OVERALL: overall}
         return self._final[cell.id, split]
 
     def _recorded_scores(self, cell: CellRecord, split: str) -> dict[str, float]:
-        """What a finished cell's ledger has of a split; of train, the scores of a sample after the best epoch."""
+        """A finished cell's scores on a split in the ledger; train scores are of a sample after the best epoch."""
         if split == "train":
             last = len(cell.spec.get("stages", ())) - 1
             epochs = [epoch for epoch in self.epochs(cell.id) if (epoch.stage, epoch.epoch) == (last, cell.best_epoch)]
@@ -166,42 +194,54 @@ class Results:
         }
 
     def _scores_of(self, stored: StoredScores) -> dict[str, float]:
-        """Scores by metrics that are not the run's own; NaN where a metric gives none."""
-        found = {}
+        """Scores by metrics other than the run's own; NaN where a metric fails."""
+        scores = {}
         for column, (task, metric) in self._computed(stored).items():
             predicted, expected = stored.read(task, "predicted"), self.examples(stored.tasks[task].examples).expected
             try:
                 with asking(metric):
-                    found[column] = float(metric(predicted, expected))
+                    scores[column] = float(metric(predicted, expected))
             except PluginError as error:
-                found[column], self.broken[column] = nan, str(error)
-        return found
+                scores[column], self.broken[column] = nan, str(error)
+        return scores
 
     @cached_property
     def classes(self) -> dict[str, int]:
-        """The tasks with stored predictions, and how many classes each has, 0 for values."""
-        found = [self.stored(cell.id, self.split_of(label)) for (label, _), cell in self.finished.items()]
-        return {task: facts.classes for each in found if each is not None for task, facts in each.tasks.items()}
+        """The tasks with stored predictions → their number of classes, 0 for values."""
+        stored = [self.stored(cell.id, self.split_of(label)) for (label, _), cell in self.finished.items()]
+        return {task: facts.classes for scores in stored if scores is not None for task, facts in scores.tasks.items()}
 
     def row(self, label: str) -> Values:
-        """The weights [R] of one row alone: contrasts are sums of them."""
+        """The weights [R] that select one row; contrasts are sums of them."""
         weights = np.zeros(len(self.rows))
-        weights[self.place_of[label]] = 1.0
+        weights[self.row_index[label]] = 1.0
         return weights
 
     @cached_property
-    def place_of(self) -> dict[str, int]:
-        """Where each row comes in :attr:`rows`."""
-        return {label: place for place, label in enumerate(self.rows)}
+    def row_index(self) -> dict[str, int]:
+        """Label → index in :attr:`rows`."""
+        return {label: index for index, label in enumerate(self.rows)}
 
     def difference(self, column: str, label: str, other: str) -> Contrast:
         """One row less another."""
-        if missing := [row for row in (label, other) if row not in self.place_of]:
+        if missing := [row for row in (label, other) if row not in self.row_index]:
             return Contrast(why=f"{missing[0]!r} was not run")
         key = column, other
         if key not in self._differences:
-            self._differences[key] = self.scores(column).differences(self.place_of[other])
-        return self._differences[key][self.place_of[label]] or Contrast(why=ONE_RUN)
+            self._differences[key] = self.scores(column).differences(self.row_index[other])
+        return self._differences[key][self.row_index[label]] or Contrast(why=ONE_RUN)
+
+    def mean_difference(self, column: str, pairs: Sequence[tuple[str, str]]) -> Contrast:
+        """The mean difference, first less second, over pairs of rows."""
+        if len(pairs) == 1:
+            return self.difference(column, *pairs[0])
+        if missing := [row for pair in pairs for row in pair if row not in self.row_index]:
+            return Contrast(why=f"{missing[0]!r} was not run")
+        weights = np.zeros(len(self.rows))
+        for row, other in pairs:
+            weights[self.row_index[row]] += 1 / len(pairs)
+            weights[self.row_index[other]] -= 1 / len(pairs)
+        return self.scores(column).contrast(weights)
 
     def why_unscored(self, cell: CellRecord, column: str, split: str) -> str:
         """Why a finished cell has no score on a split."""
@@ -214,17 +254,17 @@ class Results:
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
-        """For every row the first one that is the same run, [R]: a grid may give one run several labels."""
+        """For each row, the index of the first row that is the same run, [R]: a run may have several labels."""
         ids: dict[str, list[tuple[int, str]]] = {}
-        for place in self.grid.cells:
-            ids.setdefault(place.label, []).append((place.seed, place.cell.id))
+        for row in self.grid.cells:
+            ids.setdefault(row.label, []).append((row.seed, row.cell.id))
         first: dict[tuple[tuple[int, str], ...], int] = {}
-        return np.array([first.setdefault(tuple(sorted(ids[label])), row) for row, label in enumerate(self.rows)])
+        return np.array([first.setdefault(tuple(sorted(ids[label])), index) for index, label in enumerate(self.rows)])
 
-    # What has been learned
+    # Constant predictions and untrained rows
 
     def constant(self, task: str, facts: TaskFacts, column: str = "") -> Constant | None:
-        """The best constant prediction for the examples of a task; None if its metric is not known here.
+        """The best constant prediction for the examples of a task; None if its metric is not available.
 
         ``column`` may be that of a further metric.
         """
@@ -235,8 +275,8 @@ class Results:
         return self._constants[key]
 
     def _best_constant(self, task: str, facts: TaskFacts, metric: Metric | None, further: bool) -> Constant | None:
-        value, score = facts.constant, facts.floor
-        if metric is not None or score is None:  # not by the run's own metric, or kept before floors were
+        prediction, score = facts.constant, facts.floor
+        if metric is not None or score is None:  # another metric, or stored before floors were recorded
             from taskloom.registry.installed.light import own_components
 
             if metric is None and facts.metric in own_components(Metric.kind) and not further:
@@ -245,31 +285,35 @@ class Results:
                 return None
             try:
                 with asking(metric), np.errstate(all="ignore"):
-                    value, score = metric.best_constant(self.examples(facts.examples).expected, facts.classes)
+                    prediction, score = metric.best_constant(self.examples(facts.examples).expected, facts.classes)
             except PluginError:
                 return None
-        if value is None or not np.isfinite(score):
+        if prediction is None or not np.isfinite(score):
             return None
         if not facts.classes:
             return Constant(task, "always the same value", score)
-        return Constant(task, f"always {facts.called(value)!r}" if facts.names else f"always class {value:g}", score)
+        return Constant(
+            task, f"always {facts.called(prediction)!r}" if facts.names else f"always class {prediction:g}", score
+        )
 
     def untrained(self, label: str, column: str) -> bool:
-        """Whether a row has learned nothing in a column: in no seed more than one prediction, or a mean score no better
-        than that of a constant prediction. In the overall score: if that is so in all tasks that count.
+        """Whether a row has learned nothing in a column.
+
+        That is so if every seed predicts a constant, or if the mean score is no better than the best constant
+        prediction's. In the overall score, it has to be so in all tasks that count.
         """
         cells = {seed: cell for (row, seed), cell in self.finished.items() if row == label}
         scores = [self.final_scores(label, cell) for cell in cells.values()]
         if column == OVERALL:
-            scored = {task for each in scores for task in each} - {OVERALL, *self.further}
+            scored = {task for cell_scores in scores for task in cell_scores} - {OVERALL, *self.further}
             tasks = self.overall[label].shares(sorted(scored))
             return bool(tasks) and all(self.untrained(label, task) for task in tasks)
         task = self.further[column][0] if column in self.further else column
-        values = [each[column] for each in scores if np.isfinite(each.get(column, np.nan))]
+        values = [cell_scores[column] for cell_scores in scores if np.isfinite(cell_scores.get(column, np.nan))]
         stored = [self.stored(cell.id, self.split_of(label)) for cell in cells.values()]
-        if not values or any(each is None or task not in each.tasks for each in stored):
+        if not values or any(predictions is None or task not in predictions.tasks for predictions in stored):
             return False
-        if all(each is not None and self.is_constant(each, task) for each in stored):
+        if all(predictions is not None and self.is_constant(predictions, task) for predictions in stored):
             return True
         assert stored[0] is not None
         floor = self.constant(task, stored[0].tasks[task], column)
@@ -283,7 +327,7 @@ class Results:
         return self._collapsed[key]
 
     def width(self, column: str) -> float:
-        """The largest difference that the metric of a column allows; of the overall score, the tasks' together."""
+        """The largest difference that a column's metric allows; for the overall score, the tasks' combined."""
         widths: set[float] = set()
         for (label, _), cell in self.finished.items():
             if (stored := self.stored(cell.id, self.split_of(label))) is None:
@@ -301,22 +345,14 @@ class Results:
         return max(widths, default=np.inf)
 
     def _slopes(self, label: str, cell: CellRecord, stored: StoredScores) -> dict[str, float]:
-        """How far a cell's overall score moves with that of each task."""
-        scored = sorted({*self.final_scores(label, cell)} - {OVERALL, *self.further})  # in one order for all cells
+        """The change of a cell's overall score per unit of each task's score."""
+        scored = sorted({*self.final_scores(label, cell)} - {OVERALL, *self.further})  # the same order for all cells
         correlations = [name for name, facts in stored.tasks.items() if facts.correlation]
         return self.overall[label].slopes(scored, correlations)
 
     def stored(self, cell: str, split: str = "dev") -> StoredScores | None:
-        """The stored scores of a cell; None if there are none that can be read, with their examples."""
-        if (cell, split) not in self._stored:
-            try:
-                found = find_scores(self.registry, cell, split)
-                for facts in found.tasks.values() if found else ():
-                    self.examples(facts.examples)
-            except RegistryError:
-                found = None
-            self._stored[cell, split] = found
-        return self._stored[cell, split]
+        """The stored scores of a cell on a split; None if there are none."""
+        return self._stored.get((cell, split))
 
     def examples(self, key: str) -> ExampleSet:
         """The examples with a key."""
@@ -333,38 +369,38 @@ class Results:
     def _make_scores(self, column: str) -> Scores:
         shape = len(self.rows), len(self.seeds)
         values = np.full(shape, np.nan)
-        moves: dict[tuple[int, int], Moves] = {}
+        influences: dict[tuple[int, int], ExampleInfluence] = {}
         for (label, seed), cell in self.finished.items():
-            index = self.place_of[label], self.seeds.index(seed)
+            index = self.row_index[label], self.seeds.index(seed)
             values[index] = self.final_scores(label, cell).get(column, np.nan)
             if np.isfinite(values[index]):
-                moves[index] = self._moves(label, cell, column)
+                influences[index] = self._influence(label, cell, column)
         untrained = np.array([self.untrained(label, column) for label in self.rows], np.bool_)
-        scores = gathered(values, moves)
+        scores = gathered(values, influences)
         return replace(scores, runs=self.runs, untrained=untrained, width=self.width(column))
 
-    def _moves(self, label: str, cell: CellRecord, column: str) -> "Moves":
-        """How far each example moves a cell's score, and which examples those are."""
+    def _influence(self, label: str, cell: CellRecord, column: str) -> "ExampleInfluence":
+        """The influence of each example on a cell's score, and which examples those are."""
         stored = self.stored(cell.id, self.split_of(label))
         if stored is None:
-            return NO_MOVES
+            return NO_INFLUENCE
         slopes = self._slopes(label, cell, stored) if column == OVERALL else {column: 1.0}
         tasks = {name: self.further[name][0] if name in self.further else name for name in slopes}
         if not tasks or not {*tasks.values()} <= stored.tasks.keys():
-            return NO_MOVES
+            return NO_INFLUENCE
         try:
-            parts = [slope * self._column_moves(stored, name) for name, slope in slopes.items()]
+            parts = [slope * self._column_influence(stored, name) for name, slope in slopes.items()]
         except PluginError as error:
             self.broken[column] = str(error)
-            return NO_MOVES
+            return NO_INFLUENCE
         key = tuple((task, stored.tasks[task].examples) for task in tasks.values())
         if key not in self._texts:
             self._texts[key] = joined_texts([self.examples(examples).texts for _, examples in key])
-        return Moves(key, np.concatenate(parts), self._texts[key])
+        return ExampleInfluence(key, np.concatenate(parts), self._texts[key])
 
-    def _column_moves(self, stored: StoredScores, column: str) -> Values:
-        """How far each example moves the score of one task by one metric."""
-        if (stored.path, column) not in self._moved:
+    def _column_influence(self, stored: StoredScores, column: str) -> Values:
+        """The influence of each example on the score of one task by one metric, divided by n."""
+        if (stored.path, column) not in self._influences:
             task, metric = self._computed(stored).get(column, (column, None))
             examples = self.examples(stored.tasks[task].examples)
             with nullcontext() if metric is None else asking(metric):
@@ -372,8 +408,8 @@ class Results:
                     influence = stored.read(task, "influence")
                 else:
                     influence = metric.influence(stored.read(task, "predicted"), examples.expected)
-                self._moved[stored.path, column] = influence / len(examples.expected)
-        return self._moved[stored.path, column]
+                self._influences[stored.path, column] = influence / len(examples.expected)
+        return self._influences[stored.path, column]
 
     @cached_property
     def _differences(self) -> dict[tuple[str, str], list[Contrast | None]]:
@@ -392,7 +428,7 @@ class Results:
         return {}
 
     @cached_property
-    def _moved(self) -> dict[tuple[Path, str], Values]:
+    def _influences(self) -> dict[tuple[Path, str], Values]:
         return {}
 
     @cached_property

@@ -1,6 +1,6 @@
-"""A recorded grid → its comparison table: means and sample sds over seeds, differences to the baseline with a verdict.
+"""The comparison table of a recorded grid: means and sample sds over seeds, differences to the baseline, verdicts.
 
-Reads records and stored scores only, so a table needs neither torch nor the plugins that made its figures.
+It reads records and stored scores only, so a table needs neither torch nor the plugins that its cells ran with.
 """
 
 import math
@@ -36,7 +36,7 @@ SHARES = frozenset({"accuracy", "macro_f1"})
 
 @dataclass(frozen=True)
 class Figure:
-    """What the finished seeds of a row gave in one column.
+    """The figures of a row's finished seeds in one column.
 
     >>> Figure((0.5, 0.75)).mean, Figure((0.5,)).sd, Figure(()).mean
     (0.625, None, None)
@@ -57,7 +57,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why a seed of a row has no figures, or not all of them."""
+    """Why a seed of a row lacks some or all of its figures."""
 
     seed: int
     status: str
@@ -68,8 +68,8 @@ class Missing:
 class TableRow:
     """One line of the table; ``n`` of its ``seeds`` are finished.
 
-    Its figures are of ``split``. ``reported`` are figures that somebody published for it, taken on ``reported_on``, and
-    ``derived`` is the overall score that follows from them; rounding moves a printed one from it by ``slack`` at most.
+    Its figures are of ``split``. ``reported`` are published figures, measured on ``reported_on``; ``derived`` is the
+    overall score computed from them; rounding moves a printed overall from it by ``slack`` at most.
     """
 
     label: str
@@ -110,11 +110,11 @@ class Table:
 
     ``differences`` are those of each row and column to the baseline, also of columns that are not shown: those of the
     overall score are judged as one family, all others as a second; within ``margin`` they are equal. ``primary`` is the
-    column whose differences are shown. ``best`` has the row that is better than every other
-    by the same test, for columns where there is one. ``constants`` are what a prediction without looking would score,
-    where a row is near it, ``floors`` the same for every task, to hold published figures to. ``checks`` is what was
-    found by computing, ``notes`` what the grid's author says, ``laid`` what was laid down for rows: weights in
-    the overall score, and what the command line set. Text, page, plot, notebook, JSON and claims render this object.
+    column whose differences are shown. ``best`` maps a column to the row that is better than every other by the same
+    test, if there is one. ``constants`` are the scores of constant predictions in tasks where a row is near them,
+    ``floors`` those of every task, to compare published figures with. ``checks`` are computed warnings, ``notes`` those
+    of the grid's author, ``laid`` the weights in the overall score and the settings of the command line. Text, page,
+    plot, notebook, JSON and claims render this object.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Table:
         return frozenset(name for row in self.rows for name in row.reported)
 
     def no_better(self, row: TableRow) -> list[str]:
-        """The columns in which a row's published figure is no better than a prediction without looking at the text."""
+        """The columns in which a row's published figure is no better than a constant prediction."""
         return [task for task, floor in self.floors.items() if row.reported.get(task, math.inf) <= floor.score]
 
     @property
@@ -154,26 +154,26 @@ class Table:
     @property
     def begun(self) -> bool:
         """Whether any cell was ever started."""
-        return any(row.n or any(one.status != "planned" for one in row.missing) for row in self.rows)
+        return any(row.n or any(missing.status != "planned" for missing in row.missing) for row in self.rows)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a reader asks of a table beside what its grid states; ``sort`` is a column, ``group_by`` an axis."""
+class TableRequest:
+    """Options of a table beyond its grid's; ``sort`` is a column, ``group_by`` an axis."""
 
     columns: tuple[str, ...] = ()
     sort: str = ""
     group_by: str = ""
 
 
-NOTHING_ELSE = Wanted()
+DEFAULT_REQUEST = TableRequest()
 
 
-def table_of(results: Results, wanted: Wanted = NOTHING_ELSE) -> Table:
-    """The table of a grid, by the columns, digits and baseline that its JSON states."""
+def table_of(results: Results, request: TableRequest = DEFAULT_REQUEST) -> Table:
+    """Build the table of a grid, with the columns, digits and baseline of its JSON unless the request has others."""
     grid = results.grid
-    asked = grid.spec.get("table") or {}
-    columns = _columns(results, wanted, asked.get("columns") or ())
+    stated = grid.spec.get("table") or {}
+    columns = _columns(results, request, stated.get("columns") or ())
     rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
     baseline = results.baseline
     margin = margin_of(grid)
@@ -181,20 +181,20 @@ def table_of(results: Results, wanted: Wanted = NOTHING_ELSE) -> Table:
     if results.metric is not None:
         fitting = "overall is the mean over the tasks that it fits"
         notes.append(f"Scores are {name_of(results.metric)}, computed from the stored predictions; {fitting}.")
-    if wanted.group_by:
-        factor = _factor(grid, wanted.group_by)
+    if request.group_by:
+        factor = _factor(grid, request.group_by)
         rows, weights, baseline = _grouped(results, columns, factor, rows)
         sizes, unmatched = _group_notes(grid, factor)
         notes += [sizes, *unmatched]
         if unmatched:
-            baseline, weights = None, {}  # what else the rows differ in would be put down to the axis
+            baseline, weights = None, {}  # other differences between the rows would be attributed to the axis
     shown = [column for column in columns if column not in COSTS]
     primary = OVERALL if OVERALL in shown else next(iter(shown), OVERALL)
     table = Table(
         name=grid.name,
         columns=columns,
-        digits=asked.get("digits", 3),
-        rows=tuple(sorted(rows, key=partial(_rank, wanted.sort)) if wanted.sort else rows),
+        digits=stated.get("digits", 3),
+        rows=tuple(sorted(rows, key=partial(_rank, request.sort)) if request.sort else rows),
         baseline=baseline,
         notes=tuple(grid.spec.get("notes", ())),
         laid=(*(_weighted(results, columns) if OVERALL in columns else ()), *_run_with(grid)),
@@ -216,36 +216,36 @@ def table_of(results: Results, wanted: Wanted = NOTHING_ELSE) -> Table:
 
 
 def margin_of(grid: GridRecord) -> float | None:
-    """Differences below it are of no account, says the grid."""
+    """The grid's margin: differences within it count as equal."""
     return None if grid.spec.get("margin") is None else float(grid.spec["margin"])
 
 
 def _weighted(results: Results, columns: Sequence[str]) -> list[str]:
-    """How tasks count in the overall score, where they do not count alike; under another metric those that it fits."""
+    """Notes on rows whose tasks have unequal weights in the overall score; another metric counts only tasks it fits."""
     rows: dict[str, list[str]] = {}
-    for place in results.grid.cells:
-        tasks, how = place.cell.spec.get("tasks", {}), results.overall[place.label]
+    for cell in results.grid.cells:
+        tasks, rule = cell.cell.spec.get("tasks", {}), results.overall[cell.label]
         tasks = tasks if results.metric is None else [task for task in tasks if task in columns]
-        if len(tasks) > 1 and any(task in tasks for task in how.weights):
-            weights = ", ".join(f"{task} {how.weights.get(task, 1.0):g}" for task in tasks)
-            rows.setdefault(weights, []).append(place.label)
+        if len(tasks) > 1 and any(task in tasks for task in rule.weights):
+            weights = ", ".join(f"{task} {rule.weights.get(task, 1.0):g}" for task in tasks)
+            rows.setdefault(weights, []).append(cell.label)
     every = len({label for labels in rows.values() for label in labels}) == len(results.rows) and len(rows) == 1
     where = {weights: "" if every else f" in {named([*dict.fromkeys(labels)])}" for weights, labels in rows.items()}
     return [f"overall is a weighted mean{where[weights]}: {weights}." for weights in rows]
 
 
 def _run_with(grid: GridRecord) -> list[str]:
-    """What the command line laid over all rows, and what the labels of changed ones stand for."""
+    """Notes on command-line overrides of all rows, and on the meaning of changed rows' labels."""
     lines = [f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())]
     return [*lines, *(f"[{change.label}]: run with {change.in_words}." for change in grid.changes)]
 
 
 def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
-    """Each row less the baseline, where rows may be means of the grid's rows."""
+    """Each row less the baseline, judged; rows may be means of the grid's rows."""
     baseline = table.baseline
     if baseline is None or baseline not in weights:
         return {}
-    if baseline in results.place_of:
+    if baseline in results.row_index:
         return differences_to(results, baseline)
     contrasts = {
         (row, column): results.scores(column).contrast(weights[row] - weights[baseline])
@@ -259,8 +259,8 @@ def _differences(results: Results, table: Table, weights: Mapping[str, Values]) 
 def differences_to(results: Results, baseline: str) -> dict[tuple[str, str], Judged]:
     """Each row less a baseline, by row and column, judged.
 
-    Holm's correction is over the rows of the overall score, and over all other columns. Which columns are shown makes
-    no difference: nobody should choose a family by looking.
+    Holm's correction covers the rows of the overall score as one family and all other columns as another, whichever
+    columns are shown: a family must not be chosen after seeing the figures.
     """
     contrasts = {
         (row, column): results.difference(column, row, baseline)
@@ -282,12 +282,12 @@ def _judged(contrasts: Mapping[tuple[str, str], Contrast], margin: float | None)
 def _best(
     results: Results, table: Table, weights: Mapping[str, Values], differences: Mapping[tuple[str, str], Judged]
 ) -> dict[str, str]:
-    """By column the row that is better than every other, corrected for as many comparisons as there may be differences.
+    """Column → the row that is better than every other, corrected for all comparisons of the family.
 
-    A row with seeds missing does not compete: one lucky seed should not win over the mean of five. What is equal to the
-    baseline is not better.
+    A row with missing seeds does not compete: one lucky seed should not beat the mean of five. A row that is equal to
+    the baseline is not better.
     """
-    found = {}
+    best_rows = {}
     for column in table.scores:
         means = {row.label: row.figures[column].mean for row in table.rows if row.complete}
         ranked = sorted((row for row in means if means[row] is not None), key=lambda row: -(means[row] or 0.0))
@@ -301,19 +301,19 @@ def _best(
         contrasts = [scores.contrast(weights[best] - weights[other]) for other in ranked[1:]]
         shown = all(contrast.p * comparisons < ALPHA and contrast.seeds > 1 for contrast in contrasts)
         if not equal and shown and not any(contrast.untrained == "all" for contrast in contrasts):
-            found[column] = best
-    return found
+            best_rows[column] = best
+    return best_rows
 
 
 def _rank(column: str, row: TableRow) -> float:
-    """Where a row comes in a table sorted by a column: the best first, rows without a figure last."""
+    """The sort key of a row by a column: the best first, rows without a figure last."""
     mean = row.figures[column].mean
     return math.inf if mean is None else mean if column in COSTS else -mean
 
 
 def _factor(grid: GridRecord, axis: str) -> "Factor":
-    """The axis of a grid with a path, or whose path ends so."""
-    from taskloom.runs.analysis.effects import factors_of  # imports pydantic, which a table by itself does not need
+    """The axis of a grid whose path is, or ends in, ``axis``."""
+    from taskloom.runs.analysis.effects import factors_of  # imports pydantic, which a plain table does not need
 
     factors = factors_of(grid)
     for factor in factors:
@@ -327,28 +327,28 @@ def _grouped(
     results: Results, columns: Sequence[str], factor: "Factor", rows: Sequence[TableRow]
 ) -> tuple[list[TableRow], dict[str, Values], str]:
     """One row per level of an axis: the mean over its rows, seed by seed; a seed that any of them lacks is missing."""
-    weights, made = {}, []
+    weights, groups = {}, []
     for number, level in enumerate(factor.levels):
         members = [row for row in rows if factor.of_row[row.label] == number]
         weights[level] = sum((results.row(row.label) for row in members), np.zeros(len(results.rows))) / len(members)
         figures = {}
         for column in columns:
             values = [_values(results, row.label, column) for row in members]
-            means = [fmean(each) for each in zip(*values, strict=True) if all(map(math.isfinite, each))]
+            means = [fmean(of_seed) for of_seed in zip(*values, strict=True) if all(map(math.isfinite, of_seed))]
             figures[column] = Figure(tuple(means))
         missing = tuple(
             replace(missing, why=f"{row.label!r}: {missing.why}") for row in members for missing in row.missing
         )
         n = max((len(figure.values) for figure in figures.values()), default=0)
-        made.append(TableRow(level, results.seeds, n, figures, {}, missing))
-    return made, weights, factor.levels[0]
+        groups.append(TableRow(level, results.seeds, n, figures, {}, missing))
+    return groups, weights, factor.levels[0]
 
 
 def _group_notes(grid: GridRecord, factor: "Factor") -> tuple[str, list[str]]:
-    """How many rows each mean is over, and what to do where the rows of the levels differ in more than the axis."""
+    """A note on the rows behind each mean, and a warning if the levels' rows differ in more than the axis."""
     from taskloom.runs.analysis.effects import factors_of
 
-    others = [each for each in factors_of(grid) if each is not factor and each.paths != factor.paths]
+    others = [other for other in factors_of(grid) if other is not factor and other.paths != factor.paths]
     members: list[list[tuple[int, ...]]] = [[] for _ in factor.levels]
     for label, level in factor.of_row.items():
         members[level].append(tuple(other.of_row[label] for other in others))
@@ -361,36 +361,36 @@ def _group_notes(grid: GridRecord, factor: "Factor") -> tuple[str, list[str]]:
     return f"Means over rows, seed by seed: {', '.join(sizes)}.", [] if matched else unmatched
 
 
-def _columns(results: Results, wanted: Wanted, stated: Sequence[str]) -> tuple[str, ...]:
-    """The columns to show: those that are asked for, or those of the grid, or all that have a score."""
+def _columns(results: Results, request: TableRequest, stated: Sequence[str]) -> tuple[str, ...]:
+    """The columns to show: the requested ones, or the grid's, or all that have a score."""
     grid, metric = results.grid, results.metric
-    tasks = dict.fromkeys(task for place in grid.cells for task in place.cell.spec.get("tasks", {}))
+    tasks = dict.fromkeys(task for cell in grid.cells for task in cell.cell.spec.get("tasks", {}))
     if metric is not None and results.classes:
         tasks = {task: None for task in tasks if task in results.classes and fits(metric, results.classes[task])}
         if not tasks:
             raise TaskloomError(_unfit(results, metric))
     known = (*results.with_further(tasks), OVERALL, *COSTS)
-    for column in wanted.columns:
+    for column in request.columns:
         if column not in known:
             raise TaskloomError(unknown("column", column, known, where=f"columns of {grid.name}"))
-    chosen = wanted.columns or [column for column in stated if metric is None or column in known]
+    chosen = request.columns or [column for column in stated if metric is None or column in known]
     default = (*results.with_further(_scored_tasks(grid) if metric is None else tasks), OVERALL, "seconds")
     columns = tuple(chosen or default)
-    if wanted.sort and wanted.sort not in columns:
-        raise TaskloomError(unknown("column", wanted.sort, columns, where="this table can be sorted by"))
+    if request.sort and request.sort not in columns:
+        raise TaskloomError(unknown("column", request.sort, columns, where="this table can be sorted by"))
     return tuple(dict.fromkeys(columns))
 
 
 def _unfit(results: Results, metric: Metric) -> str:
-    """That a metric can judge the labels of no task."""
+    """The message that a metric fits the labels of no task."""
     has = {task: count(number, "class") if number else "values" for task, number in results.classes.items()}
-    listed = ", ".join(f"{task} has {each}" for task, each in has.items())
+    listed = ", ".join(f"{task} has {kind}" for task, kind in has.items())
     return f"{name_of(metric)} fits no task of {results.grid.name}: {listed}"
 
 
 def _scored_tasks(grid: GridRecord) -> Iterable[str]:
-    """Every task that has a score or may still get one."""
-    cells = [place.cell for place in grid.cells]
+    """The tasks that have a score or may still get one."""
+    cells = [row.cell for row in grid.cells]
     for task in dict.fromkeys(task for cell in cells for task in cell.spec.get("tasks", {})):
         concerned = [cell for cell in cells if task in cell.spec["tasks"]]
         scored = any(task in cell.scores for cell in concerned)
@@ -400,30 +400,30 @@ def _scored_tasks(grid: GridRecord) -> Iterable[str]:
 
 def _rows(results: Results, columns: Sequence[str]) -> list[TableRow]:
     """A row per label."""
-    places: dict[str, list[GridCell]] = {}
-    for place in results.grid.cells:
-        places.setdefault(place.label, []).append(place)
-    printed = printed_digits(figure for place in results.grid.cells for figure in place.reported.values())
-    return [_row(results, label, cells, columns, results.stated(label), printed) for label, cells in places.items()]
+    cells_of: dict[str, list[GridCell]] = {}
+    for cell in results.grid.cells:
+        cells_of.setdefault(cell.label, []).append(cell)
+    printed = printed_digits(figure for cell in results.grid.cells for figure in cell.reported.values())
+    return [_row(results, label, cells, columns, results.stated(label), printed) for label, cells in cells_of.items()]
 
 
 def _row(
     results: Results,
     label: str,
-    places: list[GridCell],
+    cells: list[GridCell],
     columns: Sequence[str],
     stated: Mapping[str, Any],
     printed: int,
 ) -> TableRow:
-    """One row: ``stated`` is what the grid's JSON says of it, ``printed`` the digits of the published figures."""
-    derived, slack = derive_overall(places[0].reported, columns, places[0].cell.spec, printed)
+    """One row: ``stated`` is its entry in the grid's JSON, ``printed`` the digits of the published figures."""
+    derived, slack = derive_overall(cells[0].reported, columns, cells[0].cell.spec, printed)
     return TableRow(
         label=label,
-        seeds=tuple(place.seed for place in places),
-        n=sum(place.cell.status == "finished" and bool(results.final_scores(label, place.cell)) for place in places),
+        seeds=tuple(cell.seed for cell in cells),
+        n=sum(cell.cell.status == "finished" and bool(results.final_scores(label, cell.cell)) for cell in cells),
         figures={column: Figure(tuple(filter(math.isfinite, _values(results, label, column)))) for column in columns},
-        reported=dict(places[0].reported),
-        missing=tuple(dict.fromkeys(missing for place in places for missing in _missing(results, place, columns))),
+        reported=dict(cells[0].reported),
+        missing=tuple(dict.fromkeys(missing for cell in cells for missing in _missing(results, cell, columns))),
         split=results.split_of(label),
         reported_on=stated.get("split", "dev"),
         reported_train=stated.get("reported_train", {}),
@@ -434,48 +434,48 @@ def _row(
 
 
 def _values(results: Results, label: str, column: str) -> list[float]:
-    """The figures of a row's seeds, NaN where there is none."""
+    """The figures of a row's seeds; NaN where one is missing."""
     if column in COSTS:
         cells = (results.finished.get((label, seed)) for seed in results.seeds)
         return [math.nan if cell is None else cost_of(cell, column) for cell in cells]
-    found: list[float] = results.scores(column).values[results.place_of[label]].tolist()
-    return found
+    scores: list[float] = results.scores(column).values[results.row_index[label]].tolist()
+    return scores
 
 
 def cost_of(cell: CellRecord, column: str) -> float:
-    """What a finished cell cost: its seconds, bytes, examples seen or backward passes; NaN if that is not known."""
-    own = {"seconds": cell.seconds, "memory": cell.peak_memory, **cell.costs}
-    value = own.get(column)
-    return math.nan if value is None else float(value)
+    """A cost of a finished cell: seconds, bytes, examples seen or backward passes; NaN if unknown."""
+    costs = {"seconds": cell.seconds, "memory": cell.peak_memory, **cell.costs}
+    cost = costs.get(column)
+    return math.nan if cost is None else float(cost)
 
 
-def _missing(results: Results, place: GridCell, columns: Sequence[str]) -> Iterable[Missing]:
-    cell = place.cell
+def _missing(results: Results, row: GridCell, columns: Sequence[str]) -> Iterable[Missing]:
+    cell = row.cell
     if cell.status != "finished":
-        yield Missing(place.seed, cell.status, format_state(cell.status, cell.reason, cell.epochs))
+        yield Missing(row.seed, cell.status, format_state(cell.status, cell.reason, cell.epochs))
         return
-    scores, split = results.final_scores(place.label, cell), results.split_of(place.label)
+    scores, split = results.final_scores(row.label, cell), results.split_of(row.label)
     for column in columns:
         if column in scores and not math.isfinite(scores[column]):
             why = results.broken.get(column, f"{column} is {scores[column]:g}")
-            yield Missing(place.seed, cell.status, why)
+            yield Missing(row.seed, cell.status, why)
         elif column in scores or (column in COSTS and math.isfinite(cost_of(cell, column))):
             continue
         elif column in (*COSTS, OVERALL) or (task := column.partition(":")[0]) in cell.spec.get("tasks", {}):
             why = results.why_unscored(cell, column, split) if column not in COSTS else f"{column} was not measured"
             if column in results.further or (results.metric is not None and column not in COSTS):
                 why = results.broken.get(column, "its predictions are not in the registry")
-            yield Missing(place.seed, cell.status, why)
+            yield Missing(row.seed, cell.status, why)
         else:
-            yield Missing(place.seed, cell.status, f"has no task {task!r}")
+            yield Missing(row.seed, cell.status, f"has no task {task!r}")
 
 
 def derive_overall(
     reported: Mapping[str, float], tasks: Iterable[str], spec: Mapping[str, Any], digits: int
 ) -> tuple[float | None, float]:
-    """The overall score of a row by the run's rule, and how far rounding can have moved a printed one from it.
+    """Compute a row's overall score by the run's rule, and how far rounding may move a printed one from it.
 
-    None where parts are missing or a metric is of unknown kind.
+    The score is None if parts are missing or a metric is of unknown kind.
 
     overall = Σᵢ wᵢ sᵢ + c: wᵢ is the task's share, 1/T of T tasks without weights, and half of it for a correlation
     that is normalised. A figure printed with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up
@@ -486,27 +486,27 @@ def derive_overall(
     >>> derive_overall({"a": 0.5, "b": 0.25}, ["a", "b"], spec, digits=3)
     (0.375, 0.001)
     """
-    parts, how = spec.get("tasks", {}), Overall.of(spec)
-    names = list(how.shares(name for name in tasks if name in parts))
+    parts, rule = spec.get("tasks", {}), Overall.of(spec)
+    names = list(rule.shares(name for name in tasks if name in parts))
     if any(name not in reported for name in names):
         return None, 0.0
     metrics = {name: _first_metric(parts[name]) for name in names}
-    if how.normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
+    if rule.normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
         return None, 0.0
     correlations = [name for name, metric in metrics.items() if metric in CORRELATIONS]
-    value = how.score({name: reported[name] for name in names}, correlations)
-    return value, 0.5 * 10.0**-digits * (1 + sum(how.slopes(names, correlations).values()))
+    overall = rule.score({name: reported[name] for name in names}, correlations)
+    return overall, 0.5 * 10.0**-digits * (1 + sum(rule.slopes(names, correlations).values()))
 
 
 def _first_metric(task: Mapping[str, Any]) -> str:
-    """The name of the metric that is a task's score, whichever way the task is written."""
-    given = task.get("metric", "accuracy")
-    given = given[0] if isinstance(given, list) else given
-    return str(given["name"] if isinstance(given, Mapping) else given)
+    """The name of the metric that is a task's score, in any form that a task may be written in."""
+    metric = task.get("metric", "accuracy")
+    metric = metric[0] if isinstance(metric, list) else metric
+    return str(metric["name"] if isinstance(metric, Mapping) else metric)
 
 
 def printed_digits(figures: Iterable[float]) -> int:
-    """With how many digits figures were printed: the most that any has, since a number drops its trailing zeros.
+    """The number of digits that figures were printed with: the most of any, since numbers lose trailing zeros.
 
     >>> printed_digits([0.5, 0.25, 1])
     2

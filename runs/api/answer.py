@@ -64,9 +64,13 @@ class Answer(Generic[Found]):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TableAnswer(Answer["Table"]):
-    """A comparison table. ``found.rows`` are its rows, each with a mean and its noise per column."""
+    """A comparison table. ``found.rows`` are its rows, each with a mean and its noise per column.
+
+    ``reads`` are the grid's own files, which the table is never written over.
+    """
 
     reported: bool = False
+    reads: tuple[str, ...] = ()
 
     def format(self, form: str) -> str:
         """The table as ``plain``, ``github``, ``latex``, ``html``, ``csv`` or ``json`` text."""

@@ -6,6 +6,7 @@ The command line is a layer over this class: a command reads arguments, calls a 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -203,10 +204,11 @@ class Grid(WrittenGrid):
                     grid = unrun(self) if ledger is None else self.record(ledger, notes.append)
                 except NotRunError:
                     grid = unrun(self)
-                made = questions.table(ledger, grid, self.registry, reported=True, **wanted)
-                return made.noting(notes)
+                table = questions.table(ledger, grid, self.registry, reported=True, **wanted)
+                return replace(table.noting(notes), reads=self._reads(grid))
         with self._recorded() as (ledger, grid, notes):
-            return questions.table(ledger, grid, self.registry, reported=False, **wanted).noting(notes)
+            table = questions.table(ledger, grid, self.registry, reported=False, **wanted)
+            return replace(table.noting(notes), reads=self._reads(grid))
 
     def claims(self, *, split: str = "") -> "Answer[list[Claim]]":
         """The claims of the grid, each with its answer: holds, contradicted, equal, not that large or open."""
@@ -264,16 +266,29 @@ class Grid(WrittenGrid):
         with self._recorded() as (_, grid, _):
             return cell_of(best_cell(grid, row, checked("seed", seed)), self.registry)
 
-    def report(self, out: str | os.PathLike[str] = "report.html", *, split: str = "") -> Answer[Path]:
-        """Write the results as one HTML page that needs nothing else."""
+    def report(
+        self, out: str | os.PathLike[str] = "report.html", *, split: str = "", force: bool = False
+    ) -> Answer[Path]:
+        """Write the results as one HTML page that needs nothing else; ``force`` replaces a file of another kind."""
+        path, split = Path(checked("out", out)), checked("split", split)
         with self._recorded() as (ledger, grid, notes):
-            return questions.report(ledger, grid, Path(checked("out", out)), checked("split", split)).noting(notes)
+            return questions.report(ledger, grid, path, split, reads=self._reads(grid), force=force).noting(notes)
 
-    def plot(self, out: str | os.PathLike[str], kind: str = "forest", *, split: str = "") -> Answer[Path]:
-        """Draw one figure for a paper to a .pdf, .svg or .png file: forest, curves, bars, effects, conflicts …"""
+    def plot(
+        self, out: str | os.PathLike[str], kind: str = "forest", *, split: str = "", force: bool = False
+    ) -> Answer[Path]:
+        """Draw one figure for a paper to a .pdf, .svg or .png file: forest, curves, bars, effects, conflicts …
+
+        ``force`` replaces a file of another kind.
+        """
+        path, split = Path(checked("out", out)), checked("split", split)
         with self._recorded() as (ledger, grid, notes):
-            figure = questions.plot(ledger, grid, Path(checked("out", out)), kind, checked("split", split))
+            figure = questions.plot(ledger, grid, path, kind, split, reads=self._reads(grid), force=force)
             return figure.noting(notes)
+
+    def _reads(self, grid: GridRecord) -> tuple[str, ...]:
+        """The grid's file, wherever it is now, and its data: no output may replace them."""
+        return (*grid.files, *([self._source] if self._source else []))
 
     @contextmanager
     def _recorded(self) -> Iterator[tuple[Ledger, GridRecord, list[str]]]:

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import TaskloomError, unknown
-from taskloom.registry.results.artifacts import write_bytes
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.outputs import output
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
 from taskloom.runs.api.find import (
@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # which import numpy
     from taskloom.runs.grid.plan import Plan
     from taskloom.runs.show.findings import NamedContrast
 
+#: The first line of the notes beside a csv table, by which a later table knows them.
+NOTES = "What to know of this table:"
 #: Where the data of a run are now, if they were moved.
 Folder = str | os.PathLike[str] | None
 
@@ -87,20 +89,21 @@ def table(
     """The comparison table; without a ledger that of published figures."""
     from taskloom.runs.analysis.metrics import metric_named
     from taskloom.runs.analysis.results import Results
-    from taskloom.runs.analysis.tables import Wanted, table_of
+    from taskloom.runs.analysis.tables import TableRequest, table_of
 
     epochs = ledger.epochs if ledger else lambda cell: ()
     results = Results(grid, registry, metric_named(metric) if metric else None, checked_split(split), epochs)
     check_split(results)
-    judged = table_of(results, Wanted(tuple(columns), sort, group_by))
+    judged = table_of(results, TableRequest(tuple(columns), sort, group_by))
     return table_answer(table_with_looks(ledger, results, judged) if ledger else judged, reported=reported)
 
 
-def write_table(table: TableAnswer, form: str, out: Path) -> str:
+def write_table(table: TableAnswer, form: str, out: Path, *, force: bool = False) -> str:
     """Write a table to a file; csv has no room for what to know of it, which goes to a file beside it."""
-    beside = {out.with_name(f"{out.name}.notes.txt"): "\n".join(table.checks)} if form == "csv" and table.checks else {}
-    files = {out: table.format(form), **beside}
-    written = [_written(path, f"{text}\n".encode(), ()) for path, text in files.items()]
+    files = {out: table.format(form)}
+    if form == "csv" and table.checks:
+        files[out.with_name(f"{out.name}.notes.txt")] = "\n".join([NOTES, *table.checks])
+    written = [_written(path, f"{text}\n".encode(), (), reads=table.reads, force=force) for path, text in files.items()]
     return "\n".join(map(str, written))
 
 
@@ -308,8 +311,8 @@ def explained(found: "Sequence[Explanation]", grid: str, notes: Iterable[str]) -
     )
 
 
-def report(ledger: Ledger, grid: GridRecord, out: Path, split: str = "") -> Answer[Path]:
-    """The results as one HTML page."""
+def report(ledger: Ledger, grid: GridRecord, out: Path, split: str = "", **writing: Any) -> Answer[Path]:
+    """The results as one HTML page; ``writing`` are arguments of :func:`output`."""
     from dataclasses import replace
 
     from taskloom.runs.analysis.overview import overview_of
@@ -317,17 +320,17 @@ def report(ledger: Ledger, grid: GridRecord, out: Path, split: str = "") -> Answ
 
     overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
     table = table_with_looks(ledger, overview.results, overview.table)
-    return _written(out, render_report(replace(overview, table=table)).encode(), table.checks)
+    return _written(out, render_report(replace(overview, table=table)).encode(), table.checks, **writing)
 
 
-def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str, split: str = "") -> Answer[Path]:
-    """One figure of the results."""
+def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str, split: str = "", **writing: Any) -> Answer[Path]:
+    """One figure of the results; ``writing`` are arguments of :func:`output`."""
     from taskloom.runs.analysis.overview import overview_of
     from taskloom.runs.show.plots import draw
 
     overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
     content = draw(overview, kind, out.suffix)
-    written = _written(out, content, table_with_looks(ledger, overview.results, overview.table).checks)
+    written = _written(out, content, table_with_looks(ledger, overview.results, overview.table).checks, **writing)
     if overview.baseline != (stated := grid.spec.get("baseline")) and stated:
         return written.noting(
             [f"{stated!r}, the grid's baseline, has no result; differences are to {overview.baseline!r}."]
@@ -349,9 +352,10 @@ def _check_limit(limit: int) -> None:
         raise TaskloomError(f"limit should be an integer from 0 on. Found {limit!r}.")
 
 
-def _written(path: Path, content: bytes, checks: tuple[str, ...]) -> Answer[Path]:
+def _written(path: Path, content: bytes, checks: tuple[str, ...], **writing: Any) -> Answer[Path]:
     try:
-        write_bytes(path, content)
+        with output(path, **writing) as part:
+            part.write_bytes(content)
     except OSError as error:
         raise TaskloomError(f"{path} cannot be written: {error.strerror}; choose another file") from error
     facts = {"path": str(path), "bytes": len(content)}

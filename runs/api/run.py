@@ -20,6 +20,7 @@ from taskloom.runs.show.visible import visible
 if TYPE_CHECKING:  # which import torch
     from taskloom.runs.driver.loop import Outcome
     from taskloom.runs.grid.grid import GridFile
+    from taskloom.runs.grid.plan import Plan
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -75,7 +76,6 @@ def run_grid(
     from taskloom.runs.analysis.tables import table_of
     from taskloom.runs.driver.drive import make_engine, run_plan
     from taskloom.runs.driver.trackers import Trackers, make_trackers
-    from taskloom.runs.grid.plan import make_plan
     from taskloom.runs.show.progress import show_progress
     from taskloom.runs.training.checkpoint import Keep
 
@@ -89,10 +89,9 @@ def run_grid(
     runner = make_engine(catalogue, _engine(catalogue, engine, workers))
     runner.check()  # whether it can work here
     told = make_trackers(catalogue, _named_trackers() if trackers is None else trackers)
-    with Ledger.find(registry) or nullcontext() as known:
-        plan = make_plan(grid, catalogue, known, **planning)
+    plan = _recorded_plan(grid, catalogue, registry, planning)
     stop = stop or Stop(end=interrupt)
-    with (  # only now: a refused request leaves nothing behind
+    with (
         Ledger.open(registry, create=True) as ledger,
         Trackers(told, ledger.folder, plan.grid.name) as tracking,
     ):
@@ -118,6 +117,18 @@ def run_grid(
     return Ran(
         **vars(made), outcome=outcome, failures="\n".join(filter(None, failures)), untracked=tuple(tracking.failures)
     )
+
+
+def _recorded_plan(grid: "GridFile", catalogue: Any, registry: Path, planning: Mapping[str, Any]) -> "Plan":
+    """Plan a grid and record it; plan again whenever another process has recorded the grid in between."""
+    from taskloom.runs.grid.plan import make_plan
+
+    while True:
+        with Ledger.find(registry) or nullcontext() as known:
+            plan = make_plan(grid, catalogue, known, **planning)
+        with Ledger.open(registry, create=True) as ledger:  # only now: a refused request leaves nothing behind
+            if ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells, basis=plan.basis):
+                return plan
 
 
 def _say(text: str) -> None:

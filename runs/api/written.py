@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -216,15 +215,17 @@ def checked(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """A copy of a value with Python's own numbers and lists in place of numpy's, all of them finite."""
+    """A copy of a value with Python's own numbers and lists in place of numpy's, none of them too large."""
+    from taskloom.registry.installed.words import number_problem
+
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
         return {key: _plain(each, f"{path}.{key}".lstrip(".")) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each, f"{path}.{place}") for place, each in enumerate(value)]
-    if isinstance(value, float) and not isfinite(value):
-        raise TaskloomError(f"{path} should be a finite number. Found {value}.")
+    if message := number_problem(value):
+        raise TaskloomError(f"{path} {message}")
     return value
 
 

@@ -1,6 +1,6 @@
 """The command line. Exit codes: 0 done, 1 some cell failed, 2 the request was wrong, 130 interrupted.
 
-Commands import what is heavy inside their functions, so that ``--help`` and those that only read the ledger answer
+Commands import heavy modules inside their functions, so that ``--help`` and commands that only read the ledger answer
 at once.
 """
 
@@ -10,9 +10,10 @@ import threading
 from contextlib import suppress
 from functools import wraps
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, TextIO
 
-from taskloom.core.work import CELL_THREAD
+from taskloom.core.work import CELL_THREAD, is_out_of_memory, lacks_room, reason_of
 from taskloom.runs.driver.signals import INTERRUPTED
 
 try:
@@ -39,12 +40,15 @@ try:
 except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything could handle it
     print("Interrupted.", file=sys.stderr)
     raise SystemExit(INTERRUPTED) from None
+except MemoryError:  # no room for the modules themselves
+    print("Error: memory ran out while the command was loaded", file=sys.stderr)
+    raise SystemExit(1) from None
 
 
 class Commands(click.Group):
-    """A group that turns our errors into messages and knows what a misspelt command may have meant.
+    """A group that turns our errors into messages and suggests a command for a misspelt one.
 
-    Its ``obj`` is called when a command's arguments have been read, before the command begins.
+    Its ``obj`` is called after a command's arguments were parsed, before the command begins.
     """
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
@@ -54,6 +58,10 @@ class Commands(click.Group):
 
         @wraps(command)
         def begin(*arguments: Any, **options: Any) -> Any:
+            try:
+                Path.cwd()
+            except OSError as error:
+                raise TaskloomError("the current folder was deleted; change to one that exists") from error
             if prepare := click.get_current_context().obj:
                 prepare()
             return command(*arguments, **options)
@@ -71,6 +79,11 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+        except Exception as error:
+            if not is_out_of_memory(error) and not lacks_room(error):
+                raise
+            lacking = "memory ran out" if is_out_of_memory(error) else "the disk is full"
+            raise click.ClickException(visible(f"{lacking}: {reason_of(error)}")) from error
         except SystemExit as error:  # click has its own way out, so this is somebody else's
             click.echo(f"Error: a plugin called sys.exit({error.code!r}); it should raise an error", err=True)
             ctx.exit(2)
@@ -101,8 +114,8 @@ def cli() -> None:
 
 
 _RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
-_TAKEN = (predict, export, archive, import_)
-for _command in (run, plan, *_RESULTS, *_TAKEN, gc, grids, plugins, validate, schema, new_plugin):
+_EXCHANGE = (predict, export, archive, import_)
+for _command in (run, plan, *_RESULTS, *_EXCHANGE, gc, grids, plugins, validate, schema, new_plugin):
     cli.add_command(_command)
 
 
@@ -126,7 +139,7 @@ def main() -> None:
 
 
 def _drop_unread(stream: TextIO) -> None:
-    """Write out what is left, or drop it if its reader has gone away: Python would end with 120 for it."""
+    """Flush a stream, or drop its buffer if the pipe is closed: Python would exit with 120 for it."""
     try:
         stream.flush()
     except (OSError, ValueError):

@@ -16,14 +16,14 @@ from taskloom.runs.show.cells import cell_json, describe_cell, list_cells, watch
 
 
 @click.command(short_help="List the cells that were planned or run, or show one.")
-@click.argument("what", required=False, metavar="[GRID | CELL]")
+@click.argument("source", required=False, metavar="[GRID | CELL]")
 @registry_option
 @click.option(
     "--state", "wanted", type=click.Choice(STATES), multiple=True, help="Only cells in this state; may be repeated."
 )
 @click.option("--watch", is_flag=True, help="Refresh every second until nothing runs or waits; Ctrl-C ends.")
 @json_option
-def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool, as_json: bool) -> None:
+def cells(source: str | None, registry: Path, wanted: tuple[str, ...], watch: bool, as_json: bool) -> None:
     """List the cells of GRID, or of everything that the registry knows; or show one CELL.
 
     Works at any time, from any terminal, while cells run. A cell is one row of the table with one seed. Its status
@@ -42,23 +42,23 @@ def cells(what: str | None, registry: Path, wanted: tuple[str, ...], watch: bool
       taskloom cells quickstart --json | jq '.cells[] | select(.status == "failed") | .reason'
     """
     with Ledger.open(registry, create=False) as ledger:
-        found = None if what is None else grid_or_cell(ledger, what)
-        if isinstance(found, CellRecord):
-            places = states_of_cell(ledger, found)
+        record = None if source is None else grid_or_cell(ledger, source)
+        if isinstance(record, CellRecord):
+            row_states = states_of_cell(ledger, record)
             if as_json:
-                say_json(cell_json(ledger, places))
+                say_json(cell_json(ledger, row_states))
             else:
-                say(describe_cell(ledger, places))
+                say(describe_cell(ledger, row_states))
             return
 
         def look() -> list[CellState]:
-            return states_in(ledger, None if found is None else found.name)
+            return states_in(ledger, None if record is None else record.name)
 
         def write(states: Sequence[CellState]) -> str:
-            shown = [each for each in states if not wanted or each.state in wanted]
+            shown = [state for state in states if not wanted or state.state in wanted]
             if not as_json:
                 return list_cells(shown)
-            answer = {"cells": [each.as_json() for each in shown]}
+            answer = {"cells": [state.as_json() for state in shown]}
             return json.dumps(answer, indent=None if watch else 2, allow_nan=False)
 
         if watch:

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskloom.core.errors import Problem, RequestError, TaskloomError, count
-from taskloom.registry.results.artifacts import write_text
+from taskloom.registry.results.outputs import output
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import checked_catalogue, note, say, say_answer, say_json
-from taskloom.runs.cli.options import json_option, path_option, plan_options, registry_option, strict_option
+from taskloom.runs.cli.options import (
+    force_option,
+    json_option,
+    path_option,
+    plan_options,
+    registry_option,
+    strict_option,
+)
 from taskloom.runs.show.render import listing
 
 if TYPE_CHECKING:
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _checked(source: str, registry: Path | None, overrides: "Overrides", allow_large: bool) -> "Answer[Plan]":
-    """The plan of a grid, without a registry as if nothing had been run."""
+    """Plan a grid; without a registry, as if nothing had been run."""
     grid = Grid(source, registry=registry)
     _ = grid.file  # before torch is imported: a misspelt path should be reported at once
     checked_catalogue(quiet=True)
@@ -43,21 +50,21 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
       taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
     """
     try:
-        made = _checked(grid, None, **planning)
+        answer = _checked(grid, None, **planning)
     except TaskloomError as error:
         if not as_json:
             raise
         problems = error.problems if isinstance(error, RequestError) else [Problem("", str(error))]
         say_json({"valid": False, "errors": [vars(problem) for problem in problems]})
         context.exit(2)
-    for line in made.notes:
+    for line in answer.notes:
         note(line)
     if as_json:
-        say_json({"valid": True, "errors": [], "data": [vars(size) for size in made.found.sizes]})
+        say_json({"valid": True, "errors": [], "data": [vars(size) for size in answer.found.sizes]})
         return
-    cells = made.found.chosen
+    cells = answer.found.chosen
     say(f"{grid} is valid: {count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}\n")
-    sizes = [(size.task, size.split, size.examples, size.unreadable, size.unlabelled) for size in made.found.sizes]
+    sizes = [(size.task, size.split, size.examples, size.unreadable, size.unlabelled) for size in answer.found.sizes]
     say(listing(sizes, ("task", "split", "examples", "unreadable", "unlabelled")))
 
 
@@ -85,8 +92,9 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
 
 @click.command(short_help="Write the JSON schema of grids.")
 @path_option("--out", help="Write it there instead of to stdout.", metavar="FILE")
+@force_option
 @strict_option
-def schema(out: Path | None) -> None:
+def schema(out: Path | None, force: bool) -> None:
     """Write the JSON schema of grids, with every installed component and its options.
 
     An editor that knows the schema completes and checks a grid while it is written: names, options with their types,
@@ -114,7 +122,8 @@ def schema(out: Path | None) -> None:
         say(text)
         return
     try:
-        write_text(out, f"{text}\n")
+        with output(out, force=force) as part:
+            part.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         raise TaskloomError(f"the schema cannot be written to {out}: {error.strerror}") from None
     note(f"wrote {out}")

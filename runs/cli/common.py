@@ -1,4 +1,4 @@
-"""What several commands share: output, the catalogue, and grids and cells by what the user typed. No torch."""
+"""Shared by several commands: output, the catalogue, and the lookup of grids and cells. No torch."""
 
 import json
 import os
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from taskloom.runs.analysis.tables import Table
     from taskloom.runs.api.answer import Answer
 
-_answers: TextIO | None = None  # what was stdout before it was taken
+_answers: TextIO | None = None  # the original stdout, once it is reserved for the answer
 
 
 def take_stdout() -> None:
-    """Keep stdout for the answer: what ``print``, ``os.write(1, …)`` or C code writes from now on goes to stderr."""
+    """Reserve stdout for the answer: output of ``print``, ``os.write(1, …)`` or C code goes to stderr from now on."""
     global _answers
     with suppress(OSError):  # a stream that is closed
         _answers = open(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115, PTH123
@@ -38,20 +38,20 @@ def take_stdout() -> None:
 
 
 def answers() -> TextIO:
-    """Where the answer goes: stdout, or what was stdout before it was taken."""
+    """Return the stream of the answer: stdout, or the original one if :func:`take_stdout` reserved it."""
     return _answers or sys.stdout
 
 
 def say(text: str, *, styled: bool = False) -> None:
-    """Print the answer, or a part of it. A reader that has gone away (``| head``) ends the output, not the command.
+    """Print the answer, or a part of it. A closed pipe (``| head``) ends the output, not the command.
 
-    Control characters are shown as escapes, unless the text is ``styled``: then its author has done so.
+    Control characters are escaped, unless the text is ``styled`` and escaped already.
     """
     write_answer(f"{text if styled else visible(text)}\n")
 
 
 def write_answer(text: str) -> bool:
-    """Print a part of the answer as it is; False if its reader has gone away."""
+    """Print a part of the answer verbatim; returns False if the pipe is closed."""
     try:
         click.echo(text, file=answers(), nl=False)
     except OSError as error:
@@ -68,7 +68,7 @@ def say_json(value: Any) -> None:
 
 
 def say_answer(answer: "Answer[Any]", *, as_json: bool = False) -> None:
-    """Print an answer, as text or as JSON, after what should be known beside it."""
+    """Print an answer's notes to stderr, then the answer as text or as JSON."""
     for line in answer.notes:
         note(line)
     if as_json:
@@ -78,7 +78,7 @@ def say_answer(answer: "Answer[Any]", *, as_json: bool = False) -> None:
 
 
 def note(text: object) -> None:
-    """Print to stderr what is not part of the answer. If nobody reads it, the rest is dropped."""
+    """Print a note to stderr, beside the answer. If stderr is closed, later notes are dropped."""
     try:
         click.echo(visible(as_started(str(text))), err=True)
     except OSError:
@@ -86,49 +86,49 @@ def note(text: object) -> None:
 
 
 def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
-    """Print a table, on a terminal with bold type."""
+    """Print a table, with bold type on a terminal."""
     bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     say(render(table, form, terminal=bold, reported=reported), styled=True)
 
 
 def how_to_continue() -> str:
-    """What to do after a run that was cut short."""
+    """Return advice on how to continue a run that was cut short."""
     return f"Run the same command again to continue:\n  {program()} {shlex.join(sys.argv[1:])}"
 
 
 def program(name: str = "taskloom") -> str:
-    """What to type to start this program, or ``pip`` or ``python`` beside it.
+    """Return the command that starts this program, or ``pip`` or ``python`` from the same environment.
 
-    That is the name, if a shell finds this program by it; else the path by which it was started, such as
+    That is the bare name if it is on the PATH; else the path by which this program was started, such as
     ``.venv/bin/taskloom``.
     """
     started = Path(sys.argv[0])
-    found = shutil.which("taskloom")
-    if started.stem != "taskloom" or not started.exists() or (found and started.samefile(found)):
+    on_path = shutil.which("taskloom")
+    if started.stem != "taskloom" or not started.exists() or (on_path and started.samefile(on_path)):
         return name
     return shlex.quote(str(started.with_name(f"{name}{started.suffix}")))
 
 
 def as_started(hint: str) -> str:
-    """A hint, whose commands are to be typed as this program was started, and read the same registry."""
+    """Rewrite the commands in a hint so that they start this program and use the same registry."""
     here = re.sub(
-        r"`taskloom (run|cells|explain|effects|claims)\b[^`]*(?=`)", lambda found: found[0] + registry_given(), hint
+        r"`taskloom (run|cells|explain|effects|claims)\b[^`]*(?=`)", lambda match: match[0] + registry_argument(), hint
     )
     return re.sub(r"`taskloom\b", lambda _: f"`{program()}", here)
 
 
-def registry_given() -> str:
-    """The option that names the registry, with a space before it, if this command has it."""
-    for place, word in enumerate(sys.argv):
+def registry_argument() -> str:
+    """Return the ``--registry`` option of this command line after a space, or "" if there is none."""
+    for index, word in enumerate(sys.argv):
         if word == "--registry" or word.startswith("--registry="):
-            return f" {shlex.join(sys.argv[place : place + 1 + ('=' not in word)])}"
+            return f" {shlex.join(sys.argv[index : index + 1 + ('=' not in word)])}"
     return ""
 
 
 def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
-    """Every installed component. Broken plugins are named on stderr, unless ``quiet``.
+    """Load the catalogue of installed components, and name broken plugins on stderr unless ``quiet``.
 
-    With ``--strict-plugins`` they are a ``RequestError`` with every reason.
+    With ``--strict-plugins`` broken plugins raise a ``RequestError`` with every reason.
     """
     from taskloom.registry.installed.catalogue import load_catalogue
 
@@ -143,17 +143,17 @@ def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
 
 
 def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
-    """The last run of a grid that is given by packaged name, by path, or by its name in the registry."""
+    """Find the record of a grid by its packaged name, its path, or its name in the registry."""
     return find.recorded_grid(ledger, source, note)
 
 
 def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
-    """A grid by its name or path; failing that, a cell by its identity or a unique prefix of it."""
+    """Find a grid by its name or path; failing that, a cell by its identity or a unique prefix of it."""
     return find.grid_or_cell(ledger, source, note)
 
 
 def find_cell(ledger: Ledger, source: str, row: str | None, seed: int | None) -> CellRecord:
-    """The cell that is meant: one by its identity, or of a grid the finished one with the best overall dev score."""
+    """Find a cell by its identity, or the finished cell of a grid with the best overall dev score."""
     grid = grid_or_cell(ledger, source)
     if isinstance(grid, CellRecord):
         if row is not None or seed is not None:

@@ -98,6 +98,6 @@ def errors(
 
 @contextmanager
 def _grids(registry: Path, grid: str | None) -> Iterator[tuple[Ledger, Sequence[GridRecord]]]:
-    """Those that a row may be of: the one that is named, or all."""
+    """Open the ledger and yield the grids that a row may belong to: the one that is named, or all."""
     with Ledger.open(registry, create=False) as ledger:
         yield ledger, ledger.grids() if grid is None else (recorded_grid(ledger, grid),)

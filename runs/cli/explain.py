@@ -43,21 +43,21 @@ def explain(
       taskloom explain grid.json pcgrad
       taskloom explain quickstart --json | jq -r '.cells[].differences[].text'
     """
-    asked: Grid | Cell
+    subject: Grid | Cell
     try:
-        asked = Grid(source, registry=registry)
-        _ = asked.file
+        subject = Grid(source, registry=registry)
+        _ = subject.file
     except RegistryError as error:  # no grid is called that
-        asked = _cell(registry, source if row is None else "", error)
+        subject = _cell(registry, source if row is None else "", error)
     checked_catalogue(quiet=True)
-    if isinstance(asked, Cell):
-        say_answer(asked.explain(), as_json=as_json)
+    if isinstance(subject, Cell):
+        say_answer(subject.explain(), as_json=as_json)
     else:
-        say_answer(asked.explain(row, **vars(overrides), allow_large=allow_large), as_json=as_json)
+        say_answer(subject.explain(row, **vars(overrides), allow_large=allow_large), as_json=as_json)
 
 
 def _cell(registry: Path, source: str, error: RegistryError) -> Cell:
-    """A cell by its identity, where no grid is called that."""
+    """Find a cell by its identity, after no grid of that name was found."""
     with Ledger.find(registry) or nullcontext() as ledger:
         if ledger is None or not source or not ledger.has_cell(source):
             raise RegistryError(f"{error}, {NO_CELL}") from None

@@ -7,7 +7,7 @@ import click
 
 from taskloom.core.errors import count
 from taskloom.runs.api.grid import Grid
-from taskloom.runs.cli.common import program, registry_given, say, say_answer
+from taskloom.runs.cli.common import program, registry_argument, say, say_answer
 from taskloom.runs.cli.options import json_option, registry_option, split_option
 
 column_option = click.option(
@@ -83,13 +83,13 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
       taskloom seeds quickstart
       taskloom seeds quickstart --queue && taskloom run quickstart
     """
-    made = Grid(grid, registry=registry).seeds_needed(column, queue=queue)
-    say_answer(made, as_json=as_json)
+    answer = Grid(grid, registry=registry).seeds_needed(column, queue=queue)
+    say_answer(answer, as_json=as_json)
 
     from taskloom.runs.show.findings import advised_seeds, seeds_settle
 
-    judged = [comparison.judged for comparison in made.found]
+    judged = [comparison.judged for comparison in answer.found]
     if (number := advised_seeds(judged)) and not as_json:
-        run = f"{program()} run {shlex.quote(grid)}{registry_given()}"
+        run = f"{program()} run {shlex.quote(grid)}{registry_argument()}"
         added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
         say(f"\n{added} {seeds_settle(judged, number)}.")

@@ -67,7 +67,7 @@ def grids(name: str | None, registry: Path, as_json: bool) -> None:
                 "description": record.spec.get("description", ""),
                 "created": record.created,
                 "updated": record.updated,
-                "cells": dict(Counter(place.cell.status for place in record.cells)),
+                "cells": dict(Counter(grid_cell.cell.status for grid_cell in record.cells)),
             }
             for record in (ledger.grids() if ledger is not None else ())
         ]

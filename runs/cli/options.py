@@ -1,4 +1,4 @@
-"""The options that several commands have, and those of ``taskloom run`` that choose where cells run."""
+"""Options that several commands share, and those of ``taskloom run`` that choose where cells run."""
 
 import functools
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from taskloom.core.errors import shortened
 from taskloom.runs.show.render import FORMATS
 
 Command = Callable[..., Any]
@@ -18,12 +19,12 @@ STRICT = "TASKLOOM_STRICT_PLUGINS"
 MOST_SEEDS = 9999
 
 
-def read_path(context: click.Context, option: click.Parameter, given: str | None) -> Path | None:
-    return None if given is None else Path(os.path.expanduser(given))  # noqa: PTH111 - the other raises
+def read_path(context: click.Context, option: click.Parameter, text: str | None) -> Path | None:
+    return None if text is None else Path(os.path.expanduser(text))  # noqa: PTH111 - the other raises
 
 
 def path_option(*flags: str, help: str, metavar: str = "FOLDER", **more: Any) -> Callable[[Command], Command]:
-    """An option that names a folder or a file; ``~`` in it is the user's folder."""
+    """Declare an option that names a folder or a file; ``~`` in it is the user's home."""
     more |= {"type": click.Path(), "callback": read_path, "show_default": True, "show_envvar": True}
     return click.option(*flags, metavar=metavar, help=help, **more)
 
@@ -34,9 +35,10 @@ registry_option = path_option(
 split_option = click.option(
     "--split",
     type=click.Choice(["dev", "test", "train"]),
-    callback=lambda context, option, given: given or "",
+    callback=lambda context, option, split: split or "",
     help="Scores on which split, of all rows.  [default: dev, or what the grid states for a row]",
 )
+force_option = click.option("--force", is_flag=True, help="Replace a file of another kind.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 format_option = click.option(
     "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
@@ -63,49 +65,49 @@ strict_option = click.option(  # `checked_catalogue` does the checking
 
 
 def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator, in the order of the help."""
+    """Combine several options into one decorator, in the order of the help."""
     return lambda command: functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
 def is_strict() -> bool:
-    """Whether ``--strict-plugins`` was given to the command that is running."""
+    """Return whether the running command has ``--strict-plugins``."""
     return bool(click.get_current_context().meta.get(STRICT))
 
 
-def _read_setting(given: str) -> tuple[str, Any]:
-    """``path=value``, the value as JSON; a bare word is a string.
+def _read_setting(setting: str) -> tuple[str, Any]:
+    """Parse ``path=value``, the value as JSON; a bare word is a string.
 
     >>> _read_setting("stages.*.epochs=1"), _read_setting("stages.0.combiner=pcgrad")
     (('stages.*.epochs', 1), ('stages.0.combiner', 'pcgrad'))
     """
-    path, equals, text = (part.strip() for part in given.partition("="))
+    path, equals, text = (part.strip() for part in setting.partition("="))
     if not path or not equals:
-        raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {given!r}.")
+        raise click.BadParameter(f"should be PATH=JSON, such as stages.*.clip=1. Found {setting!r}.")
     try:
         return path, json.loads(text)
     except ValueError as error:
         if not text or text[0] in '{["-+.0123456789':
-            raise click.BadParameter(f"{text!r} is not a JSON value: {error}") from None
+            raise click.BadParameter(f"{shortened(text)!r} is not a JSON value: {error}") from None
         return path, text
 
 
-def _read_seeds(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, ...] | int:
-    """Seeds, or a number of new ones.
+def _read_seeds(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | int:
+    """Parse a list of seeds, or a number of new ones.
 
     >>> _read_seeds(None, None, "0-2,7"), _read_seeds(None, None, "+3")
     ((0, 1, 2, 7), 3)
     """
-    if given is None:
+    if text is None:
         return ()
-    if re.fullmatch(r"\+[0-9]{1,4}", given) and int(given) > 0:
-        return int(given)
+    if re.fullmatch(r"\+[0-9]{1,4}", text) and int(text) > 0:
+        return int(text)
     seeds: list[int] = []
-    for part in given.split(","):
-        found = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
-        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not low <= high < 2**32 or high - low >= MOST_SEEDS:
             words = f"0-4 or 0,2,5 ({MOST_SEEDS:,} at most), or +3 for three new ones"
-            raise click.BadParameter(f"should be seeds such as {words}. Found {given!r}.")
+            raise click.BadParameter(f"should be seeds such as {words}. Found {text!r}.")
         seeds += range(low, high + 1)
     return tuple(dict.fromkeys(seeds))
 
@@ -123,7 +125,7 @@ _plan_options = combined(
     click.option(
         "--set",
         "settings",
-        callback=lambda context, option, given: dict(map(_read_setting, given)),
+        callback=lambda context, option, settings: dict(map(_read_setting, settings)),
         multiple=True,
         metavar="PATH=JSON",
         help="Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5; may be repeated.",
@@ -148,7 +150,7 @@ _plan_options = combined(
 
 
 def plan_options(command: Command) -> Command:
-    """The options of every command that plans a grid.
+    """Add the options of every command that plans a grid.
 
     The command gets ``overrides`` (of --data --weights --epochs --set --name --only --seeds --smoke) and
     ``allow_large``, which are arguments of :func:`taskloom.runs.grid.plan.make_plan`.
@@ -158,14 +160,14 @@ def plan_options(command: Command) -> Command:
     def with_overrides(**arguments: Any) -> Any:
         from taskloom.runs.grid.overrides import Overrides
 
-        given = {field.name: arguments.pop(field.name) for field in fields(Overrides)}
-        return command(overrides=Overrides(**given), **arguments)
+        fields_of_overrides = {field.name: arguments.pop(field.name) for field in fields(Overrides)}
+        return command(overrides=Overrides(**fields_of_overrides), **arguments)
 
     return _plan_options(with_overrides)
 
 
 def _read_component(text: str) -> dict[str, Any]:
-    """A name, or a JSON object with the name and options."""
+    """Parse a component: a name, or a JSON object with the name and options."""
     if not text.lstrip().startswith("{"):
         return {"name": text.strip()}
     try:
@@ -175,12 +177,12 @@ def _read_component(text: str) -> dict[str, Any]:
 
 
 def _read_components(texts: Iterable[str]) -> tuple[dict[str, Any], ...]:
-    """Several of them; names may also have commas between them."""
-    apart = ([text] if text.lstrip().startswith("{") else filter(str.strip, text.split(",")) for text in texts)
-    return tuple(_read_component(one) for some in apart for one in some)
+    """Parse several components; names may also be separated by commas within a text."""
+    groups = ([text] if text.lstrip().startswith("{") else filter(str.strip, text.split(",")) for text in texts)
+    return tuple(_read_component(component) for group in groups for component in group)
 
 
-#: The options of engines that are flags as well.
+#: Options of engines that are also flags.
 _ENGINE_FLAGS = (
     ("--workers", "N", "Cells at once. [default: one per GPU; without one, one per core, 8 at most]"),
     ("--devices", "LIST", "cuda:0,cuda:1 or cpu:2 (two cells at once) or auto. [default: auto]"),
@@ -230,7 +232,7 @@ tracker_option = click.option(
     multiple=True,
     envvar="TASKLOOM_TRACKERS",
     show_envvar=True,
-    callback=lambda context, option, given: _read_components(given),
+    callback=lambda context, option, texts: _read_components(texts),
     metavar="NAME",
     help="Who else is told of every run: tensorboard, mlflow, wandb, trackio, jsonl, or a plugin's tracker; "
     '{"name": …, options} for more; may be repeated. `taskloom plugins --kind tracker` lists them.',

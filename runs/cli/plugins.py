@@ -10,19 +10,19 @@ from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.runs.cli.common import checked_catalogue, program, say, say_json
 from taskloom.runs.cli.options import is_strict, json_option, path_option, strict_option
 from taskloom.runs.scaffold import next_steps, write_plugin
-from taskloom.runs.scaffold.kinds import KINDS as PLUGIN_KINDS
+from taskloom.runs.scaffold.kinds import PLUGIN_KINDS
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.installed.entries import Entry
     from taskloom.registry.installed.manager import Failure, Plugin
 
-KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine", "tracker")
+COMPONENT_KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine", "tracker")
 
 
 @click.command(short_help="List components and their options.")
 @click.argument("name", required=False)
-@click.option("--kind", type=click.Choice(KINDS), help="Only components of this kind.")
+@click.option("--kind", type=click.Choice(COMPONENT_KINDS), help="Only components of this kind.")
 @click.option("--reference", is_flag=True, help="Print the reference of hooks and interfaces, as Markdown.")
 @strict_option
 @json_option
@@ -62,7 +62,10 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
         answer: dict[str, Any] = {
             "components": [describe.component_facts(entry, full=name is not None) for entry in entries],
             "plugins": [describe.plugin_facts(catalogue, plugin) for plugin in loaded],
-            "failed": [{**describe.origin(one.plugin), "reason": one.reason, "removal": one.removal} for one in failed],
+            "failed": [
+                {**describe.origin(failure.plugin), "reason": failure.reason, "removal": failure.removal}
+                for failure in failed
+            ],
         }
         if name is None:
             answer["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
@@ -80,7 +83,7 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
 def _find(
     catalogue: "Catalogue", name: str | None, kind: str | None
 ) -> "tuple[list[Entry], list[Plugin], list[Failure]]":
-    """The components of a name, the plugins of a name or distribution, and what of that name cannot be used.
+    """Return the components called ``name``, the plugins of that name or distribution, and failures that concern it.
 
     Without a name, everything; ``RequestError`` if nothing has the name.
     """
@@ -95,10 +98,14 @@ def _find(
     def is_meant(plugin: "Plugin") -> bool:
         return normalized(name) in (normalized(plugin.name), normalized(plugin.distribution))
 
-    loaded = [one for one in catalogue.plugins.loaded if is_meant(one)]
+    loaded = [plugin for plugin in catalogue.plugins.loaded if is_meant(plugin)]
     if entries:  # a built-in plugin is named like a kind, and rarely meant
-        loaded = [one for one in loaded if not one.builtin]
-    failed = [one for one in catalogue.failed if is_meant(one.plugin) or f" {name!r}" in one.reason.partition(";")[0]]
+        loaded = [plugin for plugin in loaded if not plugin.builtin]
+    failed = [
+        failure
+        for failure in catalogue.failed
+        if is_meant(failure.plugin) or f" {name!r}" in failure.reason.partition(";")[0]
+    ]
     if not (entries or loaded or failed):
         others = [plugin for plugin in catalogue.plugins.loaded if not plugin.builtin]
         names = {entry.name for entry in catalogue.entries}

@@ -13,12 +13,13 @@ import click
 from click.core import ParameterSource
 
 from taskloom.core.errors import TaskloomError, count
-from taskloom.registry.results.artifacts import check_outside
+from taskloom.core.rows import open_file
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.outputs import check_location
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.api.questions import folder_of
 from taskloom.runs.cli.common import answers, checked_catalogue, find_cell, note, say, write_answer
-from taskloom.runs.cli.options import moved_data_option, path_option, registry_option, strict_option
+from taskloom.runs.cli.options import force_option, moved_data_option, path_option, registry_option, strict_option
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import visible
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from taskloom.runs.predict.submission import Form
 
 
-#: In the place of a file: stdin or stdout.
+#: Instead of a file: stdin or stdout.
 STREAM = Path("-")
-#: Unreadable rows that are named; after that they are counted.
+#: The most unreadable rows that are named; further ones are counted.
 NAMED = 10
-#: Seconds between two signs of progress.
+#: Seconds between two progress notes.
 PULSE = 5.0
-#: What goes with --input, and what with a split of the cell's own data.
+#: Options that need --input, and options that exclude it.
 WITH_INPUT, WITH_SPLIT = ("text", "input_format"), ("split", "data")
 SHEETS, FORMS = ("csv", "tsv", "jsonl", "parquet"), ("submission", "jsonl")
 
@@ -73,6 +74,7 @@ SHEETS, FORMS = ("csv", "tsv", "jsonl", "parquet"), ("submission", "jsonl")
     help="With --input csv, tsv, jsonl or parquet (default: by the suffix of --out, else csv). Without it submission, "
     "CSV files, the course's own for its data (default), or jsonl, JSON lines as runs keep them.",
 )
+@force_option
 @registry_option
 @strict_option
 @click.pass_context
@@ -89,6 +91,7 @@ def predict(
     out: Path | None,
     data: Path | None,
     form: str | None,
+    force: bool,
     registry: Path,
 ) -> None:
     """Write what a finished cell predicts for new texts, or for the test or dev data of its tasks.
@@ -123,14 +126,15 @@ def predict(
         cell = find_cell(ledger, source, row, seed)
     if input is not None:
         file = None if out is None or out == STREAM else out
-        context.exit(_predict_input(cell, registry, tasks, input, text, input_format, file, form))
+        context.exit(_predict_input(cell, registry, tasks, input, text, input_format, file, form, force=force))
 
     from taskloom.runs.predict.predict import predict_cell
 
     folder = Path("predictions") if out is None else out
     kept: Form = "jsonl" if form == "jsonl" else "submission"
+    where = folder_of(data)
     outcome = predict_cell(
-        cell, checked_catalogue(), registry, folder, split=split, only=tasks, data=folder_of(data), form=kept
+        cell, checked_catalogue(), registry, folder, split=split, only=tasks, data=where, form=kept, force=force
     )
     for line in outcome.notes:
         note(line)
@@ -145,7 +149,7 @@ def predict(
 
 
 def _check_options(context: click.Context, input: Path | None, form: str | None) -> None:
-    """Refuse options that mean nothing together."""
+    """Refuse combinations of options that have no meaning."""
     for name in WITH_SPLIT if input is not None else WITH_INPUT:
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
@@ -166,21 +170,23 @@ def _predict_input(
     input_format: "Format",
     out: Path | None,
     form: str | None,
+    *,
+    force: bool,
 ) -> int:
-    """Predict the rows of a file or of stdin into a file, or to stdout; gives the exit code."""
+    """Predict the rows of a file or of stdin, to a file or stdout; returns the exit code."""
     from taskloom.runs.predict.predict import choose_task, new_texts, predict_texts
     from taskloom.runs.predict.sheets import format_of, sheet_file, text_sheet
     from taskloom.runs.predict.trained import load_trained
 
-    # On a CPU oneDNN keeps a kernel for every shape that it meets, 1,024 of them: most of what a long file would take.
+    # On a CPU oneDNN caches a kernel for each of up to 1,024 shapes, which would be most of the memory of a long file.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     if out is not None:
         if out.is_dir():
             raise TaskloomError(f"--out {out} is a folder; with --input it should be a file")
-        check_outside(out, registry)
+        check_location(out, [input, *cell.files])
     written_as = format_of(out, form)
     named = itertools.count(1)
-    with _opened(input, out) as stream:
+    with _opened(input) as stream:
         model = load_trained(cell, checked_catalogue(), registry)
         for line in model.notes:
             note(line)
@@ -200,10 +206,10 @@ def _predict_input(
                 done = _watch(predict_texts(model, task, rows, text_sheet(written_as, _emit)))
                 note(f"{count(done, 'row')} of task {task!r} predicted")
         else:
-            made = [folder for folder in out.parents if not folder.exists()]
+            new_folders = [folder for folder in out.parents if not folder.exists()]
             try:
                 out.parent.mkdir(parents=True, exist_ok=True)
-                with sheet_file(out, written_as) as write:
+                with sheet_file(out, written_as, reads=[input, *cell.files], force=force) as write:
                     done = _watch(predict_texts(model, task, rows, write))
             except OSError as error:
                 raise TaskloomError(
@@ -211,7 +217,7 @@ def _predict_input(
                 ) from error
             finally:
                 with suppress(OSError):  # only those that stayed empty
-                    for folder in made:
+                    for folder in new_folders:
                         folder.rmdir()
             say(listing([(task, done, out)], ("task", "rows", "file")))
     if rows.skipped:
@@ -220,36 +226,34 @@ def _predict_input(
 
 
 @contextmanager
-def _opened(input: Path, out: Path | None) -> Iterator[BinaryIO]:
-    """The file with new texts, or stdin."""
+def _opened(input: Path) -> Iterator[BinaryIO]:
+    """Open the file with new texts, or stdin."""
     if input == STREAM:
         if sys.stdin is None:
             raise TaskloomError("--input - reads stdin, which is closed")
         yield sys.stdin.buffer
         return
     try:
-        stream = input.open("rb")
+        stream = open_file(input)
     except OSError as error:
-        raise TaskloomError(f"--input {input} cannot be read: {error.strerror}") from None
+        raise TaskloomError(f"--input {input} cannot be read: {error.strerror} (--input - reads stdin)") from None
     with stream:
-        if out is not None and out.exists() and out.samefile(input):
-            raise TaskloomError(f"--out {out} is the input itself; choose another file")
         yield stream
 
 
 def _emit(text: str) -> None:
-    """Print rows as they are; a terminal is not steered by them."""
+    """Print rows verbatim; on a terminal with control characters escaped."""
     if not write_answer(visible(text) if answers().isatty() else text):
         raise BrokenPipeError
 
 
-def _watch(done: Iterator[int]) -> int:
-    """Count rows as they are done, and say now and then how far they are."""
+def _watch(batch_sizes: Iterator[int]) -> int:
+    """Count the predicted rows, with a progress note every ``PULSE`` seconds."""
     rows, began = 0, monotonic()
-    said = began
-    for more in done:
-        rows += more
-        if (now := monotonic()) - said > PULSE:
+    last_note = began
+    for batch_size in batch_sizes:
+        rows += batch_size
+        if (now := monotonic()) - last_note > PULSE:
             note(f"{rows:,} row{'s'[: rows != 1]} predicted, {rows / (now - began):,.1f} per second")
-            said = now
+            last_note = now
     return rows

@@ -6,9 +6,9 @@ import click
 
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import say_answer
-from taskloom.runs.cli.options import path_option, registry_option, split_option
+from taskloom.runs.cli.options import force_option, path_option, registry_option, split_option
 
-KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
+FIGURES = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 
 
 @click.command(short_help="Write a grid's results as one HTML page.")
@@ -16,7 +16,8 @@ KINDS = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 @registry_option
 @path_option("-o", "--out", help="The page.", metavar="FILE", default="report.html")
 @split_option
-def report(grid: str, registry: Path, out: Path, split: str) -> None:
+@force_option
+def report(grid: str, registry: Path, out: Path, split: str, force: bool) -> None:
     """Write the results of GRID as one HTML page that needs nothing else: no network, no library, no server.
 
     It has the differences of all rows to the baseline with verdicts in words, the table (sort it, filter it, choose
@@ -29,16 +30,17 @@ def report(grid: str, registry: Path, out: Path, split: str) -> None:
       taskloom report quickstart
       taskloom report grid.json -o grid.html
     """
-    say_answer(Grid(grid, registry=registry).report(out, split=split))
+    say_answer(Grid(grid, registry=registry).report(out, split=split, force=force))
 
 
 @click.command(short_help="Draw a figure of a grid's results for a paper.")
 @click.argument("grid")
 @registry_option
-@click.option("--kind", type=click.Choice(KINDS), default="forest", show_default=True, help="What is drawn.")
+@click.option("--kind", type=click.Choice(FIGURES), default="forest", show_default=True, help="What is drawn.")
 @path_option("-o", "--out", help="A .pdf, .svg or .png file.", metavar="FILE", required=True)
 @split_option
-def plot(grid: str, registry: Path, kind: str, out: Path, split: str) -> None:
+@force_option
+def plot(grid: str, registry: Path, kind: str, out: Path, split: str, force: bool) -> None:
     """Draw one figure of the results of GRID, as wide as a column of a paper, in colours that everybody can tell apart.
 
     \b
@@ -56,4 +58,4 @@ def plot(grid: str, registry: Path, kind: str, out: Path, split: str) -> None:
       taskloom plot quickstart -o forest.pdf
       taskloom plot quickstart --kind curves -o curves.pdf
     """
-    say_answer(Grid(grid, registry=registry).plot(out, kind, split=split))
+    say_answer(Grid(grid, registry=registry).plot(out, kind, split=split, force=force))

@@ -85,13 +85,13 @@ def run(
       taskloom run grid.json --tracker tensorboard
       taskloom run grid.json --format github > table.md
     """
-    asked = Grid(grid, registry=registry)
-    _ = asked.file  # before torch is imported: a misspelt path should be reported at once
+    requested_grid = Grid(grid, registry=registry)
+    _ = requested_grid.file  # before torch is imported: a misspelt path should be reported at once
     checked_catalogue()
-    flags = {flag: value for flag, value in engine_flags.items() if value is not None}
+    flags = {flag: setting for flag, setting in engine_flags.items() if setting is not None}
     stop = Stop()
     try:
-        ran = asked.run(
+        run_result = requested_grid.run(
             engine={**engine, **flags},
             retry=retry,
             attempts=attempts,
@@ -109,10 +109,10 @@ def run(
             sys.stderr.flush()
             os._exit(INTERRUPTED)
         context.exit(INTERRUPTED)
-    say_table(ran.found, form)
-    if ran.failures:
-        note(ran.failures)
-    broken = ran.untracked if is_strict() else ()
+    say_table(run_result.found, form)
+    if run_result.failures:
+        note(run_result.failures)
+    broken = run_result.untracked if is_strict() else ()
     for failure in broken:
         note(f"--strict-plugins: {failure}")
-    context.exit(1 if ran.outcome.failed or broken else 0)
+    context.exit(1 if run_result.outcome.failed or broken else 0)

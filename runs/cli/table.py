@@ -7,7 +7,7 @@ import click
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.api.questions import write_table
 from taskloom.runs.cli.common import note, say, say_table
-from taskloom.runs.cli.options import format_option, path_option, registry_option, split_option
+from taskloom.runs.cli.options import force_option, format_option, path_option, registry_option, split_option
 
 
 @click.command(short_help="Print the comparison table of a grid.")
@@ -16,7 +16,7 @@ from taskloom.runs.cli.options import format_option, path_option, registry_optio
 @click.option("--reported", is_flag=True, help="Published figures beside ours, with the difference.")
 @click.option(
     "--columns",
-    callback=lambda context, option, given: tuple(filter(None, map(str.strip, given.split(",")))),
+    callback=lambda context, option, text: tuple(filter(None, map(str.strip, text.split(",")))),
     default="",
     metavar="LIST",
     help="Only these: tasks, task:metric, overall, seconds, memory, examples, backwards; separated by commas.",
@@ -32,6 +32,7 @@ from taskloom.runs.cli.options import format_option, path_option, registry_optio
 @split_option
 @format_option
 @path_option("-o", "--out", help="Write to a file; of csv, what to know goes to FILE.notes.txt.", metavar="FILE")
+@force_option
 def table(
     grid: str,
     registry: Path,
@@ -43,6 +44,7 @@ def table(
     metric: str,
     split: str,
     out: Path | None,
+    force: bool,
 ) -> None:
     """Print the comparison table of GRID as far as it was run.
 
@@ -72,15 +74,15 @@ def table(
       taskloom table grid.json --split test
       taskloom table quickstart --format json | jq '.rows[] | [.label, .metrics.overall.verdict]'
     """
-    made = Grid(grid, registry=registry).table(
+    answer = Grid(grid, registry=registry).table(
         columns=columns, sort=sort, group_by=group_by, metric=metric, split=split, reported=reported
     )
-    for line in made.notes:
+    for line in answer.notes:
         note(line)
     if out is not None:
-        say(write_table(made, form, out))
+        say(write_table(answer, form, out, force=force))
         return
-    say_table(made.found, form, reported=reported)
+    say_table(answer.found, form, reported=reported)
     if form == "csv":
-        for line in made.checks:
+        for line in answer.checks:
             note(line)

@@ -1,8 +1,9 @@
-"""What a registry takes on the disk, and what of it may go. Light to import."""
+"""Disk usage of a registry, and which of its files may be removed. Light to import."""
 
 import json
 import os
 import shutil
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from taskloom.runs.training.checkpoint import Keep
 
 WEIGHTS, RESULTS = "weights of the best epochs", "scores, predictions and logs"
+WITHOUT_ROW = "weights and checkpoints of cells without a row"
 
 
 @dataclass(frozen=True)
 class Item:
-    """One file or folder of a registry: what it is, how many bytes it takes, and how many of them may go."""
+    """One file or folder of a registry: its category, its size, and how many of its bytes may be removed."""
 
     what: str
     path: Path
@@ -28,44 +30,54 @@ class Item:
     may_go: int = 0
 
 
-def items(ledger: "Ledger", keep: "Keep" = "best") -> list[Item]:
+def items(ledger: "Ledger", keep: "Keep" = "best", named: Collection[str] = ()) -> list[Item]:
     """Everything in a registry's folder.
 
-    May go: tokenized texts, which are made again when they are needed; results of shared stages, while no cell of a
-    grid is unfinished; weights and checkpoints of cells that no grid has any more; what a killed process left behind;
-    and of the weights of finished cells all that ``keep`` does not ask for.
+    These may be removed: tokenized texts, which are made again when needed; results of shared stages, unless a cell of
+    a grid is unfinished; leftovers of killed processes; those weights of finished cells that ``keep`` does not ask for;
+    and weights and checkpoints of those cells without a row that are ``named``.
     """
-    status = {place.cell.id: place.cell.status for grid in ledger.grids() for place in grid.cells}
-    all_done = all(each == "finished" for each in status.values())
+    status = {row.cell.id: row.cell.status for grid in ledger.grids() for row in grid.cells}
+    all_done = all(state == "finished" for state in status.values())
     rooms = (("cache", "tokenized texts", True), ("stages", "shared stages", all_done), ("examples", RESULTS, False))
-    found = [_item(what, path, may_go) for room, what, may_go in rooms for path in _children(ledger.folder / room)]
-    found += [_item("ledger", path) for path in _children(ledger.folder) if path.name not in ROOMS]
+    usage = [
+        _item(category, path, may_go) for room, category, may_go in rooms for path in _children(ledger.folder / room)
+    ]
+    usage += [_item("ledger", path) for path in _children(ledger.folder) if path.name not in ROOMS]
     for cell in _children(ledger.folder / "cells"):
-        where = status.get(cell.name)
+        state = status.get(cell.name)
         for path in _children(cell):
             if path.name.startswith(".partial-"):
-                found.append(_item("left by killed processes", path, True))
+                usage.append(_item("left by killed processes", path, True))
+            elif state is None and (path.name == "best" or path.name.startswith("checkpoint-")):
+                usage.append(_item(WITHOUT_ROW, path, cell.name in named))
             elif path.name.startswith("checkpoint-"):
-                what = "checkpoints" if where else "checkpoints of cells in no grid"
-                found.append(_item(what, path, where in (None, "finished")))
-            elif path.name == "best" and where is None:
-                found.append(_item("weights of cells in no grid", path, True))
+                usage.append(_item("checkpoints", path, state == "finished"))
             elif path.name == "best":
-                found.append(Item(WEIGHTS, path, _size(path), _beyond(path, keep) if where == "finished" else 0))
+                usage.append(Item(WEIGHTS, path, _size(path), _beyond(path, keep) if state == "finished" else 0))
             else:
-                found.append(_item(RESULTS, path))
-    return found
+                usage.append(_item(RESULTS, path))
+    return usage
 
 
-def collect(ledger: "Ledger", keep: "Keep" = "best") -> int:
-    """Remove what may go; returns how many bytes that were. Refused while a run uses the registry."""
+def without_row(ledger: "Ledger", prefixes: Iterable[str]) -> list[str]:
+    """Cells that no grid has a row for, by their identities or prefixes; ``RegistryError`` if one has a row."""
+    cells = [ledger.cell(prefix).id for prefix in prefixes]
+    rows = {row.cell.id: f"row {row.label!r} of {grid.name}" for grid in ledger.grids() for row in grid.cells}
+    if used := [cell for cell in cells if cell in rows]:
+        raise RegistryError(f"cell {used[0]} is {rows[used[0]]}; --keep says what stays of the weights of such cells")
+    return cells
+
+
+def collect(ledger: "Ledger", keep: "Keep" = "best", named: Collection[str] = ()) -> int:
+    """Remove what may be removed; returns the number of bytes. Refused while a run uses the registry."""
     from taskloom.runs.training.checkpoint import keep_weights  # and with it torch
 
     with Claims(ledger.folder) as claims:
         if not claims.alone:
             raise RegistryError(f"a run is using {ledger.folder}; try again when it has ended")
         before = _size(ledger.folder)
-        for item in items(ledger, keep):
+        for item in items(ledger, keep, named):
             if not item.may_go:
                 continue
             if item.what == WEIGHTS:
@@ -78,7 +90,7 @@ def collect(ledger: "Ledger", keep: "Keep" = "best") -> int:
 
 
 def _beyond(best: Path, keep: "Keep") -> int:
-    """How many bytes of a cell's weights are more than what is to be kept."""
+    """The number of bytes of a cell's weights that ``keep`` does not ask for."""
     if keep != "heads":
         return _size(best) if keep == "none" else 0
     with (best / "tensors.safetensors").open("rb") as file:  # a length and that many bytes of JSON come first
@@ -87,17 +99,17 @@ def _beyond(best: Path, keep: "Keep") -> int:
     return sum(end - start for start, end in spans)
 
 
-def _item(what: str, path: Path, may_go: bool = False) -> Item:
+def _item(category: str, path: Path, may_go: bool = False) -> Item:
     size = _size(path)
-    return Item(what, path, size, size if may_go else 0)
+    return Item(category, path, size, size if may_go else 0)
 
 
 def _children(folder: Path) -> list[Path]:
-    """What is in a folder; of a link, which may lead out of the registry, nothing."""
+    """The contents of a folder; nothing for a link, which may lead out of the registry."""
     return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; links count as what they are."""
+    """Bytes of a file, or of all files in a folder; links are not followed."""
     inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
     return sum(file.lstat().st_size for file in inside if os.path.lexists(file))

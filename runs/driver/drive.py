@@ -1,4 +1,4 @@
-"""Plan → execution: the driver hands cells to an engine and writes down what they report."""
+"""Runs a plan: the driver submits cells to an engine and records their events."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def run_plan(
     keep: Keep = "best",
     trackers: Trackers | None = None,
 ) -> Outcome:
-    """Run every chosen cell that is not finished; record the grid first, so that its table exists from the start.
+    """Run every chosen cell of a recorded plan that is not finished.
 
     ``engine`` is a name, a name with options as in a grid, or an engine. Cells that are in the grid under several
     labels are run once, and those that another driver has are waited for. Only this function writes to the ledger.
@@ -45,14 +45,13 @@ def run_plan(
     """
     runner = engine if isinstance(engine, Engine) else make_engine(catalogue, engine)
     runner.check()
-    ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
     outcome, stop, trackers = Outcome(), stop or Stop(), trackers or Trackers()
     jobs = _jobs(plan, ledger, outcome, trackers, retry_failed=retry_failed)
     if not jobs:
         return outcome
     with Claims(ledger.folder) as claims:
         loop = Loop(jobs, runner, ledger, claims, trackers, outcome, listen, attempts, timeout, stop, keep)
-        if claims.alone:  # else somebody may be writing what looks left over
+        if claims.alone:  # else another driver may be writing these files
             sweep(ledger.folder)
         claims.share()
         try:
@@ -65,12 +64,12 @@ def run_plan(
 
 
 def make_engine(catalogue: "Catalogue", spec: str | dict[str, Any]) -> Engine:
-    """The engine that a name, or a name with options, stands for."""
+    """Construct an engine from a name, or a name with options."""
     return catalogue.make(Engine, {"name": spec} if isinstance(spec, str) else spec)
 
 
 def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, trackers: Trackers, *, retry_failed: bool) -> list[Job]:
-    """A job for every cell that is to be run; the others are counted, and trackers are told of them."""
+    """Make a job for every cell to run; count the others, and pass their events to trackers."""
     jobs: dict[str, Job] = {}
     ended: dict[str, Job] = {}
     states = ledger.states()  # not the plan's: another driver may have finished cells since
@@ -78,6 +77,7 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, trackers: Trackers, *,
     for cell in plan.chosen:
         state = states.get(cell.id)
         job = Job(cell.id, cell.label, cell.seed, cell.spec, folder, cell.stage_keys, cell.versions)
+        job = replace(job, content=cell.facts.get("content", {}))
         if state == "finished":
             outcome.cached += 1
             drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if its driver was killed right after it finished
@@ -86,7 +86,7 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, trackers: Trackers, *,
             outcome.reasons[cell.id] = str(ledger.cell(cell.id).reason)
             ended.setdefault(cell.id, job)
         elif cell.id not in jobs:
-            # One that ran out of memory before goes on with the micro-batch that fitted.
+            # A cell that ran out of memory before is resumed with a smaller micro-batch.
             past = ledger.attempts(cell.id) if state else ()
             micro_batch = next_micro_batch(past[-1].how, past[-1].micro_batch) if past else None
             jobs[cell.id] = replace(job, micro_batch=micro_batch)

@@ -1,4 +1,4 @@
-"""What a plan will take: steps, time and disk space."""
+"""The cost of a plan: steps, time and disk space."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a cell takes: its steps; its seconds, ``None`` while no cell like it has run; the bytes that it keeps."""
+    """The cost of a cell: steps; seconds, ``None`` if no similar cell has run; bytes of its weights."""
 
     steps: int
     seconds: float | None

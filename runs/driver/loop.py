@@ -1,4 +1,4 @@
-"""The drive loop: hand cells to the engine, write down what they report, decide what follows. The only writer."""
+"""The driver's loop: submits cells to the engine, records their events, decides what follows. The only writer."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -19,11 +19,11 @@ from taskloom.runs.training.checkpoint import Keep, drop_checkpoints, keep_weigh
 if TYPE_CHECKING:
     from taskloom.registry.results.ledger import Ledger
 
-#: Seconds that the loop waits for events before it looks around.
+#: Seconds that the loop waits for events before it checks everything else.
 PULSE = 0.2
-#: Seconds between two looks at what other drivers do.
+#: Seconds between two checks of other drivers' cells.
 LOOK = 1.0
-#: Seconds that a cell is given for its first event whatever --timeout says: its process may have to start.
+#: Least seconds for a cell's first event, whatever --timeout says: its process may have to start.
 START = 120.0
 
 Listen = Callable[[Event], None]
@@ -31,7 +31,7 @@ Listen = Callable[[Event], None]
 
 @dataclass
 class Outcome:
-    """How many cells were trained now, failed (out of memory included), were stopped, or were there already.
+    """How many cells were trained now, failed (out of memory included), were stopped, or were finished before.
 
     ``elsewhere`` counts those that another driver finished meanwhile. ``reasons`` are those of the failed cells.
     ``halted`` says why no further cell was begun, unless somebody asked for that.
@@ -95,7 +95,7 @@ class Loop:
         self._stopping = 0
 
     def run(self) -> None:
-        """Until every cell has ended, or somebody asked to stop and the running ones have."""
+        """Run until every cell has ended or, after a request to stop, every running one."""
         for record in self.ledger.cells():
             self._before[record.id] = record.status, record.attempts
             if record.status == "finished":
@@ -150,7 +150,7 @@ class Loop:
     def _handle(self, event: Event) -> None:
         run = self.running.get(event.cell)
         if run is None or event.attempt != run.job.attempt:
-            return  # of an attempt that was given up
+            return  # of an abandoned attempt
         run.last_event, run.begun = time.monotonic(), True
         if event.what == "progress":
             run.micro_batch = event.facts.get("micro_batch")
@@ -164,7 +164,7 @@ class Loop:
         self.report(run.job, event)
 
     def report(self, job: Job, event: Event) -> None:
-        """Write an event down, then pass it on; what a resumed cell repeats is news to trackers at most."""
+        """Record an event, then pass it on; those that a resumed cell repeats go to trackers only."""
         is_news = self.ledger.write(event)
         self.trackers.tell(job, event)
         if not is_news:
@@ -174,7 +174,7 @@ class Loop:
         self.listen(event)
 
     def _end(self, run: Submitted, event: Event) -> None:
-        """An attempt has ended: write down how, and do what follows."""
+        """Record how an attempt ended, and do what follows from it."""
         job, facts = run.job, dict(event.facts)
         if "traceback" in facts:
             append_log(job.cell_folder(), facts.pop("traceback"))
@@ -198,7 +198,7 @@ class Loop:
             self.stop()
 
     def _follow(self, job: Job, event: Event, verdict: Verdict) -> None:
-        """Carry a verdict out. What is written comes first: if that fails, nothing else has happened."""
+        """Carry out a verdict. The ledger comes first: if writing fails, nothing else has happened."""
         facts, again = event.facts, {"again": True, "next_micro_batch": verdict.micro_batch}
         match verdict.how:
             case "again" if not self._stopping:
@@ -221,17 +221,17 @@ class Loop:
     # What comes from outside
 
     def _pass_on_stop(self) -> None:
-        """Ask the cells to stop if somebody asked this driver to."""
-        asked = min(self.stop.asked, 2)
-        if asked > self._stopping:
-            self._stopping = asked
+        """Ask the cells to stop if this driver was asked to."""
+        requests = min(self.stop.asked, 2)
+        if requests > self._stopping:
+            self._stopping = requests
             if self.running and not self.outcome.halted:
-                once = "Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once."
-                self.stop.say(once if asked == 1 else "Ending at once.")
-            self.engine.stop(at_once=asked > 1)
+                first_message = "Stopping: the running cells write a checkpoint. Another Ctrl-C ends them at once."
+                self.stop.say(first_message if requests == 1 else "Ending at once.")
+            self.engine.stop(at_once=requests > 1)
 
     def _stop_silent(self) -> None:
-        """Stop the cells that have reported nothing for too long."""
+        """Stop cells without an event for too long."""
         if self.timeout is None:
             return
         now = time.monotonic()
@@ -244,7 +244,7 @@ class Loop:
                 self.engine.stop(cell, at_once=True)
 
     def _retry_waiting(self) -> None:
-        """Count what other drivers ended; what they left is pending again."""
+        """Count cells that other drivers ended; make the others pending again."""
         if time.monotonic() - self._looked >= LOOK:
             self._looked = time.monotonic()
             for job in self.waiting.values():

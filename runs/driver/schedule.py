@@ -1,4 +1,4 @@
-"""Which cell is run next: longest first once durations are known, and cells that share a stage wait for it once."""
+"""Chooses the next cell: the longest first once durations are known; cells wait for a stage that others compute."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -9,7 +9,7 @@ from taskloom.runs.grid.identity import digest
 
 
 class Durations:
-    """How long cells take, learnt from those that are done.
+    """How long cells take, learnt from finished ones.
 
     A cell is expected to take what its other seeds took; failing that, what cells took whose data, encoder and
     number of epochs are the same; failing that, nothing is known.
@@ -20,7 +20,7 @@ class Durations:
         self._keys: dict[str, tuple[str, str]] = {}
 
     def learn(self, spec: Mapping[str, Any], seconds: float | None) -> None:
-        """A cell of this spec took so long."""
+        """Add the duration of a cell with this spec."""
         if seconds:
             for key in _likeness(spec):
                 total = self._seen.setdefault(key, [0.0, 0])
@@ -38,10 +38,10 @@ class Durations:
 
 
 class Order:
-    """The jobs that are still to be run, the longest first.
+    """The pending jobs, the longest first.
 
-    What ends teaches how long others take, so the order changes. It is made anew after every end; with more than
-    ``MANY`` jobs after one end per ``MANY``, so that a cell does not cost more in a larger grid.
+    Every cell that ends improves the estimates of others, so the jobs are sorted again; with more than ``MANY`` jobs
+    only after one end per ``MANY`` of them, so that the cost per cell does not grow with the grid.
     """
 
     MANY = 250
@@ -51,12 +51,12 @@ class Order:
         self._durations, self._sorted, self._ends = durations, False, 0
 
     def add(self, job: Job) -> None:
-        """One more, or one that is to be tried again."""
+        """Add a job, or one that is to be tried again."""
         self.pending[job.cell] = job
         self._sorted = False
 
     def learn(self) -> None:
-        """A cell has ended."""
+        """Note that a cell has ended."""
         self._ends += 1
         self._sorted &= self._ends * self.MANY < len(self.pending)
 
@@ -70,15 +70,15 @@ class Order:
 
 
 def longest_first(jobs: Iterable[Job], durations: Durations) -> list[Job]:
-    """The jobs, the longest first; those of which nothing is known count as the mean, and equals keep their order."""
+    """The jobs, the longest first; unknown durations count as the mean, and equal ones keep their order."""
     jobs = list(jobs)
     expected = {job.cell: durations.expected(job.cell, job.spec) for job in jobs}
     known = [seconds for seconds in expected.values() if seconds is not None]
     mean = sum(known) / len(known) if known else 0.0
 
     def seconds(job: Job) -> float:
-        found = expected[job.cell]
-        return mean if found is None else found
+        duration = expected[job.cell]
+        return mean if duration is None else duration
 
     return sorted(jobs, key=seconds, reverse=True)
 
@@ -100,7 +100,7 @@ def next_job(ordered: Iterable[Job], busy: Iterable[Job], is_done: Callable[[str
 
 def _likeness(spec: Mapping[str, Any]) -> tuple[str, str]:
     """Two keys: equal for cells that differ in their seed alone, and equal for cells of about the same size."""
-    own = {key: value for key, value in spec.items() if key != "seed"}
+    without_seed = {key: value for key, value in spec.items() if key != "seed"}
     stages = [{key: stage.get(key) for key in ("tasks", "epochs", "frozen")} for stage in spec.get("stages", ())]
     data = {name: task.get("data") for name, task in spec.get("tasks", {}).items()}
-    return digest(own), digest({"encoder": spec.get("encoder"), "data": data, "stages": stages})
+    return digest(without_seed), digest({"encoder": spec.get("encoder"), "data": data, "stages": stages})

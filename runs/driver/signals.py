@@ -11,12 +11,12 @@ from types import FrameType
 
 #: Exit code of a command that was interrupted.
 INTERRUPTED = 130
-#: Supervisors and terminals send these more than once and mean it once. Who has no time left sends SIGKILL.
+#: Supervisors and terminals may send these several times and mean one request; SIGKILL is for those in a hurry.
 PATIENT = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _end_now() -> None:
-    """End this process, and with it its workers, whatever it does."""
+    """End this process and its workers at once."""
     with suppress(OSError, ValueError):
         if os.isatty(2) and select.select([], [2], [], 0)[1]:
             os.write(2, b"\x1b[?25h\n")  # the cursor, which a live display hides
@@ -25,7 +25,7 @@ def _end_now() -> None:
 
 @dataclass
 class Stop:
-    """How often somebody asked to stop; ``say`` is how they learn what follows, ``end`` what a third Ctrl-C does."""
+    """The number of requests to stop; ``say`` tells the user what follows, ``end`` is called by a third Ctrl-C."""
 
     say: Callable[[str], None] = lambda text: None
     asked: int = 0
@@ -34,7 +34,7 @@ class Stop:
     def __call__(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.asked = max(1, self.asked) if number in PATIENT else self.asked + 1
         if number == signal.SIGINT and self.asked > 2:
-            self.end()  # whoever should have passed it on is held up, perhaps by a stream that nobody reads
+            self.end()  # the loop is blocked, perhaps by a stream that nobody reads
 
 
 @contextmanager

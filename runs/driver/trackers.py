@@ -1,4 +1,4 @@
-"""Trackers are told what happens to cells, each in a thread of its own: none can hold up, or end, a run."""
+"""Passes cells' events to trackers, each in a thread of its own, so that none can delay or end a run."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -31,19 +31,20 @@ Say = Callable[[str], None]
 
 
 def make_trackers(catalogue: "Catalogue", specs: Iterable[str | Mapping[str, Any]]) -> list[Tracker]:
-    """The trackers that names, or names with options, stand for; ``RequestError`` with all that is wrong with them."""
-    given = [{"name": spec} if isinstance(spec, str) else spec for spec in specs]
-    problems = [each for spec in given for each in catalogue.resolve("tracker", spec, str(spec.get("name", "")))[1]]
+    """Construct trackers from names, or names with options; ``RequestError`` with all problems of all of them."""
+    objects = [{"name": spec} if isinstance(spec, str) else spec for spec in specs]
+    resolved = [catalogue.resolve("tracker", spec, str(spec.get("name", ""))) for spec in objects]
+    problems = [problem for _, spec_problems in resolved for problem in spec_problems]
     if problems:
         raise RequestError("--tracker", problems)
-    return [catalogue.make(Tracker, spec) for spec in given]
+    return [catalogue.make(Tracker, spec) for spec in objects]
 
 
 class Trackers:
-    """Passes on to trackers what happens to the cells of a grid. A context manager: at the end they are waited for.
+    """Passes the events of a grid's cells to trackers. A context manager, which waits for them at the end.
 
-    ``say`` tells the user what went wrong, once for each tracker; ``failures`` keeps it. ``patience`` is how many
-    seconds one call may take in the end.
+    ``say`` tells the user about a tracker's first error; ``failures`` keeps these messages. ``patience`` is how many
+    seconds one call may take at the end.
     """
 
     def __init__(
@@ -52,16 +53,16 @@ class Trackers:
         self.grid, self.say, self.patience = grid, say, PATIENCE
         self.failures: list[str] = []
         self._news: SimpleQueue[str] = SimpleQueue()
-        self._listeners = [_Listener(one, folder.absolute(), self._news) for one in trackers]
-        for one in self._listeners:
-            one.start()
+        self._listeners = [_Listener(tracker, folder.absolute(), self._news) for tracker in trackers]
+        for listener in self._listeners:
+            listener.start()
 
     def tell(self, job: Job, event: Event) -> None:
         """Pass on an event of a cell."""
         if event.what not in METHODS or event.facts.get("again"):
             return
         run = TrackedRun(job.cell, job.label, job.seed, self.grid, job.spec)
-        facts = {name: fact for name, fact in event.facts.items() if name != "retold"}
+        facts = {name: fact for name, fact in event.facts.items() if name not in ("retold", "digests")}
         match METHODS[event.what]:
             case "run_started":
                 self._pass_on("run_started", run)
@@ -71,7 +72,7 @@ class Trackers:
                 self._pass_on(method, run, facts)
 
     def retell(self, job: Job, ledger: "Ledger") -> None:
-        """Pass on all that the ledger knows of a cell that ended before, or elsewhere."""
+        """Pass on all recorded events of a cell that ended earlier or in another driver."""
         if self._listeners:
             record = ledger.cell(job.cell)
             self.tell(job, Event("resumed", job.cell))
@@ -86,25 +87,27 @@ class Trackers:
         self._pass_on("grid_finished", self.grid, table)
 
     def relay(self) -> None:
-        """Say what has gone wrong since the last time. Threads only put it down: a display has one writer."""
+        """Tell the user about new failures. Threads only queue them, since a display has one writer."""
         while not self._news.empty():
             self.failures.append(self._news.get())
             self.say(self.failures[-1])
 
     def close(self) -> None:
-        """Wait for the trackers, while they get on; what they have not taken then is dropped, and said."""
+        """Wait for the trackers as long as they make progress; calls left then are dropped and reported."""
         began = time.monotonic()
-        for one in self._listeners:
-            one.calls.put(("close", ()))
-        for one in self._listeners:
+        for listener in self._listeners:
+            listener.calls.put(("close", ()))
+        for listener in self._listeners:
             try:
-                while one.is_alive() and time.monotonic() - max(began, one.moved) < self.patience:
-                    one.join(0.05)
+                while listener.is_alive() and time.monotonic() - max(began, listener.moved) < self.patience:
+                    listener.join(0.05)
             except KeyboardInterrupt:
                 self.patience = 0.0
-            if one.is_alive():
+            if listener.is_alive():
                 why = f"has not returned for {self.patience:g} s" if self.patience else "was not waited for"
-                self._news.put(f"{one.name}: {one.doing}() {why}; {count(one.calls.qsize(), 'call')} dropped")
+                self._news.put(
+                    f"{listener.name}: {listener.doing}() {why}; {count(listener.calls.qsize(), 'call')} dropped"
+                )
         self._listeners = []
         self.relay()
 
@@ -115,12 +118,12 @@ class Trackers:
         self.close()
 
     def _pass_on(self, method: str, *arguments: Any) -> None:
-        for one in self._listeners:
-            one.calls.put((method, deepcopy(arguments)))
+        for listener in self._listeners:
+            listener.calls.put((method, deepcopy(arguments)))
 
 
 class _Listener(Thread):
-    """Calls one tracker until it is closed. One that cannot be opened is told nothing else."""
+    """Calls one tracker until it is closed; one that cannot be opened gets no further calls."""
 
     def __init__(self, tracker: Tracker, folder: Path, news: "SimpleQueue[str]") -> None:
         super().__init__(name=f"tracker {tracker.name!r}", daemon=True)
@@ -128,7 +131,7 @@ class _Listener(Thread):
         self.calls.put(("open", (folder,)))
         self.doing, self.moved = "", time.monotonic()
         self._tracker, self._news, self._failed = tracker, news, False
-        self._unknown: set[str] = set()  # cells whose start it did not take, and so nothing else
+        self._unknown: set[str] = set()  # cells whose run_started() failed: they get no further calls
 
     def run(self) -> None:
         while self.doing != "close":
@@ -136,14 +139,14 @@ class _Listener(Thread):
             self.moved = time.monotonic()
             cell = arguments[0].cell if arguments and isinstance(arguments[0], TrackedRun) else ""
             if self.doing == "run_started" or cell not in self._unknown:
-                taken = self._call(self.doing, arguments)
-                if self.doing == "open" and not taken:
+                succeeded = self._call(self.doing, arguments)
+                if self.doing == "open" and not succeeded:
                     return
                 if self.doing == "run_started":
-                    (self._unknown.discard if taken else self._unknown.add)(cell)
+                    (self._unknown.discard if succeeded else self._unknown.add)(cell)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> bool:
-        """Whether a call came back; if not, that is news once."""
+        """Call a method; returns whether it succeeded, and queues a message for the first failure."""
         try:
             getattr(self._tracker, method)(*arguments)
         except BaseException as error:  # SystemExit too; Ctrl-C comes to the main thread alone

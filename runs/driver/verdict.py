@@ -1,4 +1,4 @@
-"""What becomes of a cell after an attempt ended: done, failed, or tried again. Pure functions."""
+"""Decides what follows an attempt: the cell is finished, failed, or tried again. Pure functions."""
 
 import re
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ class Verdict:
 
 
 def judge(event: Event, past: Sequence[Event], *, attempts: int = ATTEMPTS) -> Verdict:
-    """What follows from the event that ended an attempt.
+    """Decide what follows the event that ended an attempt.
 
     ``past`` are the events that ended earlier attempts of this run, oldest first. A lost worker is replaced until
     there were ``attempts``; a cell that ran out of memory is tried with half the micro-batch until that is 1, or,
-    where it had not come to a step yet, like one whose worker is lost; what fails by itself would fail again.
+    before its first step, like one whose worker is lost; an error in training would only occur again.
     """
     reason = _reason(event)
     micro_batch = event.facts.get("micro_batch", past[-1].facts.get("micro_batch") if past else None)
@@ -57,7 +57,7 @@ def judge(event: Event, past: Sequence[Event], *, attempts: int = ATTEMPTS) -> V
 
 
 def _is_lost(end: Event) -> bool:
-    """Whether an attempt ended by what a smaller micro-batch cannot change, but another worker might."""
+    """Whether another worker might help after an attempt, and a smaller micro-batch cannot."""
     return end.what == "lost" or (end.what == "oom" and not end.facts.get("micro_batch"))
 
 
@@ -66,7 +66,7 @@ def _reason(event: Event) -> str:
 
 
 def _cause(reason: str) -> str:
-    """A reason without the number of the process, which is another each time.
+    """A reason without the process number, which differs each time.
 
     >>> _cause("worker process 71 was killed (SIGKILL)")
     'worker process was killed (SIGKILL)'
@@ -84,8 +84,8 @@ def half(micro_batch: int) -> int | None:
 
 
 def next_micro_batch(how: str | None, micro_batch: int | None) -> int | None:
-    """The micro-batch to resume with after an attempt of another driver that ended so (``how`` in the ledger).
+    """The micro-batch to resume with after an earlier driver's attempt; ``how`` it ended is in the ledger.
 
-    A cell that did not fit at all begins anew: somebody who tries it again has made room.
+    A cell that did not fit at all starts without a limit: whoever tries it again has freed memory.
     """
     return half(micro_batch) if how == "oom" and micro_batch else micro_batch

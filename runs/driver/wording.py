@@ -46,7 +46,7 @@ def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
 
 
 def format_progress(facts: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """How far a cell is and how well it does; what is not known yet is left out.
+    """A cell's progress and figures on one line; unknown ones are left out.
 
     >>> facts = {"stage": 1, "epoch": 2, "step": 5, "steps": 10, "scores": {"sst": 0.5}, "memory": 2**30}
     >>> format_progress(facts, {"stages": [{"epochs": 1}, {"epochs": 3}]})
@@ -70,12 +70,12 @@ def format_scores(scores: Mapping[str, float]) -> str:
     >>> format_scores({"sst": 0.41249, "overall": 0.5})
     'overall 0.500 sst 0.412'
     """
-    overall_first = sorted(scores.items(), key=lambda item: item[0] != "overall")
-    return " ".join(f"{name} {value:.3f}" for name, value in overall_first)
+    overall_first = sorted(scores.items(), key=lambda task_score: task_score[0] != "overall")
+    return " ".join(f"{name} {score:.3f}" for name, score in overall_first)
 
 
 def _format_end(event: Event) -> str:
-    """Why an attempt ended, and whether the same run makes another one (the fact ``again``)."""
+    """Why an attempt ended, and whether this run tries the cell again (the fact ``again``)."""
     facts = event.facts
     if not facts.get("again"):
         return format_state(event.what, facts.get("reason"))
@@ -88,7 +88,7 @@ def _format_end(event: Event) -> str:
 
 
 def format_state(status: str, reason: str | None = None, epochs: int | None = None) -> str:
-    """A cell's state as its status in the ledger has it; ``epochs`` are those that it has done, if that matters.
+    """A cell's state in words, from its status in the ledger; ``epochs`` is the number of finished ones, if known.
 
     >>> format_state("failed", "loss of task 'sst' is not finite"), format_state("interrupted", epochs=2)
     ("failed: loss of task 'sst' is not finite", 'interrupted after 2 epochs; continues when it is run again')
@@ -120,7 +120,7 @@ def format_reason(status: str, reason: str | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Seconds in readable units.
 
     >>> duration(8.31), duration(75), duration(3 * 3600 + 120), duration(50 * 3600)
     ('8.3 s', '1 min 15 s', '3 h 2 min', '2 d 2 h')
@@ -135,7 +135,7 @@ def duration(seconds: float) -> str:
 
 
 def memory(size: float) -> str:
-    """Bytes as a person says them.
+    """Bytes in readable units.
 
     >>> memory(5 * 2**10), memory(412.4 * 2**20), memory(1.5 * 2**30)
     ('5 KiB', '412 MiB', '1.5 GiB')
@@ -146,7 +146,7 @@ def memory(size: float) -> str:
 
 
 def file_size(size: float) -> str:
-    """Bytes on a disk as a person says them: in powers of 1000, as file managers do.
+    """Bytes on a disk in readable units: powers of 1000, as file managers use.
 
     >>> file_size(90_868_376), file_size(1_200), file_size(12)
     ('90.9 MB', '1.2 kB', '12 B')
@@ -159,7 +159,7 @@ def file_size(size: float) -> str:
 
 
 def named(rows: Sequence[str]) -> str:
-    """Rows in words: each once, in quotes, not too many.
+    """Row labels in words: each once, in quotes, the first few by name.
 
     >>> named(["a", "b", "a"]), named(list("abcdef"))
     ("'a' and 'b'", "'a', 'b', 'c', 'd' and 2 more")

@@ -1,4 +1,4 @@
-"""The model card: how the folder is used, what the model scores, and what it was made of. No texts, no paths."""
+"""The model card: how to use the folder, the model's scores, its data and training. No texts, no paths."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.export.heads import CARD, encode_lines, head_lines
-from taskloom.runs.export.vectors import own_way
+from taskloom.runs.export.vectors import own_pooling
 from taskloom.runs.predict.trained import TrainedModel
 
 Form = Literal["sentence-transformers", "transformers", "onnx"]
@@ -30,7 +30,7 @@ _EXAMPLE = 'print(encode(["a fine film", "a dull one"]).shape)'
 
 @dataclass(frozen=True)
 class Source:
-    """What a card is about: the export's name, the model and where it comes from, and notes for whoever uses it."""
+    """The subject of a card: the export's name, the model and its origin, and notes for its users."""
 
     name: str
     model: TrainedModel
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Score:
-    """A task's dev score, its 95 % interval in words, and the number of examples that it is about."""
+    """A task's dev score, its 95 % interval in words, and the number of examples scored."""
 
     task: str
     metric: str
@@ -54,12 +54,12 @@ class Score:
 
 
 def write_card(folder: Path, source: Source) -> None:
-    """Write ``README.md``, with the metadata that the hub reads at its beginning."""
+    """Write ``README.md``, with the hub's metadata at its beginning."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     model, tasks, form = source.model, source.cell.spec["tasks"], source.form
     scores = list(_scores(source.cell, source.registry))
-    results = [
+    eval_results = [
         EvalResult(
             task_type="text-classification" if model.tasks[score.task].labels.classes else "sentence-similarity",
             task_name=score.task,
@@ -73,9 +73,9 @@ def write_card(folder: Path, source: Source) -> None:
         for score in scores
     ]
     weights = source.cell.spec["encoder"].get("weights") or ""
-    data = ModelCardData(
+    metadata = ModelCardData(
         model_name=source.name,
-        eval_results=results or None,
+        eval_results=eval_results or None,
         library_name=form,
         pipeline_tag="sentence-similarity" if form == "sentence-transformers" else "feature-extraction",
         tags=["taskloom", "multi-task", "sentence-embeddings"],
@@ -92,15 +92,15 @@ def write_card(folder: Path, source: Source) -> None:
         _references(source),
         _license(begun=bool(weights)),
     ]
-    ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n").save(folder / CARD)
+    ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n").save(folder / CARD)
 
 
 def _opening(model: TrainedModel) -> str:
     tasks = ", ".join(f"`{name}`" for name in model.tasks)
     return (
         f"A sentence encoder with {count(len(model.tasks), 'head')}, trained on {tasks} with taskloom. A text becomes "
-        f"a vector of {model.encoder.width} numbers, pooled by {own_way(model)}; at most {model.encoder.max_length} "
-        "tokens of it count, special ones among them."
+        f"a vector of {model.encoder.width} numbers, pooled by {own_pooling(model)}; at most "
+        f"{model.encoder.max_length} tokens of it count, special ones among them."
     )
 
 
@@ -118,18 +118,18 @@ def _use(model: TrainedModel, form: Form) -> str:
 
 
 def _scores(cell: CellRecord, registry: Path) -> Iterator[Score]:
-    """The stored dev scores of a cell, by the statistics of every table."""
+    """Yield the stored dev scores of a cell, with intervals as in every table."""
     results = Results(GridRecord("", {}, "", "", (GridCell("", cell.spec["seed"], {}, cell),)), registry)
     stored = results.stored(cell.id)
     for task, facts in stored.tasks.items() if stored else ():
-        found = results.scores(task).contrast(np.ones(1)).interval()
-        interval = f"{found[0]:.3f} to {found[1]:.3f}" if found else ""
+        ends = results.scores(task).contrast(np.ones(1)).interval()
+        interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
         size = len(results.examples(facts.examples).expected)
         yield Score(task, facts.metric, round(cell.scores[task], 4), interval, size)
 
 
 def _score_section(cell: CellRecord, scores: Sequence[Score]) -> str:
-    rows = [(one.task, one.metric, f"{one.value:.3f}", one.interval, one.examples) for one in scores]
+    rows = [(score.task, score.metric, f"{score.value:.3f}", score.interval, score.examples) for score in scores]
     text = "The intervals are about the choice of dev examples alone: another seed gives another model."
     if cell.spec.get("selection") != "last":
         text += " The weights are those of the epoch that was best on these examples, which flatters the scores."
@@ -139,7 +139,8 @@ def _score_section(cell: CellRecord, scores: Sequence[Score]) -> str:
 def _data_section(source: Source) -> str:
     rows, cell = [], source.cell
     for name, task in source.model.tasks.items():
-        sizes = [len(found) if isinstance(found, Examples) else "" for found in source.data[name].values()]
+        splits = source.data[name].values()
+        sizes = [len(examples) if isinstance(examples, Examples) else "" for examples in splits]
         content = cell.facts.get("content", {}).get(f"tasks.{name}.data", "")
         labels = task.data.labels
         kind = "none" if labels is None else f"{labels.low:g} to {labels.high:g}"
@@ -150,26 +151,26 @@ def _data_section(source: Source) -> str:
 
 
 def _training_section(cell: CellRecord) -> str:
-    """The run without where its files were, as its identity knows it, and the versions."""
+    """Show the run's specification without the paths of its files, as in its identity, and the versions."""
     spec = cell.facts.get("spec", {})
     parts = {"encoder": spec.get("encoder"), **{f"task {name}": task for name, task in spec.get("tasks", {}).items()}}
-    parts |= {f"stage {place}": stage for place, stage in enumerate(spec.get("stages", ()), 1)}
+    parts |= {f"stage {number}": stage for number, stage in enumerate(spec.get("stages", ()), 1)}
     parts |= {key: spec[key] for key in ("selection", "overall", "precision", "seed") if key in spec}
     lines = [f"{name}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items()]
-    versions = ", ".join(f"{key} {value}" for key, value in sorted(cell.versions.items()))
+    versions = ", ".join(f"{package} {version}" for package, version in sorted(cell.versions.items()))
     text = "\n".join(lines)
     return f"## Training\n\n```text\n{text}\n```\n\nCell `{cell.id}`; {versions}."
 
 
 def _references(source: Source) -> str:
-    """What the docstrings of the run's components refer to."""
-    told = [entry.docstring.parts.get("Reference", "") for entry in source.catalogue.used(source.cell.spec)]
-    return "## References\n\n" + "\n".join(f"- {' '.join(text.split())}" for text in dict.fromkeys(told) if text)
+    """List the references in the docstrings of the run's components."""
+    references = [entry.docstring.parts.get("Reference", "") for entry in source.catalogue.used(source.cell.spec)]
+    return "## References\n\n" + "\n".join(f"- {' '.join(text.split())}" for text in dict.fromkeys(references) if text)
 
 
 def _license(*, begun: bool) -> str:
-    what = "the weights that training began with and of the data" if begun else "the data"
-    return f"## License\n\nNone is stated here. Look at the terms of {what}, then add `license:` above."
+    sources = "the weights that training began with and of the data" if begun else "the data"
+    return f"## License\n\nNone is stated here. Look at the terms of {sources}, then add `license:` above."
 
 
 def _code(lines: Sequence[str]) -> str:

@@ -4,32 +4,35 @@ import importlib.util
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from safetensors import SafetensorError
 
 from taskloom.core import DataError, Examples, Split, TaskloomError
 from taskloom.registry.installed.catalogue import Catalogue
-from taskloom.registry.results.artifacts import check_outside, partial_prefix
+from taskloom.registry.results.artifacts import partial_prefix
+from taskloom.registry.results.outputs import check_location
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.export.card import Data, Form, Source, write_card
 from taskloom.runs.export.graph import write_graph
 from taskloom.runs.export.heads import HEADS, TENSORS, foreign_files, write_heads
 from taskloom.runs.export.modules import write_modules
-from taskloom.runs.export.vectors import ways
+from taskloom.runs.export.vectors import all_poolings
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.trained import load_trained
 from taskloom.runs.training.checkpoint import put_folder
 
-#: What has to be installed beside taskloom, and the extra that brings it; only ONNX needs more than the first.
+#: Packages that an export needs, and the extra that installs each; only ONNX needs more than the first.
 _PACKAGES = {"huggingface_hub": "hf", "transformers": "hf", "onnx": "onnx", "onnxscript": "onnx"}
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and what a user of it should know."""
+    """The files that were written, and notes for their user."""
 
     files: list[Path]
     notes: list[str]
@@ -47,43 +50,52 @@ def export_cell(
 ) -> Exported:
     """Write the model of a finished cell into ``folder``, which is there whole or not at all.
 
-    ``replace`` puts it in the place of an earlier export. ``data`` is a folder to look for the data in, instead of
-    where the run had them: the card tells their sizes, and an encoder that hashes words needs the words.
+    ``replace`` replaces an earlier export. ``data`` is a folder to look for the data in, instead of where the run had
+    them: the card states their sizes, and an encoder that hashes words needs the words.
     """
-    folder = folder.resolve() if folder.is_symlink() else folder
-    _check(folder, registry, form, replace=replace)
+    with _writing(folder):
+        folder = folder.resolve() if folder.is_symlink() else folder
+        _check(folder, form, replace=replace)
     model = load_trained(cell, catalogue, registry).cpu()
-    ways(model)  # or a word that it has none
+    all_poolings(model)  # an error if a format cannot express one of them
     examples: Data = {name: _read(task["data"], data) for name, task in cell.spec["tasks"].items()}
-    try:
+    with _writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=folder.parent) as room:
-            made = Path(room) / "made"  # the temporary folder itself is its user's alone
-            made.mkdir()
-            notes = model.encoder.export(made, _texts(examples))
+            export = Path(room) / "export"  # the temporary folder itself is readable by its user alone
+            export.mkdir()
+            notes = model.encoder.export(export, _texts(examples))
             if model.precision != torch.float32:
                 notes.append(f"It was trained in {cell.spec['precision']}; here it computes in float32.")
             if form == "sentence-transformers":
-                write_modules(made, model)
+                write_modules(export, model)
             elif form == "onnx":
-                write_graph(made, model)
-            write_heads(made, model, cell.spec["tasks"])
-            write_card(made, Source(folder.name, model, cell, catalogue, registry, form, examples, notes))
-            for tensors in made.rglob("*.safetensors"):  # which are written for their user alone
-                shutil.copymode(made / HEADS, tensors)
-            put_folder(made, folder)
-    except OSError as error:
-        raise TaskloomError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
-    unread = {str(one): None for splits in examples.values() for one in splits.values() if isinstance(one, DataError)}
+                write_graph(export, model)
+            write_heads(export, model, cell.spec["tasks"])
+            write_card(export, Source(folder.name, model, cell, catalogue, registry, form, examples, notes))
+            for tensors in export.rglob("*.safetensors"):  # which are written readable by their user alone
+                shutil.copymode(export / HEADS, tensors)
+            put_folder(export, folder)
+    contents = [content for splits in examples.values() for content in splits.values()]
+    unread = dict.fromkeys(str(content) for content in contents if isinstance(content, DataError))
     notes += [*model.notes, *(f"The card lacks the sizes of data that cannot be read: {why}" for why in unread)]
     return Exported(sorted(path for path in folder.rglob("*") if path.is_file()), notes)
 
 
-def _check(folder: Path, registry: Path, form: Form, *, replace: bool) -> None:
-    """Before any work: whether there is room for the folder, and everything that writes it is installed."""
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # the latter if the disk is full
+        why = getattr(error, "strerror", None) or error
+        raise TaskloomError(f"{folder} cannot be written: {why}; choose another folder") from error
+
+
+def _check(folder: Path, form: Form, *, replace: bool) -> None:
+    """Check, before any work, that the folder may be written and that all packages that write it are installed."""
     if form not in get_args(Form):
         raise TaskloomError(f"the format should be one of {', '.join(get_args(Form))}. Found {form!r}.")
-    check_outside(folder, registry)
+    check_location(folder)
     if folder.exists() and not folder.is_dir():
         raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another.")
     if folder.is_dir() and any(folder.iterdir()):
@@ -103,24 +115,25 @@ def _check(folder: Path, registry: Path, form: Form, *, replace: bool) -> None:
 
 
 def _read(spec: Mapping[str, Any], folder: Path | None) -> dict[Split, Examples | DataError]:
-    found: dict[Split, Examples | DataError] = {}
+    """Read the train and dev examples of a data set, or the error of a split that cannot be read."""
+    examples: dict[Split, Examples | DataError] = {}
     splits: tuple[Split, ...] = ("train", "dev")
     for split in splits:
         try:
-            found[split] = read_split(spec, split, folder)
+            examples[split] = read_split(spec, split, folder)
         except DataError as error:
-            found[split] = error
-    return found
+            examples[split] = error
+    return examples
 
 
 def _texts(examples: Data) -> Iterator[str]:
-    """Every text of the data, for an encoder that asks."""
+    """Yield every text of the data; ``DataError`` for data that cannot be read."""
     for task, splits in examples.items():
-        for found in splits.values():
-            if isinstance(found, DataError):
+        for split_examples in splits.values():
+            if isinstance(split_examples, DataError):
                 raise DataError(
-                    f"task {task!r}: {found}. The encoder has no list of words, so its vocabulary is made of those in "
-                    "the data; --data FOLDER says where they are"
+                    f"task {task!r}: {split_examples}. The encoder has no list of words, so its vocabulary is made of "
+                    "those in the data; --data FOLDER says where they are"
                 ) from None
-            for column in found.columns:
+            for column in split_examples.columns:
                 yield from column

@@ -12,11 +12,11 @@ from torch import Tensor
 from taskloom.core.tokens import Reads
 from taskloom.registry.installed.task import Task
 from taskloom.runs.export.graph import VECTOR, output_name
-from taskloom.runs.export.vectors import Way, own_way, way_of, ways
+from taskloom.runs.export.vectors import SentencePooling, all_poolings, head_pooling, own_pooling
 from taskloom.runs.predict.trained import TrainedModel
 
 HEADS, TENSORS, CARD = "heads.json", "heads.safetensors", "README.md"
-#: How the vectors of an example are made by ``encode``, for each way of reading its texts.
+#: The call of ``encode`` that gives an example's vectors, by how a head reads its texts.
 _VECTORS: dict[Reads, str] = {
     "single": "encode(texts{0})[None]",
     "pair": "torch.stack([encode(first{0}), encode(second{0})])",
@@ -34,31 +34,32 @@ _POOLED = {
 
 
 def write_heads(folder: Path, model: TrainedModel, specs: Mapping[str, Any]) -> None:
-    """Write every head's tensors as ``<task>.<name>``, and what it is and its labels mean.
+    """Write every head's tensors as ``<task>.<name>``, and a description of each head and its labels.
 
-    Beside the encoder, before the card: the tensors' metadata list what the export consists of.
+    Call it after the encoder was written and before the card: the tensors' metadata list the files of the export.
     """
     tensors: dict[str, Tensor] = {}
-    told: dict[str, Any] = {}
+    descriptions: dict[str, Any] = {}
     for name, task in model.tasks.items():
         head, labels = model.head(name), task.data.labels
-        tensors |= {f"{name}.{key}": value.detach().clone() for key, value in head.state_dict().items()}
-        told[name] = {
+        tensors |= {f"{name}.{key}": tensor.detach().clone() for key, tensor in head.state_dict().items()}
+        pooling = head_pooling(model, name)
+        descriptions[name] = {
             "head": specs[name]["head"],
             "reads": head.reads,
-            "pooling": way_of(model, name).pooling,
-            "normalized": way_of(model, name).normalized,
+            "pooling": pooling.method,
+            "normalized": pooling.normalized,
             "outputs": task.outputs,
             "labels": labels and _labels(task),
             "metric": specs[name]["metric"],
         }
     files = json.dumps(sorted({*_names(folder), HEADS, TENSORS, CARD}))
     save_file(tensors, folder / TENSORS, {"files": files})  # one entry: several would come in any order
-    (folder / HEADS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    (folder / HEADS).write_text(json.dumps(descriptions, indent=2) + "\n", encoding="utf-8")
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """What lies in the folder of an export that the export did not write."""
+    """List the files in the folder of an export that the export did not write."""
     with safe_open(folder / TENSORS, "pt") as tensors:
         files = json.loads((tensors.metadata() or {}).get("files", "[]"))
     return sorted(_names(folder) - {*files})
@@ -76,7 +77,7 @@ def _labels(task: Task) -> dict[str, Any]:
 
 
 def encode_lines(model: TrainedModel, form: str) -> list[str]:
-    """How the other side makes vectors, [B, d]: of one column of texts, or of two that are read as one sequence."""
+    """Return Python that defines ``encode``: sentence vectors, [B, d], of one column of texts or of two read as one."""
     rows = "list(columns[0]) if len(columns) == 1 else list(zip(*columns))"
     if form == "sentence-transformers":
         return [
@@ -89,11 +90,12 @@ def encode_lines(model: TrainedModel, form: str) -> list[str]:
             f"    return model.encode({rows}, convert_to_tensor=True)",
         ]
     if form == "transformers":
-        own, *others = ways(model)
-        pooled, asked = _pooled(own), ""
+        own, *others = all_poolings(model)
+        pooled, parameter = _pooled(own), ""
         if others:
-            pooled = "{" + ", ".join(f'"{way}": {_pooled(way)}' for way in (own, *others)) + "}[pooling]"
-            asked = f', pooling="{own}"'
+            cases = ", ".join(f'"{pooling}": {_pooled(pooling)}' for pooling in (own, *others))
+            pooled = "{" + cases + "}[pooling]"
+            parameter = f', pooling="{own}"'
         return [
             "import torch",
             "from transformers import AutoModel, AutoTokenizer",
@@ -101,7 +103,7 @@ def encode_lines(model: TrainedModel, form: str) -> list[str]:
             'model, tokenizer = AutoModel.from_pretrained("."), AutoTokenizer.from_pretrained(".")',
             "",
             "@torch.no_grad()",
-            f"def encode(*columns{asked}):  # one column of texts, or two that are read as one sequence",
+            f"def encode(*columns{parameter}):  # one column of texts, or two that are read as one sequence",
             '    batch = tokenizer(*map(list, columns), padding=True, truncation=True, return_tensors="pt")',
             "    out = model(**batch)",
             '    states, mask = out.last_hidden_state, batch["attention_mask"][..., None]',
@@ -122,13 +124,14 @@ def encode_lines(model: TrainedModel, form: str) -> list[str]:
     ]
 
 
-def _pooled(way: Way) -> str:
-    return f"torch.nn.functional.normalize({_POOLED[way.pooling]})" if way.normalized else _POOLED[way.pooling]
+def _pooled(pooling: SentencePooling) -> str:
+    vectors = _POOLED[pooling.method]
+    return f"torch.nn.functional.normalize({vectors})" if pooling.normalized else vectors
 
 
 def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
-    """How a task predicts with ``encode`` and its head's tensors; in words why there are no lines for it."""
-    task, head, way = model.tasks[name], model.head(name), way_of(model, name)
+    """Return Python that predicts a task with ``encode`` and its head's tensors, or a sentence why there is none."""
+    task, head, pooling = model.tasks[name], model.head(name), head_pooling(model, name)
     special_tokens = model.encoder.special_tokens
     if not task.predicts:
         return "This task trained the encoder and predicts nothing."
@@ -136,12 +139,12 @@ def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
         return "Its head lays out two texts in a way that the tokenizer here does not know; `taskloom predict` does."
     if not (lines := head.snippet()):
         return f"The head {head.name!r} has no short form; `taskloom predict` uses it."
-    asked = ""
-    if way != own_way(model):
+    argument = ""
+    if pooling != own_pooling(model):
         if form == "sentence-transformers":
-            return f"Its head reads vectors pooled by {way}; `taskloom export --format transformers` has them."
-        asked = f', pooling="{way}"' if form == "transformers" else f', output="{output_name(way)}"'
+            return f"Its head reads vectors pooled by {pooling}; `taskloom export --format transformers` has them."
+        argument = f', pooling="{pooling}"' if form == "transformers" else f', output="{output_name(pooling)}"'
     load = f'w = {{k.removeprefix("{name}."): v for k, v in load_file("{TENSORS}").items() if k.startswith("{name}.")}}'
-    vectors = f"vectors = {_VECTORS[head.reads].format(asked)}  # [sequences, examples, width]"
+    vectors = f"vectors = {_VECTORS[head.reads].format(argument)}  # [sequences, examples, width]"
     imports = ["import torch.nn.functional as F", "from safetensors.torch import load_file", ""]
     return [*imports, load, vectors, *lines]

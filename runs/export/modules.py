@@ -1,6 +1,6 @@
-"""What sentence-transformers reads beside a model of transformers: which modules there are, and their settings.
+"""The files that sentence-transformers reads beside a model of transformers: its modules and their settings.
 
-The files are those of its version 3, which every later version reads too, and name none but its own classes.
+They are in the format of its version 3, which every later version reads too, and name only its own classes.
 """
 
 import json
@@ -11,39 +11,39 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from taskloom.core import TaskloomError
-from taskloom.runs.export.vectors import own_way
+from taskloom.runs.export.vectors import own_pooling
 from taskloom.runs.predict.trained import TrainedModel
 
 _DENSE = "pooler.dense."
 
 
 def write_modules(folder: Path, model: TrainedModel) -> None:
-    """Write ``modules.json`` and a folder per module: the transformer itself, pooling, BERT's pooler as a layer …"""
-    width, way = model.encoder.width, own_way(model)
+    """Write ``modules.json`` and a folder per module: the transformer, pooling, BERT's pooler, normalization."""
+    width, pooling = model.encoder.width, own_pooling(model)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     _write(folder / "sentence_bert_config.json", {"max_seq_length": model.encoder.max_length, "do_lower_case": False})
     modes = {"cls": "cls_token", "pooler": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
-    ways = {f"pooling_mode_{mode}": mode == modes[way.pooling] for mode in dict.fromkeys(modes.values())}
-    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **ways})
-    if way.pooling == "pooler":
+    flags = {f"pooling_mode_{mode}": mode == modes[pooling.method] for mode in dict.fromkeys(modes.values())}
+    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
+    if pooling.method == "pooler":
         modules.append(("2_Dense", "Dense"))
         _write_dense(folder, width)
-    if way.normalized:
+    if pooling.normalized:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
         (folder / modules[-1][0]).mkdir()
     listed = [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{module}"}
-        for place, (path, module) in enumerate(modules)
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{module}"}
+        for index, (path, module) in enumerate(modules)
     ]
     _write(folder / "modules.json", listed)
     _write(folder / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
 
 
 def _write_dense(folder: Path, width: int) -> None:
-    """tanh(W · [CLS] + b) as a module of its own, because pooling there knows nothing of a pooler."""
-    with safe_open(folder / "model.safetensors", "pt") as held:
-        found = {name: held.get_tensor(name) for name in held.keys() if _DENSE in name}  # noqa: SIM118
-    tensors = {"linear." + name.partition(_DENSE)[2]: tensor for name, tensor in found.items()}
+    """Write BERT's pooler, tanh(W · [CLS] + b), as a module of its own: the pooling module there has no pooler."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        pooler = {name: file.get_tensor(name) for name in file.keys() if _DENSE in name}  # noqa: SIM118
+    tensors = {"linear." + name.partition(_DENSE)[2]: tensor for name, tensor in pooler.items()}
     if not tensors.keys() == {"linear.weight", "linear.bias"}:
         raise TaskloomError(
             "sentence-transformers has no module for this model's pooler; --format transformers or onnx has it, and "

@@ -1,4 +1,4 @@
-"""Rows that the command line changes: each stands beside the grid's own, under a label that says what is changed."""
+"""Rows changed from the command line, shown beside the grid's own under labels that name the change."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,16 +17,16 @@ from taskloom.runs.grid.paths import PathError, assign
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
-#: Characters of a value that a label shows; a longer one is cut and gets a digest, so that labels stay distinct.
+#: Characters of a setting that a label shows; longer ones are cut and get a digest, so that labels stay distinct.
 LONG = 40
 
 
 def with_changed(
     rows: Expansion, change: Change, known: Sequence[Change], only: tuple[str, ...], catalogue: "Catalogue"
 ) -> Expansion:
-    """The rows with the changed ones beside them: the ``known``, and those that this run makes and chooses.
+    """Add changed rows to the grid's rows: those of ``known`` changes, and those of this run's ``change``.
 
-    What a change leaves as it is is run as it is. A run without a change of its own is about all of them.
+    A row that the change does not affect is run unchanged. A run without a change includes all rows.
     """
     valid = [row for row in rows.variants if complete(row.spec) is not None]
     picked: set[str] = set()
@@ -35,56 +35,62 @@ def with_changed(
         change = labelled(change, known, (catalogue.resolve_run(row.spec)[0] for row in valid))
     changes = [*known, *([change] if change and all(change is not other for other in known) else [])]
 
-    def changed_by(each: Change) -> dict[str, Variant]:
-        wanted = {*each.rows, *(picked if each is change else ())}
-        specs = lay(each, [row.spec for row in valid], strict=each is change)
+    def changed_by(applied: Change) -> dict[str, Variant]:
+        labels = {*applied.rows, *(picked if applied is change else ())}
+        specs = lay(applied, [row.spec for row in valid], strict=applied is change)
         return {
             row.label: replace(
                 row,
-                label=each.called(row.label),
+                label=applied.called(row.label),
                 spec=spec,
-                chosen=not change or (each is change and row.label in picked),
+                chosen=not change or (applied is change and row.label in picked),
                 beside=row.label,
             )
             for row, spec in zip(valid, specs, strict=True)
-            if row.label in wanted and spec != row.spec
+            if row.label in labels and spec != row.spec
         }
 
-    found = [changed_by(each) for each in changes]
+    variants_by_change = [changed_by(applied) for applied in changes]
     own = {row.label for row in rows.variants}
-    if taken := [row.label for made in found for row in made.values() if row.label in own]:
-        raise RequestError("--set", [Problem("", f"the grid has a row {taken[0]!r} of its own; --only runs it")])
+    if clashes := [row.label for changed in variants_by_change for row in changed.values() if row.label in own]:
+        raise RequestError("--set", [Problem("", f"the grid has a row {clashes[0]!r} of its own; --only runs it")])
     variants: list[Variant] = []
     for row in rows.variants:
-        others = [made[row.label] for made in found if row.label in made]
+        others = [changed[row.label] for changed in variants_by_change if row.label in changed]
         as_it_is = row.label in picked and not any(other.chosen for other in others)
         variants += [replace(row, chosen=as_it_is if change else True), *others]
-    changes = [replace(each, rows=tuple(made)) for each, made in zip(changes, found, strict=True)]
+    changes = [
+        replace(applied, rows=tuple(changed)) for applied, changed in zip(changes, variants_by_change, strict=True)
+    ]
     rows = replace(rows, variants=variants if change or not only else choose(variants, only), changes=tuple(changes))
     if not change:
         return rows
     if is_changed := any(row.beside and row.chosen for row in variants):
-        said = f"changed rows stand beside the grid's own as ROW [{change.label}]; --name makes a table of their own"
+        note = f"changed rows stand beside the grid's own as ROW [{change.label}]; --name makes a table of their own"
     else:
-        said = f"nothing changes: every row has {change.in_words} already, or lacks the place"
-    return replace(rows, notes=[*rows.notes, said], is_changed=is_changed)
+        note = f"nothing changes: every row has {change.in_words} already, or lacks the place"
+    return replace(rows, notes=[*rows.notes, note], is_changed=is_changed)
 
 
 def choose(variants: list[Variant], patterns: tuple[str, ...]) -> list[Variant]:
-    """Mark the rows that any pattern fits; without patterns all."""
+    """Mark the rows that match any pattern as chosen; without patterns, all."""
     if not patterns:
         return variants
     labels = [variant.label for variant in variants]
-    found = {pattern: {one for one in labels if one == pattern or fnmatchcase(one, pattern)} for pattern in patterns}
-    nothing = [Problem("", unknown("row", pattern, labels, where="rows")) for pattern in patterns if not found[pattern]]
+    matching = {
+        pattern: {label for label in labels if label == pattern or fnmatchcase(label, pattern)} for pattern in patterns
+    }
+    nothing = [
+        Problem("", unknown("row", pattern, labels, where="rows")) for pattern in patterns if not matching[pattern]
+    ]
     if nothing:
         raise RequestError("--only", nothing)
-    chosen = set().union(*found.values())
-    return [replace(one, chosen=one.label in chosen) for one in variants]
+    chosen = set().union(*matching.values())
+    return [replace(variant, chosen=variant.label in chosen) for variant in variants]
 
 
 def complete(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """The run with the specs' defaults written out, so that paths lead somewhere; None if it is not valid."""
+    """The run with all defaults of the specs filled in, so that paths resolve; None if it is invalid."""
     try:
         return plain(RunSpec.model_validate(spec))
     except ValidationError:
@@ -92,7 +98,7 @@ def complete(spec: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def lay(change: Change, specs: Sequence[dict[str, Any]], *, strict: bool = True) -> list[dict[str, Any]]:
-    """Complete runs with a change laid over each that has the place; ``strict``: it is an error if none has."""
+    """Apply a change to complete runs, where its paths exist; ``strict`` makes it an error if a path exists in none."""
     changed = [copied(spec) for spec in specs]
     if change.epochs is not None:
         for stage in (stage for spec in changed for stage in spec["stages"]):
@@ -110,25 +116,25 @@ def lay(change: Change, specs: Sequence[dict[str, Any]], *, strict: bool = True)
 
 
 def labelled(change: Change, known: Sequence[Change], resolved: Iterable[dict[str, Any]]) -> Change:
-    """The change as it is known, or with a label: short paths, unless another change is called so already."""
+    """The equal ``known`` change, or the change with a label of short paths, or of full ones if that is in use."""
     if same := next((other for other in known if other.lays_the_same(change)), None):
         return same
-    places = {place for spec in resolved for place in _places(spec)}
-    short = _label(change, {path: _short(path, places) for path in change.settings})
-    taken = short in {other.label for other in known}
-    return replace(change, label=_label(change, {path: path for path in change.settings}) if taken else short)
+    paths = {path for spec in resolved for path in _paths(spec)}
+    short = _label(change, {path: _short(path, paths) for path in change.settings})
+    in_use = short in {other.label for other in known}
+    return replace(change, label=_label(change, {path: path for path in change.settings}) if in_use else short)
 
 
 def _label(change: Change, names: dict[str, str]) -> str:
     parts = [] if change.epochs is None else [f"epochs≤{change.epochs}"]
-    for path, value in change.settings.items():
-        shown = in_words(value)
-        parts.append(f"{names[path]}={shown if len(shown) <= LONG else f'{shown[:LONG]}… {digest(value)[:6]}'}")
+    for path, setting in change.settings.items():
+        shown = in_words(setting)
+        parts.append(f"{names[path]}={shown if len(shown) <= LONG else f'{shown[:LONG]}… {digest(setting)[:6]}'}")
     return ", ".join(parts)
 
 
-def _short(path: str, places: Iterable[str]) -> str:
-    """The shortest end of a path that stands for nothing else in the runs.
+def _short(path: str, paths: Iterable[str]) -> str:
+    """The shortest end of a path that is unambiguous in the runs.
 
     >>> _short("stages.0.optimizer.lr", ["stages.0.optimizer.lr"])
     'lr'
@@ -136,7 +142,7 @@ def _short(path: str, places: Iterable[str]) -> str:
     'stages.0.optimizer.lr'
     """
     parts = path.split(".")
-    others = [other for place in places if not _fits(parts, other := place.split("."))]
+    others = [other for run_path in paths if not _fits(parts, other := run_path.split("."))]
     for size in range(1, len(parts)):
         end = parts[-size:]
         if end[0] != "*" and not end[0].isdigit() and not any(_fits(end, other[-size:]) for other in others):
@@ -148,9 +154,9 @@ def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
     return len(pattern) == len(parts) and all(a in ("*", b) for a, b in zip(pattern, parts, strict=True))
 
 
-def _places(value: Any, before: str = "") -> Iterator[str]:
-    """The dotted paths of everything in a run."""
-    if isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+def _paths(node: Any, before: str = "") -> Iterator[str]:
+    """The dotted paths of all entries of a run."""
+    if isinstance(node, dict | list):
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
             yield f"{before}{key}"
-            yield from _places(item, f"{before}{key}.")
+            yield from _paths(child, f"{before}{key}.")

@@ -1,4 +1,4 @@
-"""What the names in a specification stand for: data files and weights, each read, checked and hashed once."""
+"""The data files and weights that a specification names, each read, checked and hashed once."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from taskloom.registry.installed.manager import guard
 from taskloom.registry.installed.resolution import homes_of
 from taskloom.registry.installed.words import join, kind_word, show
 from taskloom.runs.grid.overrides import Overrides
-from taskloom.runs.grid.places import Places, candidates, path_options
+from taskloom.runs.grid.places import PathResolver, candidates, path_options
 
 if TYPE_CHECKING:
     from taskloom.core import Encoder
@@ -36,78 +36,78 @@ class Size:
 class Contents:
     """The content of data files and weights that runs name, each read and hashed once."""
 
-    def __init__(self, catalogue: "Catalogue", overrides: Overrides, places: Places | None = None) -> None:
+    def __init__(self, catalogue: "Catalogue", overrides: Overrides, resolver: PathResolver | None = None) -> None:
         self._catalogue = catalogue
         self._overrides = overrides
-        self._places = places
+        self._resolver = resolver
         self._known: dict[bytes, str | TaskloomError] = {}
         self._sizes: dict[bytes, list[Size]] = {}
         self.notes: list[str] = []
 
     def problems(self, spec: dict[str, Any], known: set[str]) -> list[Problem]:
-        """What is missing or unreadable, beside the components whose options are wrong already."""
-        found = []
+        """Missing or unreadable files, except of components at ``known`` paths, whose options are wrong already."""
+        problems = []
         for path, kind, component in _sources(spec):
             if any(other == path or other.startswith(f"{path}.") for other in known):
                 continue
             content = self._content(kind, component, spec)
             if isinstance(content, TaskloomError):
                 advice, is_missing = "", False
-                if self._places and self._places.is_missing(component) and str(content).startswith("no "):
-                    advice, is_missing = self._places.advice(kind), True
-                # Which option of the command line may help, unless it was given already.
+                if self._resolver and self._resolver.is_missing(component) and str(content).startswith("no "):
+                    advice, is_missing = self._resolver.advice(kind), True
+                # Name the command-line option that may help, unless it is in use already.
                 if kind == "data" and ("dir" in component or is_missing) and self._overrides.data is None:
                     advice += "; --data FOLDER says where data sets are"
                 elif kind == "encoder" and component.get("weights") and self._overrides.weights is None:
                     advice += "; --weights NAME_OR_FOLDER takes others, such as minilm"
-                found.append(Problem(path, f"{str(content).rstrip('.')}{advice}" if advice else str(content)))
-        return found
+                problems.append(Problem(path, f"{str(content).rstrip('.')}{advice}" if advice else str(content)))
+        return problems
 
     def of(self, spec: dict[str, Any]) -> dict[str, str]:
-        """Path → fingerprint of everything the run reads."""
+        """Path → fingerprint of all data and weights that the run reads."""
         return {path: str(self._content(kind, component, spec)) for path, kind, component in _sources(spec)}
 
     def sizes(self, spec: dict[str, Any]) -> Iterator[Size]:
-        """What the run's data sets hold, task by task."""
+        """The sizes of the run's data sets, by task and split."""
         for path, kind, component in _sources(spec):
             if kind == "data":
                 name = path.removeprefix("tasks.").removesuffix(".data")
                 yield from (replace(size, task=name) for size in self._sizes[to_json(component)])
 
     def _content(self, kind: str, component: dict[str, Any], spec: dict[str, Any]) -> "str | TaskloomError":
-        asked = self._poolings(spec) if kind == "encoder" else frozenset[str]()
-        key = to_json([kind, component, sorted(asked)])
+        poolings = self._poolings(spec) if kind == "encoder" else frozenset[str]()
+        key = to_json([kind, component, sorted(poolings)])
         if key not in self._known:
             entry = self._catalogue.get(kind, component["name"])
             try:
                 with guard(f"{entry} cannot be used"):
-                    self._known[key] = self._read(kind, component, asked)
+                    self._known[key] = self._read(kind, component, poolings)
             except TaskloomError as error:
                 self._known[key] = error
         return self._known[key]
 
     def _poolings(self, spec: dict[str, Any]) -> frozenset[str]:
-        """What the heads of a run ask of its encoder; a head that cannot be made asks nothing."""
+        """The poolings that a run's heads request of its encoder; a head that cannot be built requests none."""
         from taskloom.core import Head
 
         heads = [self._catalogue.try_out(Head, task["head"])[0] for task in spec["tasks"].values()]
         return frozenset(head.pooling for head in heads if head is not None and head.pooling is not None)
 
-    def _read(self, kind: str, component: dict[str, Any], asked: frozenset[str]) -> str:
+    def _read(self, kind: str, component: dict[str, Any], poolings: frozenset[str]) -> str:
         if kind == "encoder":
             from taskloom.core import Encoder  # and with it torch
 
             encoder = self._catalogue.make(Encoder, component)
-            encoder.asked = asked
+            encoder.requested_poolings = poolings
             encoder.check()
             return _fingerprint(encoder)
-        data = self._catalogue.make(DataSet, component)
-        content = _fingerprint(data)
+        data_set = self._catalogue.make(DataSet, component)
+        content = _fingerprint(data_set)
         splits: tuple[Split, Split] = ("train", "dev")
         sizes = self._sizes[to_json(component)] = []
         for split in splits:
-            examples = data.load(split)
-            check_examples(data, split, examples)
+            examples = data_set.load(split)
+            check_examples(data_set, split, examples)
             first, more = examples.skipped[:3], len(examples.skipped[3:])
             sizes.append(Size("", split, len(examples), len(examples.skipped), examples.unlabelled))
             self.notes += [f"skipped: {row}" for row in first]
@@ -123,7 +123,7 @@ def _fingerprint(part: "DataSet | Encoder") -> str:
     return content
 
 
-#: A string that can be written down: to count its characters pydantic reads it, and refuses half a character.
+#: A valid Unicode string: to count its characters pydantic decodes it, and rejects lone surrogates.
 _Text = Annotated[str, Strict(), Field(min_length=0)]
 
 
@@ -134,19 +134,19 @@ class _Texts(BaseModel):
 
 
 def read_split(spec: Mapping[str, Any], split: Split, folder: Path | None = None) -> Examples:
-    """A split of a recorded data set: where the run had it, or in ``folder`` (see :func:`candidates`).
+    """Read a split of a recorded data set where the run had it, or in ``folder`` (see :func:`candidates`).
 
-    Our own data sets are read without torch.
+    Built-in data sets are read without torch.
     """
     options = path_options(type(make_light(DataSet, spec)), spec)
-    # The folder of its name first: if no file is found, the message should be about the place that was meant.
-    places = [dict(spec)] if folder is None else candidates(spec, folder, options)[::-1] or [dict(spec)]
+    # The folder named after the data set first: if no file is found, the message should be about that one.
+    locations = [dict(spec)] if folder is None else candidates(spec, folder, options)[::-1] or [dict(spec)]
     problems = []
-    for place in places:
+    for location in locations:
         try:
-            data = make_light(DataSet, place)
-            examples = data.load(split)
-            check_examples(data, split, examples)
+            data_set = make_light(DataSet, location)
+            examples = data_set.load(split)
+            check_examples(data_set, split, examples)
             return examples
         except DataError as error:
             problems.append(error)
@@ -154,16 +154,16 @@ def read_split(spec: Mapping[str, Any], split: Split, folder: Path | None = None
 
 
 def check_examples(data: DataSet, split: str, examples: Examples) -> None:
-    """Refuse a split that cannot be used, whoever wrote the data set. Only one to predict may lack labels."""
+    """Raise ``DataError`` for a split that cannot be used. Only a test split may lack the labels of its data set."""
     where = f"data set {data.name!r}, split {split!r}"
     if not isinstance(examples, Examples):
         raise DataError(f"{where}: load() should return Examples. Found {type(examples).__name__}.")
     try:
         _Texts.model_validate(examples)
     except ValidationError as error:
-        item = error.errors()[0]
-        wrong = f"{join(*item['loc'])} {item['msg'].removeprefix('Input ')}"
-        raise DataError(f"{where}: {wrong}. Found {show(item['input'])}.") from None
+        detail = error.errors()[0]
+        wrong = f"{join(*detail['loc'])} {detail['msg'].removeprefix('Input ')}"
+        raise DataError(f"{where}: {wrong}. Found {show(detail['input'])}.") from None
     rows, sizes = len(examples), [len(column) for column in examples.columns]
     if not rows:
         raise DataError(f"{where}: there are no examples")
@@ -177,8 +177,8 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
         return
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "fiub" or labels.shape != (rows,):
         is_array = isinstance(labels, np.ndarray)
-        found = f"an array of {labels.dtype}, {list(labels.shape)}" if is_array else type(labels).__name__
-        raise DataError(f"{where}: labels should be an array of numbers, [{rows}]. Found {found}.")
+        actual = f"an array of {labels.dtype}, {list(labels.shape)}" if is_array else type(labels).__name__
+        raise DataError(f"{where}: labels should be an array of numbers, [{rows}]. Found {actual}.")
     fits = (data.labels.low <= labels) & (labels <= data.labels.high)  # which nan does not
     if data.labels.classes:
         fits &= labels % 1 == 0

@@ -1,4 +1,4 @@
-"""What sets the identities of two cells apart, field by field, and in a sentence."""
+"""The differences between the identities of two cells, by field and in words."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 #: Characters of a fingerprint that are shown.
 SHORT = 12
-#: A revision has no more digits, a fingerprint has.
+#: The most digits of a revision; fingerprints have more.
 MOST_DIGITS = 6
-#: Files of changed code that are named.
+#: The most files of changed code that are listed.
 MOST_FILES = 3
-#: What an identity is made of, in the order in which differences are listed.
+#: The parts of an identity, in the order in which differences are listed.
 FIELDS = ("spec", "weights", "data", "code", "trainer")
-#: What a difference shows where one side has nothing at all.
+#: Shown where one side of a difference has no entry.
 ABSENT = "nothing"
 CAUSES = {"spec": "the specification changed", "weights": "the weights changed", "data": "the data changed"}
 #: One field that differs: ``field`` (of FIELDS) and ``path``, ``old`` and ``new`` (null where absent), and a ``text``.
@@ -27,13 +27,13 @@ Difference = dict[str, Any]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Where the facts of two cells differ: first the spec, then content, code and trainer.
+    """List where the facts of two cells differ: first the spec, then content, code and trainer.
 
     >>> differences({"trainer": 2}, {"trainer": 3})[0]["text"]
     'trainer: 2 → 3'
     """
     before, after = fields_of(old), fields_of(new)
-    found = []
+    listed = []
     for field, path in sorted({**before, **after}, key=lambda key: FIELDS.index(key[0])):
         sides = [fields.get((field, path), ABSENT) for fields in (before, after)]
         if sides[0] != sides[1]:
@@ -41,12 +41,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
             words = shown.get(field, path if field == "trainer" else f"{field} {path}")
             text = f"{words}: {' → '.join(_format(field, side) for side in sides)}"
             was, now = (None if side is ABSENT else side for side in sides)
-            found.append({"field": field, "path": path, "old": was, "new": now, "text": text})
-    return found
+            listed.append({"field": field, "path": path, "old": was, "new": now, "text": text})
+    return listed
 
 
 def causes_of(old: CellRecord, new: Mapping[str, Any], catalogue: "Catalogue") -> list[str]:
-    """Why a recorded cell is not the one that these facts make, in as few words as possible."""
+    """Why a recorded cell differs from the one with these facts, in short phrases."""
     fields = differences(modern_facts(old.facts, catalogue), new)
     causes = []
     for difference in fields:
@@ -58,7 +58,7 @@ def causes_of(old: CellRecord, new: Mapping[str, Any], catalogue: "Catalogue") -
             causes.append(f"made by {'an older' if older else 'another'} trainer")
         else:
             causes.append(CAUSES[field])
-    if not causes and old.identity is not None:  # planned since with another code than today's
+    if not causes and old.identity is not None:  # identified again since, with code other than today's
         plugins = [name for name in old.facts.get("plugins", {}) if name != BUILTIN]
         causes = [f"the code of {name} changed" for name in plugins if _brings_components(name, catalogue)]
     return list(dict.fromkeys(causes)) or ["an older version decided its predictions otherwise"]
@@ -86,7 +86,7 @@ def _code_cause(path: str, difference: Difference, cell: CellRecord, catalogue: 
 
 
 def code_versions(run: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, str]:
-    """What is remembered of third parties' code, so that a later change can be named: its files, each with its hash."""
+    """The files of third-party code with their hashes, recorded so that a later change can be named."""
     entries = [entry for entry in catalogue.used(run) if entry.code_files]
     return {f"code of {entry.plugin.distribution}": _listed(entry.code_files) for entry in entries}
 
@@ -106,15 +106,15 @@ def _format(field: str, side: Any) -> str:
 
 
 def fields_of(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """What an identity is made of, as field and path → value.
+    """The parts of an identity as a mapping of field and path.
 
     >>> fields_of({"spec": {"stages": [{"epochs": 3}], "tasks": {}}, "trainer": 1})
     {('spec', 'stages.0.epochs'): 3, ('spec', 'tasks'): {}, ('trainer', 'trainer'): 1}
     """
     content = facts.get("content", {})
-    weights = {path: fingerprint for path, fingerprint in content.items() if path == "encoder"}
-    data = {path: fingerprint for path, fingerprint in content.items() if path != "encoder"}
-    parts = (facts.get("spec"), weights, data, facts.get("code"), facts.get("trainer"))
+    weights_content = {path: fingerprint for path, fingerprint in content.items() if path == "encoder"}
+    data_content = {path: fingerprint for path, fingerprint in content.items() if path != "encoder"}
+    parts = (facts.get("spec"), weights_content, data_content, facts.get("code"), facts.get("trainer"))
     return {
         (field, path or field): leaf
         for field, part in zip(FIELDS, parts, strict=True)
@@ -122,9 +122,9 @@ def fields_of(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     }
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list) and value:
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(item, f"{path}.{key}" if path else str(key))
-    elif path or not isinstance(value, dict | None):
-        yield path, value
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict | list) and node:
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _leaves(child, f"{path}.{key}" if path else str(key))
+    elif path or not isinstance(node, dict | None):
+        yield path, node

@@ -1,4 +1,4 @@
-"""A grid → the runs it stands for, one per row of its table."""
+"""Expand a grid into its runs, one per row of its table."""
 
 import itertools
 import json
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from taskloom.core.errors import Problem, unknown
-from taskloom.core.specs import AxisSpec, GridSpec, RunSpec, plain
+from taskloom.core.errors import Problem, shortened, unknown
+from taskloom.core.specs import LONGEST_LABEL, AxisSpec, GridSpec, RunSpec, plain
 from taskloom.registry.results.records import Change, metric_column
 from taskloom.runs.grid.grid import GridFile, base_of
 from taskloom.runs.grid.paths import PathError, assign
 
-#: A grid of more cells than this is more likely a slip than intended.
+#: A grid of more cells than this is more likely a mistake than intended.
 LARGE = 10_000
 Json = TypeVar("Json")
 #: One value of an axis, or one step of a zip: its label, and path → value.
@@ -26,11 +26,11 @@ Choice = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table before seeds: its label and the run it stands for.
+    """One row of the table before seeds: its label and its run.
 
-    A row that is not ``chosen`` keeps its place in the table and is not run. One that the grid lists as a cell is
-    ``explicit`` and never excluded. ``beside`` is the row of the grid that a changed one stands beside. ``problems``
-    are settings that lead nowhere.
+    A row that is not ``chosen`` stays in the table and is not run. One that the grid lists as a cell is ``explicit``
+    and never excluded. ``beside`` is the grid's row that a changed row is a variant of. ``problems`` are settings whose
+    path does not exist.
     """
 
     label: str
@@ -44,9 +44,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The rows of a grid in table order, what is wrong with the grid as a whole, and what the user may not expect.
+    """The rows of a grid in table order, the problems of the grid as a whole, and notes for the user.
 
-    ``changes`` are what its changed rows were made with; ``is_changed`` says that this run is about some of those.
+    ``changes`` are the changes behind its changed rows; ``is_changed`` says whether this run includes any of those.
     """
 
     grid: GridFile
@@ -58,60 +58,60 @@ class Expansion:
 
 
 def expand(grid: GridFile, *, allow_large: bool = False) -> Expansion:
-    """The product of the grid's axes, then its explicit cells. What ``exclude`` leaves out is the plan's to say."""
+    """The product of the grid's axes, then its explicit cells. The plan applies ``exclude``."""
     spec = grid.spec
     base, wrong = base_of(grid)
     problems = [*grid.problems, *wrong]
     groups = [("axes", {path: axis}) for path, axis in spec.axes.items()]
-    groups += [(f"zip.{place}", group) for place, group in enumerate(spec.zip)]
-    places = {path: f"{home}.{path}" for home, group in groups for path in group}
+    groups += [(f"zip.{index}", group) for index, group in enumerate(spec.zip)]
+    grid_paths = {path: f"{home}.{path}" for home, group in groups for path in group}
     problems += _overlaps([(f"{home}.{path}", path) for home, group in groups for path in group])
     for home, group in groups:
         sizes = {path: len(axis) for path, axis in group.items()}
         if len(set(sizes.values())) != 1:
-            found = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
-            problems.append(Problem(home, f"axes that move together should be equally long. Found {found}."))
+            lengths = ", ".join(f"{path} {size}" for path, size in sizes.items()) or "nothing"
+            problems.append(Problem(home, f"axes that move together should be equally long. Found {lengths}."))
     axes = [axis for _, group in groups if (axis := _choices(group))]
-    wanted = (math.prod(len(axis) for axis in axes) + len(spec.cells)) * len(spec.seeds)
-    if wanted > LARGE and not allow_large:
-        text = f"the grid has {wanted:,} cells, more than {LARGE:,}; pass --yes if that is meant"
+    cell_count = (math.prod(len(axis) for axis in axes) + len(spec.cells)) * len(spec.seeds)
+    if cell_count > LARGE and not allow_large:
+        text = f"the grid has {cell_count:,} cells, more than {LARGE:,}; pass --yes if that is meant"
         problems.append(Problem("axes", text))
-        axes = [axis[:1] for axis in axes]  # enough to find what else is wrong
+        axes = [axis[:1] for axis in axes]  # enough to find other problems
     variants: list[Variant] = []
     if axes or not spec.cells:
         for choices in itertools.product(*axes):
-            settings = {path: value for _, setting in choices for path, value in setting.items()}
+            settings = {path: setting for _, choice in choices for path, setting in choice.items()}
             label = ", ".join(label for label, _ in choices) or "base"
-            variants.append(_variant(label, base, settings, places))
-    product = {variant.label: place for place, variant in enumerate(variants)}
-    for place, cell in enumerate(spec.cells):
-        places = {path: f"cells.{place}.set.{path}" for path in cell.set}
-        listed = _variant(cell.label, base, cell.set, places)
+            variants.append(_variant(label, base, settings, grid_paths))
+    product = {variant.label: index for index, variant in enumerate(variants)}
+    for index, cell in enumerate(spec.cells):
+        grid_paths = {path: f"cells.{index}.set.{path}" for path in cell.set}
+        listed = _variant(cell.label, base, cell.set, grid_paths)
         listed = replace(listed, reported=dict(cell.reported), explicit=True)
         if cell.label in product and _is_same_run(variants[product[cell.label]], listed):
-            variants[product.pop(cell.label)] = listed  # one row, which the axes have too
+            variants[product.pop(cell.label)] = listed  # the axes have this row, too
         else:
             variants.append(listed)
     problems += _label_problems(variants, spec)
     return Expansion(grid, variants, list(dict.fromkeys(problems)))
 
 
-def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], places: Mapping[str, str]) -> Variant:
-    """The base with values laid over it, outer paths before inner ones; ``places`` say where the grid sets a path."""
+def _variant(label: str, base: dict[str, Any], settings: Mapping[str, Any], grid_paths: Mapping[str, str]) -> Variant:
+    """Apply settings to the base, outer paths before inner ones; ``grid_paths`` say where the grid sets each path."""
     run, problems = copied(base), list[Problem]()
     for path in sorted(settings, key=lambda path: path.count(".")) if base else ():
         try:
             assign(run, path, copied(settings[path]))
         except PathError as error:
-            problems.append(Problem(places[path], str(error)))
+            problems.append(Problem(grid_paths[path], str(error)))
     return Variant(label, run, problems=tuple(problems))
 
 
-def _is_same_run(one: Variant, other: Variant) -> bool:
-    """Whether two rows are one run, however their components are written."""
+def _is_same_run(variant: Variant, other: Variant) -> bool:
+    """Whether two rows are the same run, in whichever form their components are written."""
     try:
-        return plain(RunSpec.model_validate(one.spec)) == plain(RunSpec.model_validate(other.spec))
-    except ValidationError:  # the plan says what is wrong
+        return plain(RunSpec.model_validate(variant.spec)) == plain(RunSpec.model_validate(other.spec))
+    except ValidationError:  # the plan reports it
         return False
 
 
@@ -122,9 +122,9 @@ def copied(value: Json) -> Json:
 
 
 def _choices(group: Mapping[str, AxisSpec]) -> list[Choice]:
-    """Axes that move together as one axis; unequal ones as far as they go together."""
+    """Axes that move together as one axis, as long as the shortest of them."""
     labelled = [
-        [*axis.items()] if isinstance(axis, Mapping) else [(_label(path, value), value) for value in axis]
+        [*axis.items()] if isinstance(axis, Mapping) else [(_label(path, setting), setting) for setting in axis]
         for path, axis in group.items()
     ]
     rows = [zip(*row, strict=True) for row in zip(*labelled, strict=False)]
@@ -132,21 +132,21 @@ def _choices(group: Mapping[str, AxisSpec]) -> list[Choice]:
 
 
 def _label(path: str, value: Any) -> str:
-    """``pcgrad``, ``pcgrad(reduction=sum)``, ``lr=0.001``: what a reader of the table needs to tell rows apart."""
+    """``pcgrad``, ``pcgrad(reduction=sum)``, ``lr=0.001``: the part of a label that distinguishes rows."""
     if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("name"), str)):
-        return in_words(value)
+        return shortened(in_words(value), LONGEST_LABEL)
     last = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
-    return f"{''.join(last)}={in_words(value)}"
+    return shortened(f"{''.join(last)}={in_words(value)}", LONGEST_LABEL)
 
 
 def in_words(value: Any) -> str:
-    """A value as a label shows it.
+    """A setting as a label shows it.
 
     >>> in_words("sum"), in_words({"name": "pcgrad", "reduction": "sum"}), in_words(0.001)
     ('sum', 'pcgrad(reduction=sum)', '0.001')
     """
     if isinstance(value, dict) and isinstance(value.get("name"), str):
-        options = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "name")
+        options = ", ".join(f"{key}={_short(option)}" for key, option in value.items() if key != "name")
         return f"{value['name']}({options})" if options else value["name"]
     return _short(value)
 
@@ -156,11 +156,11 @@ def _short(value: Any) -> str:
 
 
 def _overlaps(axes: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """Two axes that set the same place: the second would undo the first, and labels would be wrong."""
-    for (_, one), (where, other) in itertools.combinations(axes, 2):
-        steps = list(zip(one.split("."), other.split("."), strict=False))
-        if one.count(".") == other.count(".") and all(a == b or "*" in (a, b) for a, b in steps):
-            yield Problem(where, f"sets the same place as {one}, and would undo it; leave out one of them")
+    """Two axes that set the same path: the second would undo the first, and labels would be wrong."""
+    for (_, path), (where, other_path) in itertools.combinations(axes, 2):
+        steps = list(zip(path.split("."), other_path.split("."), strict=False))
+        if path.count(".") == other_path.count(".") and all(a == b or "*" in (a, b) for a, b in steps):
+            yield Problem(where, f"sets the same place as {path}, and would undo it; leave out one of them")
 
 
 def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem]:
@@ -177,34 +177,36 @@ def _label_problems(variants: Sequence[Variant], spec: GridSpec) -> list[Problem
 
 
 def score_columns(variants: Iterable[Variant]) -> list[str]:
-    """The columns of tasks, each followed by those of its further metrics; specifications may be wrong yet."""
-    found: dict[str, None] = {}
+    """The columns of tasks, each followed by those of its further metrics; specifications need not be valid yet."""
+    columns: dict[str, None] = {}
     for task, further in further_metrics(variant.spec for variant in variants).items():
-        found |= dict.fromkeys((task, *(metric_column(task, name) for name in further)))
-    return list(found)
+        columns |= dict.fromkeys((task, *(metric_column(task, name) for name in further)))
+    return list(columns)
 
 
 def further_metrics(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Task → the metrics after the first that runs state for it, by name; the first run that has one says how."""
-    found: dict[str, dict[str, Any]] = {}
+    """Task → its metrics after the first, by name; options are those of the first run that has the metric."""
+    metrics_of: dict[str, dict[str, Any]] = {}
     for tasks in (run.get("tasks") for run in runs):
         for name, task in tasks.items() if isinstance(tasks, dict) else ():
             metrics = task.get("metric") if isinstance(task, dict) else None
-            listed = found.setdefault(name, {})
+            listed = metrics_of.setdefault(name, {})
             for metric in metrics[1:] if isinstance(metrics, list) else ():
                 listed.setdefault(str(metric.get("name") if isinstance(metric, dict) else metric), metric)
-    return found
+    return metrics_of
 
 
 def _claim_problems(variants: Sequence[Variant], spec: GridSpec) -> Iterator[Problem]:
     labels = [variant.label for variant in variants]
     columns = ["overall", *score_columns(variants)]
-    for place, claim in enumerate(spec.claims):
+    for number, claim in enumerate(spec.claims):
+        path = f"claims.{number}"
         for key in ("better", "equal", "than"):
-            row = getattr(claim, key)
-            if row is not None and row not in labels:
-                yield Problem(f"claims.{place}.{key}", unknown("row", row, labels, where="rows"))
-        if claim.than == (claim.better or claim.equal):
-            yield Problem(f"claims.{place}.than", f"a claim should be about two rows. Found {claim.than!r} twice.")
+            for row in getattr(claim, key) or ():
+                if row not in labels:
+                    yield Problem(f"{path}.{key}", unknown("row", row, labels, where="rows"))
+        for row, other in zip(claim.rows, claim.than, strict=True):
+            if row == other:
+                yield Problem(f"{path}.than", f"a claim should be about two rows. Found {row!r} twice.")
         if claim.on not in columns:
-            yield Problem(f"claims.{place}.on", unknown("column", claim.on, columns, where="columns"))
+            yield Problem(f"{path}.on", unknown("column", claim.on, columns, where="columns"))

@@ -1,4 +1,4 @@
-"""Which file a grid is, and what it takes over from a packaged one. Light to import."""
+"""Locate a grid's file, and merge the packaged grid that it extends. Light to import."""
 
 import json
 import os
@@ -9,14 +9,14 @@ from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.registry.installed.manager import packaged_grids
 from taskloom.registry.results.records import PACKAGED
 
-#: What a grid that extends another adds to it; all else that it states is in the place of the other's.
+#: Keys that a grid adds to those of the grid that it extends; it replaces all other keys that it states.
 ADDED = ("cells", "claims", "notes")
-#: What is a file's own and not taken over.
+#: Keys that are not inherited.
 OWN = ("name", "$schema")
 
 
 def locate(source: str) -> tuple[Path, str]:
-    """The path of a grid by the name of a packaged one or by a path, and what the registry knows it by."""
+    """The path of a grid, given as the name of a packaged one or as a path, and its source in the registry."""
     packaged = packaged_grids()
     path = packaged[source].path if source in packaged else Path(os.path.expanduser(source))  # noqa: PTH111 - raises
     is_packaged = any(path == grid.path for grid in packaged.values())
@@ -24,9 +24,9 @@ def locate(source: str) -> tuple[Path, str]:
 
 
 def extended(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The grid with everything of the packaged one that it ``extends``; one that extends none is as it was.
+    """Merge a grid with the packaged one that it ``extends``; a grid that extends none is unchanged.
 
-    What it says itself goes first, key by key; cells, claims and notes come after the packaged grid's.
+    Its own keys take precedence; cells, claims and notes come after the packaged grid's.
     """
     seen: list[str] = []
     while isinstance(name := raw.get("extends"), str):
@@ -37,8 +37,8 @@ def extended(raw: dict[str, Any], path: Path) -> dict[str, Any]:
             raise RequestError(str(path), [Problem("extends", message)])
         seen.append(name)
         other = json.loads(packaged[name].path.read_text(encoding="utf-8-sig"))
-        taken = {key: value for key, value in other.items() if key not in OWN}
+        inherited = {key: value for key, value in other.items() if key not in OWN}
         own = {key: value for key, value in raw.items() if key != "extends"}
-        both = [key for key in ADDED if isinstance(own.get(key), list) and key in taken]
-        raw = {**taken, **own, **{key: [*taken[key], *own[key]] for key in both}}
+        both = [key for key in ADDED if isinstance(own.get(key), list) and key in inherited]
+        raw = {**inherited, **own, **{key: [*inherited[key], *own[key]] for key in both}}
     return raw

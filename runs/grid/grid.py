@@ -1,9 +1,9 @@
-"""A grid file → what it says, and the run that it starts from."""
+"""Read a grid file, and the base run of its grid."""
 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,19 +15,19 @@ from taskloom.core.errors import Problem, RequestError, unknown
 from taskloom.core.specs import GridSpec, RunSpec, plain
 from taskloom.registry.installed.manager import packaged_grids
 from taskloom.registry.installed.problems import read_spec
-from taskloom.registry.installed.words import show
+from taskloom.registry.installed.words import join, number_problem, show
 from taskloom.registry.results.records import PACKAGED
 from taskloom.runs.grid.file import extended, locate
 
 
 @dataclass(frozen=True)
 class GridFile:
-    """A grid as it was found: its name, its file, and what it says.
+    """A grid as read: its name, its file, and its content.
 
-    ``source`` is the file that the registry knows it by; none if it states its name, which then is enough. ``folder``
-    is where its relative paths begin; a packaged grid has none, and they begin in the current folder.
+    ``source`` is the file by which the registry knows it, empty if the grid states its name. Relative paths start in
+    ``folder``; a packaged grid has none, and they start in the current folder.
 
-    Where parts of it are not valid, ``problems`` says so and ``spec`` is what the rest says, so that a plan can report
+    Where parts of it are invalid, ``problems`` lists them and ``spec`` has the rest, so that a plan can report
     everything at once.
     """
 
@@ -49,7 +49,7 @@ def load_grid(source: str) -> GridFile:
 
 
 def read_grid(raw: dict[str, Any], path: Path, known_by: str = "") -> GridFile:
-    """A grid from its JSON; ``path`` is its file, or what messages call a grid that states its name and has no file."""
+    """Read a grid from its JSON; ``path`` is its file, or its name in messages if it has no file."""
     raw = extended(raw, path)
     named = raw if raw.get("name") is not None else {**raw, "name": path.stem}
     spec, problems = read_spec(GridSpec, named)
@@ -89,11 +89,22 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise RequestError(str(path), [Problem("", f"is not JSON: {error}")]) from None
     if not isinstance(raw, dict):
         raise RequestError(str(path), [Problem("", f"a grid should be a JSON object. Found {show(raw)}.")])
+    if problems := list(_number_problems(raw)):
+        raise RequestError(str(path), problems)
     return raw
 
 
+def _number_problems(node: Any, path: str = "") -> Iterator[Problem]:
+    """The numbers of a JSON value that are infinite, or integers of more than 64 bits."""
+    if isinstance(node, dict | list):
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _number_problems(child, join(path, key))
+    elif message := number_problem(node):
+        yield Problem(path, message)
+
+
 def base_of(grid: GridFile) -> tuple[dict[str, Any], list[Problem]]:
-    """The base run with every default of the specs filled in, or what can be used of it, and what is wrong with it."""
+    """The base run with every default of the specs filled in, as far as it is valid, and its problems."""
     raw, seen, path = grid.spec.base, [grid.name], grid.path
     if not raw:
         words = 'a run or the name of a packaged grid, unless the grid "extends" one'
@@ -107,5 +118,5 @@ def base_of(grid: GridFile) -> tuple[dict[str, Any], list[Problem]]:
         seen.append(raw)
         path = packaged[raw].path
         raw = extended(_read_json(path), path).get("base", {})
-    run, found = read_spec(RunSpec, raw, "base")
-    return {} if run is None else plain(run), found
+    run, problems = read_spec(RunSpec, raw, "base")
+    return {} if run is None else plain(run), problems

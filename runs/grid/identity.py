@@ -1,4 +1,4 @@
-"""What a cell is: everything that decides its result, and the name that follows from it."""
+"""The identity of a cell: everything that determines its result, and the digest of that."""
 
 import hashlib
 import json
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.runs.grid.contents import Contents
 
-#: Where a run finds room, not what it computes.
+#: Keys that affect where a run is executed, not its result.
 NOT_PART = frozenset({"resources"})
-#: What a run and its stages state if they state nothing, beside components.
+#: Defaults of a run and of its stages, apart from components.
 _RUN = {"overall": "mean", "selection": "overall", "score": {"train": 0, "test": False}}
 _STAGE = {key: value for key, value in plain(StageSpec()).items() if key not in ("sampler", "combiner")}
 
@@ -38,10 +38,10 @@ def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") ->
     party's code or its author's revision. Versions of packages are no part of it: a release changes no result.
 
     Example: ``{"spec": {…}, "content": {"encoder": "9f…"}, "code": {"loss focal": "4c…"}, "trainer": 3}``.
-    Runs with equal facts have equal results, so what differs between two cells is found here.
+    Runs with equal facts have equal results, so any difference between two cells is in here.
     """
     return {
-        "spec": _without_defaults(spec, catalogue),
+        "spec": without_defaults(spec, catalogue),
         "content": contents.of(spec),
         "code": catalogue.code(spec),
         "trainer": TRAINER,
@@ -49,7 +49,7 @@ def facts(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") ->
 
 
 def locations(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """The part of a resolved spec that says where files are."""
+    """The options of a resolved spec that say where files are."""
 
     def of(kind: str, component: Mapping[str, Any]) -> dict[str, Any]:
         cls = catalogue.get(kind, component["name"]).cls
@@ -59,8 +59,8 @@ def locations(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]
     return {"encoder": of("encoder", spec["encoder"]), "tasks": tasks}
 
 
-def _without_defaults(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """What a run states beyond locations and defaults; which components it has is always stated."""
+def without_defaults(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """The spec without locations and defaults; the names of components are always kept."""
     bare = {key: value for key, value in spec.items() if key not in NOT_PART}
     bare["tasks"] = {name: dict(task) for name, task in spec["tasks"].items()}
     bare["stages"] = [_changed(stage, _STAGE) for stage in spec["stages"]]
@@ -70,14 +70,14 @@ def _without_defaults(spec: Mapping[str, Any], catalogue: "Catalogue") -> dict[s
     return stated
 
 
-def _changed(value: Any, default: Any) -> Any:
+def _changed(stated: Any, default: Any) -> Any:
     """A JSON value without the entries that are at their defaults."""
-    if not isinstance(value, dict) or not isinstance(default, dict):
-        return value
+    if not isinstance(stated, dict) or not isinstance(default, dict):
+        return stated
     return {
-        key: _changed(item, default.get(key))
-        for key, item in value.items()
-        if key not in default or item != default[key]
+        key: _changed(setting, default.get(key))
+        for key, setting in stated.items()
+        if key not in default or setting != default[key]
     }
 
 
@@ -102,14 +102,14 @@ def modern_facts(recorded: Mapping[str, Any], catalogue: "Catalogue") -> dict[st
                 same = version == entry.plugin.version
                 code[f"{entry.kind} {entry.name}"] = entry.known_by if same else f"of version {version}"
     known = {key: recorded[key] for key in ("content", "trainer")}
-    return {"spec": _without_defaults(recorded["spec"], catalogue), **known, "code": code}
+    return {"spec": without_defaults(recorded["spec"], catalogue), **known, "code": code}
 
 
 def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents") -> tuple[str, ...]:
-    """The identity of what each stage but the last hands on: equal for runs that agree in all up to there.
+    """The identity of the weights after each stage but the last: equal for runs that agree in everything up to there.
 
-    Selection and what else is scored play no part: a stage hands on its last epoch. The overall score does: a loss may
-    react to it.
+    Selection and extra scores are ignored: a stage hands on its last epoch. The overall score is not: a loss may react
+    to it.
     """
     keys = []
     for count in range(1, len(spec["stages"])):

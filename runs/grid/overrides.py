@@ -1,7 +1,7 @@
-"""What the command line lays over a whole grid: where data are, other weights, any setting; a smoke run; some rows.
+"""Command-line overrides of a grid: the data folder, weights, any setting, a smoke run, a choice of rows.
 
-Everything here works on variants, the rows of a grid before they are resolved, so a cell's recorded specification and
-identity say what was really run.
+Everything here works on variants, the rows of a grid before they are resolved, so that a cell's recorded specification
+and identity are those of the actual run.
 """
 
 import itertools
@@ -17,18 +17,18 @@ from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES, Chan
 from taskloom.runs.grid.changes import choose, complete, lay, with_changed
 from taskloom.runs.grid.expansion import Expansion
 from taskloom.runs.grid.grid import GridFile
-from taskloom.runs.grid.places import Places
+from taskloom.runs.grid.places import PathResolver
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.results.records import GridRecord
 
-#: Where the first is asked for and only the second is there, the second has data of the same form.
+#: Data set → one of the same form that replaces it if only that one is in the data folder.
 STAND_INS = {"snli": "sick"}
 #: A smoke run is recorded under a name of its own.
 SUFFIX = "-smoke"
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 512, "max_length": 64}
-#: Options of the grid's own encoder that a smoke run keeps, where they are what ``minbert`` takes.
+#: Options of the grid's own encoder that a smoke run keeps, with the values that ``minbert`` accepts.
 KEPT = {"pooling": ("pooler", "cls", "mean", "max"), "trainable": (True, False)}
 SIZES = {"size": 32, "dev_size": 16, "test_size": 4}
 ITERATIONS = 4
@@ -36,11 +36,11 @@ ITERATIONS = 4
 
 @dataclass(frozen=True)
 class Overrides:
-    """What to lay over a grid; nothing by default.
+    """Overrides of a grid; none by default.
 
-    ``data`` is a folder that holds the data sets, ``weights`` replaces the encoder's, ``epochs`` is the most that a
-    stage may have, ``settings`` are paths with their new values, ``only`` are patterns of the rows to run, ``seeds``
-    are further ones or a number of new ones, ``smoke`` makes every run tiny, ``name`` is that of a table of its own.
+    ``data`` is a folder with the data sets, ``weights`` replaces the encoder's, ``epochs`` limits those of each stage,
+    ``settings`` maps paths to new values, ``only`` has patterns of the rows to run, ``seeds`` has additional seeds or
+    the number of new ones, ``smoke`` makes every run tiny, ``name`` is that of a separate table.
     """
 
     data: Path | None = None
@@ -54,13 +54,13 @@ class Overrides:
 
     @property
     def change(self) -> Change:
-        """What --weights, --set and --epochs lay over a row."""
+        """The change of a row by --weights, --set and --epochs."""
         weights = {} if self.weights is None else {"encoder.weights": self.weights}
         return Change(weights | dict(self.settings), self.epochs)
 
 
 def named(grid: GridFile, overrides: Overrides) -> GridFile:
-    """The grid under the name that the command line gives it; a smoke run has the first seed and a name of its own."""
+    """Rename the grid as the command line says; a smoke run gets a separate name and only the first seed."""
     name = overrides.name or grid.name
     if overrides.name is not None:
         problems = read_spec(GridSpec, {**grid.raw, "name": name})[1]
@@ -74,42 +74,46 @@ def named(grid: GridFile, overrides: Overrides) -> GridFile:
     return replace(grid, name=f"{name[: 100 - len(SUFFIX)]}{SUFFIX}", spec=first_seed)
 
 
-def override(rows: Expansion, overrides: Overrides, places: Places, before: "GridRecord | None" = None) -> Expansion:
-    """Lay overrides over the rows; a request that cannot be meant is a ``RequestError``.
+def override(
+    rows: Expansion, overrides: Overrides, resolver: PathResolver, before: "GridRecord | None" = None
+) -> Expansion:
+    """Apply overrides to the rows; contradictory ones are a ``RequestError``.
 
-    What --weights, --epochs and --set change stands beside the grid's rows, and so do the rows that they changed in
-    the run ``before``; in a table with a name of its own they change all rows.
+    Rows changed by --weights, --epochs and --set, now or in the run ``before``, are added beside the grid's rows; in a
+    table with a separate name all rows are changed.
     """
     change, known = overrides.change, before.changes if before else []
     if not (overrides.smoke or overrides.data or overrides.name or change or known or (before and before.laid)):
         return replace(rows, variants=choose(rows.variants, overrides.only))
     completed = [complete(variant.spec) for variant in rows.variants]
-    specs = [spec for spec in completed if spec is not None]  # what is not valid stays, for the plan to report
+    specs = [spec for spec in completed if spec is not None]  # invalid ones stay, for the plan to report
     lines: list[str] = []
     if overrides.smoke:
-        given = [f"--{name}" for name in ("data", "weights") if getattr(overrides, name) is not None]
-        if given:
+        conflicting = [f"--{name}" for name in ("data", "weights") if getattr(overrides, name) is not None]
+        if conflicting:
             text = "a smoke run has its own text and encoder; leave out one of the two"
-            raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with {' and '.join(given)}.")])
+            raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with {' and '.join(conflicting)}.")])
         for spec in specs:
-            _make_tiny(spec, places.catalogue)
+            _make_tiny(spec, resolver.catalogue)
         lines.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
-    notes = [] if overrides.data is None else _use_folder(overrides.data, specs, places)
-    variants = [replace(one, spec=spec or one.spec) for one, spec in zip(rows.variants, completed, strict=True)]
+    notes = [] if overrides.data is None else _use_folder(overrides.data, specs, resolver)
+    variants = [
+        replace(variant, spec=spec or variant.spec) for variant, spec in zip(rows.variants, completed, strict=True)
+    ]
     rows = replace(rows, variants=variants, notes=notes)
     if overrides.name is not None or (before and before.laid):
-        rows, change = _laid_over_all(rows, change, before)
+        rows, change = _change_all(rows, change, before)
         lines += [change.in_words] if change else []
         rows = replace(rows, variants=choose(rows.variants, overrides.only))
     else:
-        rows = with_changed(rows, change, known, overrides.only, places.catalogue)
+        rows = with_changed(rows, change, known, overrides.only, resolver.catalogue)
     if lines or notes:
         rows = replace(rows, grid=replace(rows.grid, raw={**rows.grid.raw, OVERRIDES: [*lines, *notes]}))
     return rows
 
 
-def _laid_over_all(rows: Expansion, change: Change, before: "GridRecord | None") -> tuple[Expansion, Change]:
-    """The rows of a table with a name of its own, all of them changed alike, today and whenever it is run again."""
+def _change_all(rows: Expansion, change: Change, before: "GridRecord | None") -> tuple[Expansion, Change]:
+    """Apply one change to all rows of a table with a separate name, now and whenever it is run again."""
     if before is not None:
         if change and not change.lays_the_same(before.laid):
             was = before.laid.in_words or "nothing laid over the grid"
@@ -117,14 +121,16 @@ def _laid_over_all(rows: Expansion, change: Change, before: "GridRecord | None")
             raise RequestError("--name", [Problem("", f"{text}. Found {change.in_words}.")])
         change = before.laid
     valid = [variant for variant in rows.variants if complete(variant.spec) is not None]
-    laid = dict(zip((one.label for one in valid), lay(change, [one.spec for one in valid]), strict=True))
-    variants = [replace(one, spec=laid.get(one.label, one.spec)) for one in rows.variants]
+    changed_specs = dict(
+        zip((variant.label for variant in valid), lay(change, [variant.spec for variant in valid]), strict=True)
+    )
+    variants = [replace(variant, spec=changed_specs.get(variant.label, variant.spec)) for variant in rows.variants]
     raw = {**rows.grid.raw, LAID: {"settings": dict(change.settings), "epochs": change.epochs}}
     return replace(rows, variants=variants, grid=replace(rows.grid, raw=raw)), change
 
 
 def add_seeds(grid: GridFile, seeds: Iterable[int]) -> GridFile:
-    """The grid with further seeds than its file's, which its record states."""
+    """Add seeds to those of the grid's file, and to the grid's record."""
     added = sorted(set(seeds) - set(grid.spec.seeds))
     if not added:
         return grid
@@ -135,7 +141,7 @@ def add_seeds(grid: GridFile, seeds: Iterable[int]) -> GridFile:
 
 
 def new_seeds(known: Collection[int], number: int) -> list[int]:
-    """The smallest seeds that are not known yet, so many of them.
+    """The ``number`` smallest seeds that are not known yet.
 
     >>> new_seeds([0, 2], 3)
     [1, 3, 4]
@@ -143,32 +149,32 @@ def new_seeds(known: Collection[int], number: int) -> list[int]:
     return list(itertools.islice((seed for seed in itertools.count() if seed not in known), number))
 
 
-def _use_folder(folder: Path, specs: list[dict[str, Any]], places: Places) -> list[str]:
-    """Point data sets at their files in the folder, or in one of their name in it, in place.
+def _use_folder(folder: Path, specs: list[dict[str, Any]], resolver: PathResolver) -> list[str]:
+    """Point data sets at their files in the folder, or in a subfolder with their name, in place.
 
-    A data set that has an option ``dir`` has to be there, one that names single files only may be.
+    A data set with an option ``dir`` has to be there; one that names single files may be elsewhere.
 
-    Returns what a reader of the results should know.
+    Returns notes for readers of the results.
     """
     home = folder.expanduser().absolute()
     if not home.is_dir():
         raise RequestError("--data", [Problem("", f"{folder} is not a folder")])
-    catalogue = places.catalogue
+    catalogue = resolver.catalogue
     names = [name for name in catalogue.names("data") if "dir" in catalogue.get("data", name).options]
     notes: list[str] = []
     for task in (task for spec in specs for task in spec["tasks"].values()):
-        data = task["data"]
-        named = [{**data, "name": name} for name in (data["name"], STAND_INS.get(data["name"])) if name]
-        found = next(filter(None, (places.found_in(home, one) for one in named)), None)
-        # Where nothing is found the plan says what it looked for, and where.
-        task["data"] = found or ({**data, "dir": str(home)} if data["name"] in names else data)
-        if task["data"]["name"] != data["name"]:
-            notes.append(f"{task['data']['name']} in place of {data['name']}, which is not in the data folder")
+        component = task["data"]
+        named = [{**component, "name": name} for name in (component["name"], STAND_INS.get(component["name"])) if name]
+        located = next(filter(None, (resolver.found_in(home, candidate) for candidate in named)), None)
+        # If nothing is found, the plan reports what it looked for, and where.
+        task["data"] = located or ({**component, "dir": str(home)} if component["name"] in names else component)
+        if task["data"]["name"] != component["name"]:
+            notes.append(f"{task['data']['name']} in place of {component['name']}, which is not in the data folder")
     return list(dict.fromkeys(notes))
 
 
 def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
-    """Change a run, in place, to a few steps: a tiny encoder, a few generated rows, at most one epoch per stage.
+    """Shrink a run, in place, to a few steps: a tiny encoder, a few generated rows, at most one epoch per stage.
 
     Every head, loss, sampler, combiner and stage stays as it is, so that a smoke run shows in seconds that every cell
     can be trained and scored. Its figures mean nothing.
@@ -184,17 +190,17 @@ def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
             stage["sampler"]["iterations"] = min(iterations, ITERATIONS)
 
 
-def _generated(given: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """Generated text in the place of a data set: with as many texts, and labels that the same losses can take."""
-    data, _ = catalogue.try_out(DataSet, given)
-    if data is None:  # the plan reports what is wrong with it
-        return given
-    if data.labels is None or data.columns > 2:
+def _generated(component: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """Generated text that replaces a data set: as many texts per row, and labels that the same losses accept."""
+    data_set, _ = catalogue.try_out(DataSet, component)
+    if data_set is None:  # the plan reports what is wrong with it
+        return component
+    if data_set.labels is None or data_set.columns > 2:
         task = "entailment"
-    elif data.labels.classes == 2:
-        task = "paraphrase"  # a head that reads one text takes the first of the two
-    elif data.labels.classes:
-        task = "sentiment" if data.columns == 1 else "paraphrase"
+    elif data_set.labels.classes == 2:
+        task = "paraphrase"  # a head that reads one text uses the first of the two
+    elif data_set.labels.classes:
+        task = "sentiment" if data_set.columns == 1 else "paraphrase"
     else:
         task = "similarity"
     return {"name": "generated", "task": task, **SIZES}

@@ -7,13 +7,13 @@ from taskloom.registry.installed.words import show
 
 
 class PathError(ValueError):
-    """The path leads nowhere; the message says where it breaks off and what there is."""
+    """The path does not exist; the message says where it breaks off and what is there."""
 
 
 def assign(run: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path, in place; ``*`` sets it for every task or stage. ``PathError`` sets nothing.
+    """Set the value at a path, in place; ``*`` sets it for every task or stage. After a ``PathError`` nothing is set.
 
-    A path may end in any option of a component (whether it exists is the catalogue's to say) and in a new task.
+    A path may end in any option of a component (the catalogue checks whether it exists) and in a new task.
 
     >>> run = {"stages": [{"combiner": {"name": "sum"}}], "tasks": {}}
     >>> assign(run, "stages.0.combiner", "pcgrad")
@@ -24,36 +24,36 @@ def assign(run: dict[str, Any], path: str, value: Any) -> None:
     *before, last = path.split(".")
     if path.split(".")[0] == "seed":
         raise PathError('seeds should be listed under "seeds" in the grid')
-    places: list[tuple[Any, Any]] = []
+    targets: list[tuple[Any, Any]] = []
     for node, parts in _nodes(run, before, as_objects=True):
         is_new_task = parts == ["tasks"] and isinstance(value, dict) and "data" in value
         is_open = isinstance(node, dict) and last not in ("", "*") and ("name" in node or is_new_task)
-        places += [(node, key) for key in ([last] if is_open else _keys(node, [*parts, last]))]
-    for node, key in places:
+        targets += [(node, key) for key in ([last] if is_open else _keys(node, [*parts, last]))]
+    for node, key in targets:
         node[key] = value
 
 
 def _nodes(run: dict[str, Any], parts: list[str], *, as_objects: bool = False) -> list[tuple[Any, list[str]]]:
-    """What a path leads to, each with its own path; components by name become objects if they are to get options."""
+    """The nodes at a path, each with its own path; ``as_objects`` turns component names into objects with options."""
     nodes: list[tuple[Any, list[str]]] = [(run, [])]
     for part in parts:
-        found = []
+        children = []
         for node, before in nodes:
             for key in _keys(node, [*before, part]):
                 if as_objects and isinstance(node[key], str) and key != "name":
                     node[key] = {"name": node[key]}
-                found.append((node[key], [*before, str(key)]))
-        nodes = found
+                children.append((node[key], [*before, str(key)]))
+        nodes = children
     return nodes
 
 
 def _keys(node: Any, parts: list[str]) -> list[Any]:
-    """The keys of a node that the last part of a path stands for; ``PathError`` if there is none."""
+    """The keys of a node that the last part of a path matches; ``PathError`` if there is none."""
     *outer, key = parts
     before = ".".join(outer) or "a run"
     if isinstance(node, dict):
         if key == "*" or key in node:
-            return [one for one in node if one != "*"] if key == "*" else [key]
+            return [name for name in node if name != "*"] if key == "*" else [key]
         raise PathError(f"the path leads nowhere: {unknown(f'entry in {before}', key, node, where='there')}")
     if not isinstance(node, list):
         raise PathError(f"the path leads nowhere: {before} is {show(node)} and has no {key!r}")
@@ -89,14 +89,14 @@ def matches(run: dict[str, Any], path: str, wanted: Any) -> bool:
     try:
         values = values_at(run, path)
     except PathError:
-        return False  # this run lacks the place, say a second stage
+        return False  # this run lacks the path, such as that of a second stage
     return values is not None and all(_same(value, wanted) for value in values)
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    if isinstance(found, dict) and "name" in found:
+def _same(setting: Any, wanted: Any) -> bool:
+    if isinstance(setting, dict) and "name" in setting:
         wanted = {"name": wanted} if isinstance(wanted, str) else wanted
         return isinstance(wanted, dict) and all(
-            key in found and _same(found[key], item) for key, item in wanted.items()
+            key in setting and _same(setting[key], option) for key, option in wanted.items()
         )
-    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+    return bool(setting == wanted) and isinstance(setting, bool) == isinstance(wanted, bool)

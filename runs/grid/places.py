@@ -1,4 +1,4 @@
-"""Where the files are that runs name: beside the grid's file, in the current folder, or where the command line says."""
+"""Locate the files that runs name: beside the grid's file, in the current folder, or in the folder of --data."""
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
 
-class Places:
-    """Turns the relative paths of runs into absolute ones, so that what a run read is found from any folder later.
+class PathResolver:
+    """Make the relative paths of runs absolute, so that a run's files can be found later from any folder.
 
-    A path of the grid's file is looked for in ``folder``, that of the file, then in the current one; a packaged grid
-    has only the current one. What an encoder names may also be a package or a model of a hub, so it becomes a path
-    only where there is such a folder.
+    A path in the grid's file is looked up in ``folder``, that of the file, then in the current one; for a packaged grid
+    only in the current one. An encoder may also name a package or a model of a hub, so its name becomes a path only if
+    there is such a folder.
     """
 
     def __init__(self, catalogue: "Catalogue", folder: Path | None) -> None:
@@ -33,33 +33,33 @@ class Places:
         """Make the paths of runs absolute, in place; ``typed`` ones come from the command line, not from the file."""
         folders = [self._here] if typed else self._folders
         done: dict[bytes, bytes] = {}  # many rows name the same files
-        for home, kind in (place for spec in specs for place in _sources(spec)):
+        for home, kind in (source for spec in specs for source in _sources(spec)):
             if options := self._options(kind, home[kind]) & home[kind].keys():
                 key = to_json([kind, home[kind]])
                 if key not in done:
                     done[key] = to_json(self._with_paths(kind, home[kind], options, folders))
                 home[kind] = from_json(done[key])
 
-    def found_in(self, folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
-        """The data set with its files where they are in a folder; None if they are not there."""
-        return self._first_readable(candidates(data, folder, self._options("data", data)))
+    def found_in(self, folder: Path, component: dict[str, Any]) -> dict[str, Any] | None:
+        """The data set with the paths of its files in a folder; None if they are not there."""
+        return self._first_readable(candidates(component, folder, self._options("data", component)))
 
     def notes(self, specs: Iterable[dict[str, Any]]) -> list[str]:
-        """What a user may not expect of where these runs find their files."""
+        """Notes on files that these runs find in the current folder instead of the grid's."""
         used = {f"{path}{os.sep}" for spec in specs for home, kind in _sources(spec) for path in _strings(home[kind])}
         names = [
             repr(written)
             for path, written in self._elsewhere.items()
-            if any(one.startswith(f"{path}{os.sep}") for one in used)
+            if any(used_path.startswith(f"{path}{os.sep}") for used_path in used)
         ]
         return [f"in the current folder, not in the grid's ({self._folders[0]}): {', '.join(names)}"] if names else []
 
     def is_missing(self, component: Mapping[str, Any]) -> bool:
-        """Whether a component names something that is in none of the folders, be it a test file."""
+        """Whether a component names a file or folder, even a test file, that is in none of the folders."""
         return not self._missing.isdisjoint(_strings(component))
 
     def advice(self, kind: str) -> str:
-        """Where was looked for what is nowhere. The message is about the grid's folder already if it is about data."""
+        """The other folders searched, for a message on a missing file; those on data name the grid's folder already."""
         if len(self._folders) == 1:
             return ""
         if kind == "data":
@@ -76,66 +76,68 @@ class Places:
     def _with_paths(
         self, kind: str, component: dict[str, Any], options: Collection[str], folders: Sequence[Path]
     ) -> dict[str, Any]:
-        found = dict(component)
+        settled = dict(component)
         for option in [option for option in component if option in options]:  # in the order of the file
-            value = component[option]
-            many = [self._settled(kind, one, folders) for one in (value if isinstance(value, list) else [value])]
-            found[option] = many if isinstance(value, list) else many[0]
+            written = component[option]
+            paths = [
+                self._settled(kind, path, folders) for path in (written if isinstance(written, list) else [written])
+            ]
+            settled[option] = paths if isinstance(written, list) else paths[0]
         inner = []
-        if kind == "data" and "dir" in options and isinstance(found["dir"], str):
-            inner = candidates(found, Path(_expanded(found["dir"])), options)
-        return found if len(inner) < 2 else self._first_readable(inner) or inner[1]
+        if kind == "data" and "dir" in options and isinstance(settled["dir"], str):
+            inner = candidates(settled, Path(_expanded(settled["dir"])), options)
+        return settled if len(inner) < 2 else self._first_readable(inner) or inner[1]
 
-    def _settled(self, kind: str, value: Any, folders: Sequence[Path]) -> Any:
-        """A path in the first of the folders that has it; what is no relative path stays as it is."""
-        relative = _expanded(value) if isinstance(value, str) else ""
+    def _settled(self, kind: str, written: Any, folders: Sequence[Path]) -> Any:
+        """The path in the first of the folders that has it; anything but a relative path is returned unchanged."""
+        relative = _expanded(written) if isinstance(written, str) else ""
         if not relative or Path(relative).is_absolute() or "$" in relative:  # a variable that is not set
-            return value
+            return written
         is_there = os.path.exists if kind == "data" else os.path.isdir
         paths = [os.path.normpath(folder / relative) for folder in folders]
-        place = next((place for place, path in enumerate(paths) if is_there(path)), None)
-        if place is None:
-            value = paths[0] if kind == "data" else value
-            self._missing.add(value)
-            return value
-        if place > 0:
-            self._elsewhere[paths[place]] = value
-        return paths[place]
+        index = next((index for index, path in enumerate(paths) if is_there(path)), None)
+        if index is None:
+            written = paths[0] if kind == "data" else written
+            self._missing.add(written)
+            return written
+        if index > 0:
+            self._elsewhere[paths[index]] = written
+        return paths[index]
 
-    def _first_readable(self, found: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-        for candidate in found:
-            made, _ = self.catalogue.try_out(DataSet, candidate)
+    def _first_readable(self, components: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+        for component in components:
+            data_set, _ = self.catalogue.try_out(DataSet, component)
             with suppress(DataError):
-                if made is not None:  # else its options are wrong, which the plan reports
-                    made.fingerprint()
-                    return candidate
+                if data_set is not None:  # else its options are wrong, which the plan reports
+                    data_set.fingerprint()
+                    return component
         return None
 
 
 def path_options(cls: type[Component], options: Collection[str]) -> frozenset[str]:
-    """The options that name files or folders; one that is called ``dir`` always does."""
+    """The options that name files or folders; ``dir`` always does."""
     return cls.path_options | ({"dir"} & set(options))
 
 
-def candidates(data: Mapping[str, Any], folder: Path, options: Collection[str]) -> list[dict[str, Any]]:
-    """A data set as it may lie in a folder: there, or in a folder of the data set's name in it.
+def candidates(component: Mapping[str, Any], folder: Path, options: Collection[str]) -> list[dict[str, Any]]:
+    """The data set with the paths that it may have in a folder: there, or in subfolders with the data set's name.
 
     One that names files and no folder has some of them there, each under the longest end of its path that exists.
     """
     if "dir" in options:
-        inner = folder.glob(f"{data['name']}*") if os.path.isdir(folder) else ()  # noqa: PTH112 - any name may be given
-        return [{**data, "dir": str(place)} for place in (folder, *sorted(path for path in inner if path.is_dir()))]
-    named = {option: value for option, value in data.items() if option in options and value}
+        inner = folder.glob(f"{component['name']}*") if os.path.isdir(folder) else ()  # noqa: PTH112 - any name may be given
+        return [{**component, "dir": str(home)} for home in (folder, *sorted(path for path in inner if path.is_dir()))]
+    named = {option: paths for option, paths in component.items() if option in options and paths}
     moved = {
-        option: [_moved(one, folder) for one in value] if isinstance(value, list) else _moved(value, folder)
-        for option, value in named.items()
+        option: [_moved(path, folder) for path in paths] if isinstance(paths, list) else _moved(paths, folder)
+        for option, paths in named.items()
     }
-    return [{**data, **moved}] if moved != named else []
+    return [{**component, **moved}] if moved != named else []
 
 
 def _moved(path: str, folder: Path) -> str:
     parts = Path(path).relative_to(Path(path).anchor).parts
-    ends = (folder.joinpath(*parts[place:]) for place in range(len(parts)))
+    ends = (folder.joinpath(*parts[start:]) for start in range(len(parts)))
     return next((str(end) for end in ends if end.is_file()), path)
 
 
@@ -144,12 +146,12 @@ def _expanded(path: str) -> str:
 
 
 def _strings(component: Mapping[str, Any]) -> Iterator[str]:
-    for value in component.values():
-        yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
+    for option in component.values():
+        yield from (text for text in (option if isinstance(option, list) else [option]) if isinstance(text, str))
 
 
 def _sources(spec: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
-    """The encoder and the data sets that have options, each as what holds it and its key; the run need not be valid."""
+    """The encoder and the data sets that have options, each as its parent and key; the run need not be valid."""
     tasks = spec.get("tasks")
     homes = [(spec, "encoder"), *((task, "data") for task in (tasks.values() if isinstance(tasks, dict) else ()))]
     yield from ((home, key) for home, key in homes if isinstance(home, dict) and isinstance(home.get(key), dict))

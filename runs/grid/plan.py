@@ -1,4 +1,4 @@
-"""Grid → plan: which cells there are, what each is exactly, and what is done already."""
+"""Plan a grid: its cells, their complete specifications and identities, and which are finished."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
-from taskloom.core.errors import count
+from taskloom.core.errors import RegistryError, count
 from taskloom.registry.installed.resolution import split_metrics
 from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, CellRecord, Change, GridRecord
 from taskloom.registry.results.scores import StoredScores, find_scores
@@ -18,7 +18,7 @@ from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, locations, modern_facts, stage_keys
 from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
 from taskloom.runs.grid.paths import matches
-from taskloom.runs.grid.places import Places
+from taskloom.runs.grid.places import PathResolver
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class PlannedCell:
     """One cell: a variant with a seed. ``id`` is its identity, ``spec`` the fully resolved run.
 
-    ``facts`` are what its ``identity`` is made of, which is also its id unless an older version has made the cell. A
-    cell that is not ``chosen`` is no part of this run, only of the table. ``locations`` are the parts of its spec that
-    say where files are.
+    ``facts`` are what its ``identity`` is computed from, which is also its id unless an older version recorded it. A
+    cell that is not ``chosen`` is in the table but not part of this run. ``locations`` are the options of its spec
+    that say where files are.
     """
 
     id: str
@@ -50,10 +50,10 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a grid asks for, checked and complete; ``notes`` are for the log.
+    """The cells of a grid, checked and complete; ``notes`` are for the log.
 
-    ``excluded`` are the labels of rows that are left out, each with the place of the entry of ``exclude`` that does it;
-    ``sizes`` those of the data that the chosen cells read.
+    ``excluded`` are the labels of excluded rows, each with the index of the responsible entry of ``exclude``; ``sizes``
+    those of the data that the chosen cells read. ``basis`` is the state of the ledger that the plan was made from.
     """
 
     grid: GridFile
@@ -61,10 +61,11 @@ class Plan:
     notes: tuple[str, ...]
     excluded: tuple[tuple[str, int], ...] = ()
     sizes: tuple[Size, ...] = ()
+    basis: str = ""
 
     @property
     def chosen(self) -> tuple[PlannedCell, ...]:
-        """The cells that this run is about."""
+        """The cells of this run."""
         return tuple(cell for cell in self.cells if cell.chosen)
 
 
@@ -78,48 +79,48 @@ def make_plan(
 ) -> Plan:
     """Expand and check a grid; every problem is found here, before the first step of training.
 
-    ``ledger`` knows which cells are finished; without one all are new. ``overrides`` are laid over rows before these
-    are resolved. What the grid says of a row is checked whether the row is chosen or not; its data and weights only if
-    it is. Rows that are not chosen and that could not be run today are in the plan as they were last run.
+    ``ledger`` knows which cells are finished; without one all are new. ``overrides`` are applied to rows before these
+    are resolved. The settings of a row are checked whether it is chosen or not; its data and weights only if it is.
+    Rows that are not chosen and could not be run today are in the plan as they were last run.
     """
     overrides, written = overrides or Overrides(), grid.raw
     grid, before = _recorded(named(grid, overrides), overrides, ledger)
     rows = expand(grid, allow_large=allow_large)
     problems = rows.problems
-    if not any(variant.spec for variant in rows.variants):  # no base to speak of
+    if not any(variant.spec for variant in rows.variants):  # there is no valid base
         raise RequestError(str(grid.path), problems)
-    # What is left out is a matter of the grid as it is written, not of what is laid over it.
+    # Rows are excluded by the grid as written, before overrides.
     excluded = _excluded(rows, catalogue)
     kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
-    places = Places(catalogue, grid.folder)
-    places.settle(variant.spec for variant in kept)
-    rows = override(replace(rows, variants=kept), overrides, places, before)
-    places.settle((variant.spec for variant in rows.variants), typed=True)
-    grid, contents = rows.grid, Contents(catalogue, overrides, places)
+    resolver = PathResolver(catalogue, grid.folder)
+    resolver.settle(variant.spec for variant in kept)
+    rows = override(replace(rows, variants=kept), overrides, resolver, before)
+    resolver.settle((variant.spec for variant in rows.variants), typed=True)
+    grid, contents = rows.grid, Contents(catalogue, overrides, resolver)
     problems += _column_problems(rows)
     variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
     checked = [variant for variant in variants if variant.chosen or not variant.problems]
-    if before is None or before.written != written:  # else it was valid: what is missing now was installed then
+    if before is None or before.written != written:  # else it was valid: missing plugins were installed then
         checked += _wrong_as_written(variants, kept, overrides.change, catalogue)
     problems += _row_problems(checked)
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
     known = known_identities(ledger, catalogue) if ledger is not None else {}
-    shown = {place.label for place in before.cells} if before is not None else set()
+    shown = {cell.label for cell in before.cells} if before is not None else set()
 
     def cells_of(grid: GridFile) -> list[PlannedCell]:
-        found: list[PlannedCell] = []
+        planned: list[PlannedCell] = []
         for row in variants:
             cells = [
                 *(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states, known))
             ]
-            # What this run is not about has a place if it had one, or was begun; a changed row only if it was begun.
-            optional = row.problems or row.beside or (rows.is_changed and row.label not in shown)
-            found += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
-        return found
+            # Rows outside this run stay in the table if they were in it: another run may be about to start them.
+            optional = (row.problems or row.beside or rows.is_changed) and row.label not in shown
+            planned += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
+        return planned
 
-    grid, note = _with_seeds(grid, overrides, before, cells_of)
+    grid, run_notes = _with_seeds(grid, overrides, before, cells_of)
     if len(variants) * len(grid.spec.seeds) > LARGE and not allow_large:
         text = f"the grid has {len(variants) * len(grid.spec.seeds):,} cells with them, more than {LARGE:,}"
         raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
@@ -127,10 +128,10 @@ def make_plan(
     grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
     grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
     if further := list(GridRecord("", grid.raw, "", "", ()).further):
-        note += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
+        run_notes += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
     added = grid.raw.get(ADDED_SEEDS)
-    note += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
-    looked = places.notes(variant.spec for variant in variants if variant.chosen)
+    run_notes += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
+    looked = resolver.notes(variant.spec for variant in variants if variant.chosen)
     rows_chosen = {cell.label: cell.spec for cell in cells if cell.chosen}
     sizes = tuple(dict.fromkeys(size for spec in rows_chosen.values() for size in contents.sizes(spec)))
     notes = (
@@ -138,14 +139,14 @@ def make_plan(
         *looked,
         *contents.notes,
         *_unlabelled(sizes),
-        *note,
+        *run_notes,
         *_left_out(grid, cells, before, catalogue),
     )
-    return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes)
+    return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes, before.basis if before else "")
 
 
 def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> tuple[GridFile, GridRecord | None]:
-    """The grid under its name in the registry, and how it was last run there."""
+    """The grid under its name in the registry, and its last record there."""
     name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source, grid.raw)
     if overrides.name is not None and name != grid.name:
         raise RequestError("--name", [Problem("", f"another grid is called {grid.name!r} here; choose another name")])
@@ -154,37 +155,37 @@ def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> 
 
 
 def _with_changes(grid: GridFile, changes: Iterable[Change], labels: Collection[str]) -> GridFile:
-    """The grid, whose record states how those of the changed rows were made that have a place."""
-    made = []
+    """Record in the grid the changes behind those changed rows that are in the table."""
+    recorded = []
     for change in changes:
         if rows := [row for row in change.rows if change.called(row) in labels]:
-            made.append({**vars(change), "settings": dict(change.settings), "rows": rows})
-    return replace(grid, raw={**grid.raw, CHANGES: made}) if made else grid
+            recorded.append({**vars(change), "settings": dict(change.settings), "rows": rows})
+    return replace(grid, raw={**grid.raw, CHANGES: recorded}) if recorded else grid
 
 
 def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
-    """The grid, whose record states the metrics of its tasks after the first."""
-    found = {task: [*each.values()] for task, each in further_metrics(runs).items() if each}
-    return replace(grid, raw={**grid.raw, METRICS: found}) if found else grid
+    """Record in the grid the metrics of its tasks after the first."""
+    further = {task: [*metrics.values()] for task, metrics in further_metrics(runs).items() if metrics}
+    return replace(grid, raw={**grid.raw, METRICS: further}) if further else grid
 
 
 def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:
     """The cells that a row had when the grid was last run."""
-    for place in before.cells if before is not None else ():
-        if place.label == row.label:
-            cell = place.cell
+    for row_cell in before.cells if before is not None else ():
+        if row_cell.label == row.label:
+            cell = row_cell.cell
             status = "new" if cell.status == "planned" else cell.status
             reported = row.reported
-            identity = cell.identity or ""  # of an older version's cell it is not known before the row can be planned
+            identity = cell.identity or ""  # an older version's cell has none before the row can be planned
             yield PlannedCell(
-                cell.id, row.label, place.seed, status, cell.spec, {}, (), reported, False, cell.facts, identity
+                cell.id, row.label, row_cell.seed, status, cell.spec, {}, (), reported, False, cell.facts, identity
             )
 
 
 def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> Variant:
-    """The row with its complete specification, and everything that is wrong with it."""
-    spec, found = catalogue.resolve_run(variant.spec)
-    problems = [*variant.problems, *found]
+    """The row with its complete specification and all its problems."""
+    spec, wrong = catalogue.resolve_run(variant.spec)
+    problems = [*variant.problems, *wrong]
     problems += contents.problems(spec, {problem.path for problem in problems})
     return replace(variant, spec=spec, problems=tuple(dict.fromkeys(problems)))
 
@@ -192,10 +193,10 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
 def _wrong_as_written(
     variants: Iterable[Variant], kept: Iterable[Variant], change: Change, catalogue: "Catalogue"
 ) -> Iterator[Variant]:
-    """The rows that are not chosen and whose own specification is wrong, with those problems alone.
+    """The rows that are not chosen and whose own specification is invalid, with only those problems.
 
-    ``kept`` are the rows as the grid has them. What the overrides bring about, or would repair, is no fault of the
-    grid's, and neither are data or weights that are not here.
+    ``kept`` are the rows as the grid has them. Problems that overrides cause, or would repair, are not the grid's, nor
+    are missing data or weights.
     """
     rows = {row.label: row for row in kept}
     for variant in variants:
@@ -210,7 +211,7 @@ def _wrong_as_written(
 
 
 def known_identities(ledger: "Ledger", catalogue: "Catalogue") -> dict[str, str]:
-    """What a cell is known by today → the cell of the registry, also where an older version has made it."""
+    """Identity today → the id of the cell in the registry, also of cells recorded by older versions."""
     older: dict[str, str] = {}
     for cell in ledger.unidentified():
         recorded = modern_facts(cell.facts, catalogue) if cell.facts else {}
@@ -220,14 +221,19 @@ def known_identities(ledger: "Ledger", catalogue: "Catalogue") -> dict[str, str]
 
 
 def _decided_otherwise(cell: CellRecord, ledger: "Ledger", catalogue: "Catalogue") -> bool:
-    """Whether a cell of 0.2 or before has learned two classes by squared error, which it cut at 0 and not at 0.5."""
+    """Whether a cell of 0.2 or before learned two classes by squared error, with the threshold at 0 instead of 0.5."""
     from taskloom.core import Head
 
     tasks = cell.spec.get("tasks", {}) if "plugins" in cell.facts else {}
     heads = {name: catalogue.try_out(Head, task["head"])[0] for name, task in tasks.items() if _by_value(task)}
     concerned = [name for name, head in heads.items() if head is None or head.cut is None]
-    stored = find_scores(ledger.folder, cell.id) if concerned else None
-    return bool(concerned) and (stored is None or any(_has_two_classes(stored, name) for name in concerned))
+    if not concerned:
+        return False
+    try:
+        stored = find_scores(ledger.folder, cell)
+    except RegistryError:  # the table reports it
+        stored = None
+    return stored is None or any(_has_two_classes(stored, name) for name in concerned)
 
 
 def _by_value(task: Mapping[str, Any]) -> bool:
@@ -246,7 +252,7 @@ def _cells(
     states: Mapping[str, str],
     known: Mapping[str, str],
 ) -> Iterator[PlannedCell]:
-    """The cells of a row, one for each seed; further metrics are no part of them."""
+    """The cells of a row, one for each seed, without further metrics."""
     run, _ = split_metrics(row.spec)
     made_of = facts(run, catalogue, contents)
     versions, where = {**catalogue.versions(run), **code_versions(run, catalogue)}, locations(run, catalogue)
@@ -274,10 +280,10 @@ def _cells(
 def _with_seeds(
     grid: GridFile, overrides: Overrides, before: GridRecord | None, cells_of: Callable[[GridFile], list[PlannedCell]]
 ) -> tuple[GridFile, list[str]]:
-    """The grid with the seeds that were added to it before and those that this run adds, and a note on them.
+    """Add to the grid the seeds that were added before and those that this run adds, with a note on them.
 
-    These are the ones that are asked for, or as many new ones as are asked for or queued. While some that were added
-    before are unfinished, no new ones are: the same command again should go on with them.
+    These are the requested seeds, or as many new ones as are requested or queued. While earlier additions are
+    unfinished no new ones are added: repeating the command should continue those.
     """
     kept = before.added_seeds if before else []
     known, number = add_seeds(grid, kept), before.queued if before else 0
@@ -293,7 +299,7 @@ def _with_seeds(
 
 
 def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
-    """A line on each task that has no label in some rows of its data."""
+    """A note on each task whose data have rows without its label."""
     lacking: dict[str, list[str]] = {}
     for size in sizes:
         if size.unlabelled:
@@ -305,16 +311,22 @@ def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
 def _left_out(
     grid: GridFile, cells: list[PlannedCell], before: GridRecord | None, catalogue: "Catalogue"
 ) -> Iterator[str]:
-    """A line on the results of the last run that the table no longer has, where there are any, and why."""
+    """A note on finished results of the last run that the table no longer has, and why."""
     planned = {cell.id for cell in cells}
-    places = before.cells if before is not None else ()
-    lost = [place for place in places if place.cell.status == "finished" and place.cell.id not in planned]
+    last_cells = before.cells if before is not None else ()
+    lost = [
+        row_cell for row_cell in last_cells if row_cell.cell.status == "finished" and row_cell.cell.id not in planned
+    ]
     if not lost:
         return
-    labels = list(dict.fromkeys(place.label for place in lost))
+    labels = list(dict.fromkeys(row_cell.label for row_cell in lost))
     listed = ", ".join(map(repr, labels[:3])) + (f" and {count(len(labels) - 3, 'more row')}" if labels[3:] else "")
     now = {(cell.label, cell.seed): cell for cell in cells}
-    pairs = [(place.cell, now[place.label, place.seed]) for place in lost if (place.label, place.seed) in now]
+    pairs = [
+        (row_cell.cell, now[row_cell.label, row_cell.seed])
+        for row_cell in lost
+        if (row_cell.label, row_cell.seed) in now
+    ]
     causes = dict.fromkeys(cause for old, new in pairs for cause in causes_of(old, new.facts, catalogue))
     cause = "; ".join(causes) or "the grid has no such rows or seeds now"
     yield (
@@ -325,25 +337,29 @@ def _left_out(
 
 
 def _excluded(rows: Expansion, catalogue: "Catalogue") -> dict[str, int]:
-    """Label → place of the first entry of ``exclude`` that leaves a row of the product out.
+    """Label → index of the first entry of ``exclude`` that matches a row of the product.
 
-    An entry may name values as the grid has them, or defaults. What is wrong with an entry is added to the problems.
+    An entry may name values as the grid has them, or defaults. Problems of entries are added to those of the rows.
     """
     entries = rows.grid.spec.exclude
     if not entries:
         return {}
-    product = [(one.label, [one.spec, catalogue.resolve_run(one.spec)[0]]) for one in rows.variants if not one.explicit]
+    product = [
+        (variant.label, [variant.spec, catalogue.resolve_run(variant.spec)[0]])
+        for variant in rows.variants
+        if not variant.explicit
+    ]
     excluded: dict[str, int] = {}
 
     def fits(entry: Mapping[str, Any], run: dict[str, Any]) -> bool:
         return all(matches(run, path, value) for path, value in entry.items())
 
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         out = [label for label, specs in product if any(fits(entry, spec) for spec in specs)]
-        excluded = {**dict.fromkeys(out, place), **excluded}
+        excluded = {**dict.fromkeys(out, index), **excluded}
         if not out:
             text = "leaves nothing out: no row of the product has all of these values"
-            rows.problems.append(Problem(f"exclude.{place}", f"{text}. Found {json.dumps(entry)}."))
+            rows.problems.append(Problem(f"exclude.{index}", f"{text}. Found {json.dumps(entry)}."))
     if all(variant.label in excluded and not variant.explicit for variant in rows.variants):
         rows.problems.append(Problem("exclude", "the grid is empty: every cell is excluded"))
     return excluded
@@ -354,14 +370,14 @@ def _column_problems(rows: Expansion) -> Iterator[Problem]:
     grid = rows.grid.spec
     columns = [*score_columns(rows.variants), "overall", "seconds", "memory"]
     wanted = [("table.columns", column) for column in grid.table.columns or ()]
-    wanted += [(f"cells.{place}.reported", key) for place, cell in enumerate(grid.cells) for key in cell.reported]
+    wanted += [(f"cells.{index}.reported", key) for index, cell in enumerate(grid.cells) for key in cell.reported]
     for path, column in wanted:
         if column not in columns:
             yield Problem(path, unknown("column", column, columns, where="columns"))
 
 
 def _row_problems(rows: list[Variant]) -> Iterator[Problem]:
-    """The problems of all rows, each once with the rows it concerns."""
+    """The problems of all rows, each once, with the rows that have it."""
     labels: dict[Problem, list[str]] = {}
     for row in rows:
         for problem in row.problems:

@@ -1,4 +1,4 @@
-"""Writes what a finished cell predicts for a split of its tasks, or for new texts. Only reads the registry."""
+"""Write the predictions of a finished cell for a split of its tasks, or for new texts. Only reads the registry."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from taskloom.core.errors import count
 from taskloom.core.rows import Format, Rows
 from taskloom.core.tokens import COLUMNS
 from taskloom.registry.installed.catalogue import Catalogue
-from taskloom.registry.results.artifacts import check_outside, write_text
+from taskloom.registry.results.outputs import check_location, output
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.sheets import Write, columns_of
@@ -23,7 +23,7 @@ from taskloom.runs.training.feed import Feed
 
 @dataclass(frozen=True)
 class File:
-    """The predictions of one task; ``skipped`` are rows that could not be read and so have none."""
+    """The file with the predictions of a task; ``skipped`` are rows that could not be read and so have none."""
 
     task: str
     path: Path
@@ -32,8 +32,8 @@ class File:
 
 
 @dataclass(frozen=True)
-class Written:
-    """The files that were written, why other tasks have none, and what a reader of the files should know."""
+class PredictionFiles:
+    """The files that were written, why other tasks have none, and notes for a reader of the files."""
 
     files: list[File] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -50,15 +50,17 @@ def predict_cell(
     only: Sequence[str] = (),
     data: Path | None = None,
     form: Form = "submission",
-) -> Written:
-    """Write what a finished cell predicts for a split of its tasks into the folder ``out``.
+    force: bool = False,
+) -> PredictionFiles:
+    """Write the predictions of a finished cell for a split of its tasks into the folder ``out``.
 
-    ``only`` names some of its tasks; ``data`` is a folder to look for the data in, instead of where the run had them.
-    A task whose data cannot be read is left out and named in the outcome. What else is wrong is a ``TaskloomError``,
-    and so is a request by which nothing could be written.
+    ``only`` names some of its tasks; ``data`` is a folder to look for the data in, instead of where the run had them;
+    ``force`` replaces files of another kind.
+    A task whose data cannot be read is left out and listed in ``missing``. Any other problem raises a
+    ``TaskloomError``, as does a request for which nothing could be written.
     """
     spec: dict[str, Any] = cell.spec
-    check_outside(out, registry)
+    check_location(out)
     model = load_trained(cell, catalogue, registry)
     chosen = choose_tasks(model.tasks, only)
     paths = {name: out / file_name(name, spec["tasks"][name]["data"], split, form) for name in chosen}
@@ -68,32 +70,33 @@ def predict_cell(
             "--format jsonl, which names files after tasks"
         )
 
-    outcome = Written(notes=list(model.notes))
-    found: dict[str, Examples] = {}
+    prediction_files = PredictionFiles(notes=list(model.notes))
+    examples_by_task: dict[str, Examples] = {}
     for name in chosen:
         try:
-            found[name] = read_split(spec["tasks"][name]["data"], split, data)
+            examples_by_task[name] = read_split(spec["tasks"][name]["data"], split, data)
         except DataError as error:
-            # The specification of a finished cell stays as it is: an option that its grid is given now does not help.
+            # The specification of a finished cell is fixed: changing its grid's options would not help.
             source = spec["tasks"][name]["data"]
             unnamed = source.get(split, "") is None and "dir" not in source  # in a folder, files have names by default
-            outcome.missing[name] = f"its data set has no {split} file" if unnamed else str(error)
-    if not found:
-        reasons = "".join(f"\n  {name}: {reason}" for name, reason in outcome.missing.items())
+            prediction_files.missing[name] = f"its data set has no {split} file" if unnamed else str(error)
+    if not examples_by_task:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in prediction_files.missing.items())
         advice = "To predict the texts of any file, name it with --input FILE."
         raise DataError(f"no {split} data for any task, so nothing was written:{reasons}\n{advice}")
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, examples in found.items():
+        for name, examples in examples_by_task.items():
             feed = Feed.open(model.tasks[name], examples, model.encoder, None, model.device)
             values = predictions(model, name, feed).decided
             text = file_text(spec["tasks"][name]["data"], examples, values, model.tasks[name].labels, form)
-            write_text(paths[name], text)
-            outcome.files.append(File(name, paths[name], len(examples), examples.skipped))
+            with output(paths[name], reads=cell.files, force=force) as part:
+                part.write_bytes(text.encode())
+            prediction_files.files.append(File(name, paths[name], len(examples), examples.skipped))
     except OSError as error:
         raise TaskloomError(f"nothing can be written to {out}: {error.strerror}; choose another --out") from error
-    return outcome
+    return prediction_files
 
 
 def new_texts(
@@ -107,7 +110,7 @@ def new_texts(
     format: Format = "auto",
     skip: Callable[[str], None],
 ) -> NewTexts:
-    """The rows of a stream as a task of the cell reads them, by the names that its data set has for columns."""
+    """Read the rows of a stream for a task of the cell, with the column names of the task's data set."""
     data: dict[str, Any] = cell.spec["tasks"][task]["data"]
     own = data.get("text") or ()
     return NewTexts(
@@ -121,15 +124,15 @@ def new_texts(
 
 
 def predict_texts(model: TrainedModel, task: str, source: NewTexts, write: Write) -> Iterator[int]:
-    """Predict rows and write them as they come; gives the number of those that were just written."""
+    """Predict rows and write them batch by batch; yields the number of rows of each batch."""
     for rows in in_batches(source, BATCH):
-        found = model.predict(task, [row.texts for row in rows])
-        write(columns_of(source, rows, found, model.tasks[task].labels))
+        predicted = model.predict(task, [row.texts for row in rows])
+        write(columns_of(source, rows, predicted, model.tasks[task].labels))
         yield len(rows)
 
 
 def choose_task(model: TrainedModel, only: Sequence[str]) -> str:
-    """The one task that new texts are for: the one named, or the only one that predicts."""
+    """Choose the task that new texts are for: the one named, or the only one that predicts."""
     able = choose_tasks(model.tasks, only)
     if len(able) > 1:
         reads = [f"{name} ({count(COLUMNS[model.tasks[name].head.reads], 'text')} per row)" for name in able]

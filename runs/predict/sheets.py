@@ -1,28 +1,28 @@
-"""Predictions of new texts as a table, written as they come: CSV, TSV, JSON lines or Parquet."""
+"""Predictions of new texts as a table, written batch by batch: CSV, TSV, JSON lines or Parquet."""
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from taskloom.core import Labels, TaskloomError
-from taskloom.registry.results.artifacts import replacing
+from taskloom.registry.results.outputs import check_kind, output
 from taskloom.runs.predict.submission import single
 from taskloom.runs.predict.texts import NewTexts, TextRow
 from taskloom.runs.predict.trained import TaskPredictions
 
 SheetFormat = Literal["csv", "tsv", "jsonl", "parquet"]
-#: Some rows of a table, by column.
+#: A batch of rows of a table, by column.
 Columns = dict[str, list[Any]]
-#: Writes some more rows.
+#: A function that writes a further batch of rows.
 Write = Callable[[Columns], None]
 
 
 def format_of(path: Path | None, form: str | None) -> SheetFormat:
-    """The format that was asked for, or that of a file by its suffix; CSV without a file."""
+    """Return ``form`` if it is set, else the format that the suffix of ``path`` names; CSV without a file."""
     known = get_args(SheetFormat)
     if form is None and path is not None and path.suffix.lower()[1:] not in known:
         raise TaskloomError(
@@ -37,22 +37,24 @@ def format_of(path: Path | None, form: str | None) -> SheetFormat:
     return chosen
 
 
-def columns_of(source: NewTexts, rows: Sequence[TextRow], found: TaskPredictions, labels: Labels) -> Columns:
-    """The id if there is one, the texts, what is predicted, and the probability of every class if there is one."""
+def columns_of(source: NewTexts, rows: Sequence[TextRow], predictions: TaskPredictions, labels: Labels) -> Columns:
+    """Return the columns of a table: id if any, texts, prediction, and the probability of every class if any."""
     columns: Columns = {source.id: [row.id for row in rows]} if source.id else {}
-    for place, name in enumerate(source.texts):
-        columns[name] = [row.texts[place] for row in rows]
-    new: Columns = {"prediction": found.labels if labels.classes else [float(single(one)) for one in found.values]}
-    if found.probabilities is not None:
-        for number, column in enumerate(found.probabilities.T):
-            new[f"p_{labels.names[number] if labels.names else number}"] = [float(single(one)) for one in column]
-    if taken := [name for name in new if name in columns]:
-        raise TaskloomError(f"{source.name}: column {taken[0]!r} would be there twice; rename that of the file")
+    for index, name in enumerate(source.texts):
+        columns[name] = [row.texts[index] for row in rows]
+    rounded = [float(single(score)) for score in predictions.values]
+    new: Columns = {"prediction": predictions.labels if labels.classes else rounded}
+    if predictions.probabilities is not None:
+        for class_index, column in enumerate(predictions.probabilities.T):
+            class_name = labels.names[class_index] if labels.names else class_index
+            new[f"p_{class_name}"] = [float(single(probability)) for probability in column]
+    if duplicates := [name for name in new if name in columns]:
+        raise TaskloomError(f"{source.name}: column {duplicates[0]!r} would be there twice; rename that of the file")
     return columns | new
 
 
 def text_sheet(form: SheetFormat, write: Callable[[str], object]) -> Write:
-    """A table that is written as text, its header with the first rows."""
+    """Return a function that writes rows as text, with the header before the first ones."""
     began = False
 
     def more(columns: Columns) -> None:
@@ -71,15 +73,25 @@ def text_sheet(form: SheetFormat, write: Callable[[str], object]) -> Write:
 
 
 @contextmanager
-def sheet_file(path: Path, form: SheetFormat) -> Iterator[Write]:
-    """A table in a file, which is there when all of it was written, and else as it was."""
-    with replacing(path) as part:
+def sheet_file(
+    path: Path, form: SheetFormat, *, reads: Iterable[str | Path] = (), force: bool = False
+) -> Iterator[Write]:
+    """Write a table to a file, which is replaced only once all of it was written; see :func:`output`."""
+    with output(path, reads=reads, force=force) as part:
         if form == "parquet":
             with _parquet(part) as write:
                 yield write
         else:
             with part.open("w", encoding="utf-8", newline="") as file:
-                yield text_sheet(form, file.write)
+
+                def write_text(text: str) -> None:
+                    is_first = not file.tell()
+                    file.write(text)
+                    if is_first and not force:  # rather than after the last row
+                        file.flush()
+                        check_kind(part, path)
+
+                yield text_sheet(form, write_text)
 
 
 @contextmanager

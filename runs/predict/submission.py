@@ -1,4 +1,4 @@
-"""Predictions as text: the files that the course wants, plain tables, and JSON lines.
+"""Predictions as text: the files that the course requires, plain tables, and JSON lines.
 
 The course's files are as its own code writes them (CS 224N, default final project about minBERT: the last lines of
 ``test_model_multitask`` in ``evaluation.py``, in later years of ``test_multitask`` in ``multitask_classifier.py``,
@@ -29,7 +29,7 @@ COURSE = "cs224n"
 
 
 def single(value: float) -> str:
-    """A number in single precision, with as many digits as tell it from its neighbours.
+    """Format a number in single precision, with the fewest digits that identify it.
 
     >>> single(1.0), single(3.7041292190551758)
     ('1.0', '3.7041292')
@@ -37,7 +37,7 @@ def single(value: float) -> str:
     return str(np.float32(value))
 
 
-#: By the data set's task: what the header calls a prediction, and how one is written.
+#: The data set's task → the header's name for a prediction, and the format of one.
 COURSE_FILES: dict[str, tuple[str, Callable[[float], str]]] = {
     "sst": ("Predicted_Sentiment", "{:g}".format),
     "cfimdb": ("Predicted_Sentiment", "{:g}".format),
@@ -47,7 +47,7 @@ COURSE_FILES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def file_name(task: str, data: Mapping[str, Any], split: str, form: Form) -> str:
-    """What the file of a task is called; the course's data give theirs a name of their own.
+    """Return the name of a task's file; files for the course's data are named after the data's task.
 
     >>> file_name("sentiment", {"name": "cs224n", "task": "sst"}, "test", "submission")
     'sst-test-output.csv'
@@ -60,7 +60,7 @@ def file_name(task: str, data: Mapping[str, Any], split: str, form: Form) -> str
 def file_text(
     data: Mapping[str, Any], examples: Examples, values: NDArray[np.float64], labels: Labels, form: Form
 ) -> str:
-    """The file of a task with such labels."""
+    """Return the content of a task's file."""
     if form == "jsonl":
         return json_lines(examples, values)
     if data["name"] == COURSE:
@@ -75,14 +75,14 @@ def file_text(
 
 
 def json_lines(examples: Examples, values: NDArray[np.float64]) -> str:
-    """One object per example with ``id``, ``predicted`` and ``expected``, which is null where there is no label."""
+    """Write an object per example: ``id``, ``predicted`` and ``expected``, which is null where there is no label."""
     expected = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
     rows = zip(examples.ids, values.tolist(), expected, strict=True)
     return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
 
 
 def as_labels(labels: Labels, values: NDArray[np.float64]) -> list[str] | list[int] | list[float]:
-    """Predictions as the data write their labels: names of classes, class numbers, or values.
+    """Convert predictions to the labels of the data: names of classes, class numbers, or values.
 
     >>> as_labels(Labels.of_classes(2, ["low", "high"]), np.array([1.0, 0.0]))
     ['high', 'low']

@@ -1,4 +1,4 @@
-"""New texts from a stream of rows: which columns hold them, and which rows can be used."""
+"""New texts from a stream of rows: choose the columns that hold them, and skip rows that cannot be read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from taskloom.core import DataError, unknown
 from taskloom.core.errors import count
 from taskloom.core.rows import Rows, UnreadableError, text_in, utf8, written_in
 
-#: What columns of texts are called by those who have no names of their own, by their number.
+#: Number of texts per row → the usual names of their columns, for data sets that name none.
 USUAL: dict[int, list[tuple[str, ...]]] = {
     1: [("text",), ("sentence",)],
     2: [("text_1", "text_2"), ("sentence1", "sentence2")],
@@ -17,7 +17,7 @@ USUAL: dict[int, list[tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class TextRow:
-    """One example to predict: where it is, what it is called if it has an id, and its texts, without space around."""
+    """An example to predict: its line, its id if it has one, and its texts, stripped."""
 
     line: int
     id: str
@@ -26,11 +26,11 @@ class TextRow:
 
 @dataclass
 class NewTexts:
-    """The texts in rows. Iterating reads on; what cannot be read is skipped, and ``skip`` is told why.
+    """The texts of a stream of rows. Iterating reads it; ``skip`` is called with the reason for each unreadable row.
 
-    ``needed`` texts are taken of each row: from the columns ``texts`` if there are any, from those of the data set
-    (``own``) if all are there, or from those that are usually called so. After the first row ``texts`` are the columns
-    that were chosen, and ``id`` is that of ids, if there is one.
+    Each row has ``needed`` texts: in the columns ``texts`` if any are named, in those of the data set (``own``) if the
+    stream has them all, or in columns with the usual names. After the first row ``texts`` are the columns that were
+    chosen, and ``id`` is the column of ids, or "" if there is none.
     """
 
     rows: Rows
@@ -43,7 +43,7 @@ class NewTexts:
 
     @property
     def name(self) -> str:
-        """What the stream is called in messages."""
+        """The name of the stream in messages."""
         return self.rows.name
 
     def __iter__(self) -> Iterator[TextRow]:

@@ -1,4 +1,4 @@
-"""The model of a finished cell, for texts that it has never seen. Only reads the registry."""
+"""The model of a finished cell, for new texts. Only reads the registry."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ from taskloom.runs.training.model import Model, device_for_this_process
 
 #: The parts of a model that predict. A loss may hold tensors too, which only training reads.
 PARTS = ("encoder.", "shared.", "heads.")
-#: Rows that are in memory at once: enough of them that those of like length fill batches.
+#: Rows in memory at once: enough for rows of similar length to fill batches.
 BATCH = 2048
-#: In the place of a task's name: the encoder's vectors themselves. No task can be called so.
+#: Instead of a task's name: the encoder's vectors themselves. No task can have this name.
 VECTORS = ""
-#: What helps where weights are gone.
+#: Advice for messages about missing weights.
 ANEW = "a run of its grid in another --registry trains it anew"
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ T = TypeVar("T")
 class TaskPredictions:
     """What a task predicts for N rows.
 
-    ``values`` are what ``Head.decide`` gives: class numbers, or values in the units of the data. ``labels`` say the
-    same in the data's own words: the names of classes where they have any, else integers; for values the values.
-    ``probabilities`` are those of the classes, where the head gives any.
+    ``values`` are the outputs of ``Head.decide``: class numbers, or values in the units of the data. ``labels`` are the
+    same as the data's labels: the names of classes, or integers if they have none; for values the values.
+    ``probabilities`` are those of the classes, if the head gives any.
     """
 
     values: NDArray[np.float64]  # [N]
@@ -53,9 +53,9 @@ class TaskPredictions:
 class TrainedModel(Model):
     """A finished cell's encoder and heads with the weights of its best epoch.
 
-    ``tasks`` are those of the run by name, each with what its labels mean (``tasks["sst"].labels``); ``notes`` say what
-    a user of the predictions should know. Nothing is dropped and nothing is drawn: the same texts give the same
-    numbers. It is an ordinary ``torch.nn.Module``, so ``.to("cuda")`` moves it.
+    ``tasks`` are those of the run by name, each with the meaning of its labels (``tasks["sst"].labels``); ``notes`` are
+    for users of the predictions. There is no dropout and no randomness: the same texts give the same numbers. It is an
+    ordinary ``torch.nn.Module``, so ``.to("cuda")`` moves it.
 
     Example: ``load_trained(cell, load_catalogue(), registry).predict("sst", ["a fine film"]).labels``
     """
@@ -79,10 +79,10 @@ class TrainedModel(Model):
     def predict(
         self, task: str, texts: Iterable[str] | Iterable[Sequence[str]], *, batch_size: int = BATCH
     ) -> TaskPredictions:
-        """What a task predicts for texts, or for pairs of texts if it reads two.
+        """Predict a task for texts, or for pairs of texts if it reads two.
 
-        ``batch_size`` rows are in memory at a time, so ``texts`` may be any iterable; beside rounding it changes
-        nothing. Rows of like length share a forward pass.
+        ``batch_size`` rows are in memory at a time, so ``texts`` may be any iterable; except for rounding it has no
+        effect on predictions. Rows of similar length share a forward pass.
         """
         chosen = self.tasks[choose_tasks(self.tasks, [task])[0]]
         score, values = self._run(task, chosen, _rows(chosen, texts), batch_size, (chosen.outputs,))
@@ -93,10 +93,10 @@ class TrainedModel(Model):
         )
 
     def encode(self, texts: Iterable[str], *, task: str | None = None, batch_size: int = BATCH) -> Tensor:
-        """The sentence vectors of texts, [N, d], on the CPU.
+        """Encode texts as sentence vectors, [N, d], on the CPU.
 
-        They are pooled as the head of ``task`` asks for; without one as all heads of the run do, or, if they differ,
-        as the encoder does by itself.
+        They are pooled as the head of ``task`` asks for; without a task as all heads of the run do or, if they differ,
+        by the encoder's own pooling.
         """
         if task is not None and task not in self.tasks:
             raise TaskloomError(unknown("task", task, self.tasks, where="tasks of the cell"))
@@ -106,26 +106,26 @@ class TrainedModel(Model):
         return torch.from_numpy(vectors)
 
     def pooling_of(self, task: str | None) -> str | None:
-        """What the head of ``task``, or all heads alike, ask of the encoder; None is its own way."""
-        asked = {each.head.pooling for name, each in self.tasks.items() if task in (None, name)}
-        return asked.pop() if len(asked) == 1 else None
+        """Return the pooling that the head of ``task``, or every head, asks for; None is the encoder's own."""
+        poolings = {run_task.head.pooling for name, run_task in self.tasks.items() if task in (None, name)}
+        return poolings.pop() if len(poolings) == 1 else None
 
     def _run(
         self, name: str, task: Task, rows: Iterable[tuple[str, ...]], batch_size: int, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """The scores, [N, …], and decisions, [N], of all rows, ``batch_size`` of them at a time."""
+        """Compute the scores, [N, …], and decisions, [N], of all rows, ``batch_size`` rows at a time."""
         scores, decided = [np.empty((0, *shape), np.float32)], [np.empty(0)]
-        for some in in_batches(rows, batch_size):
-            ids = tuple(map(str, range(len(some))))
-            examples = Examples(tuple(zip(*some, strict=True)), None, ids)
-            found = predictions(self, name, Feed.open(task, examples, self.encoder, None, self.device))
-            scores.append(found.score.reshape(-1, *shape))
-            decided.append(found.decided)
+        for batch in in_batches(rows, batch_size):
+            ids = tuple(map(str, range(len(batch))))
+            examples = Examples(tuple(zip(*batch, strict=True)), None, ids)
+            batch_predictions = predictions(self, name, Feed.open(task, examples, self.encoder, None, self.device))
+            scores.append(batch_predictions.score.reshape(-1, *shape))
+            decided.append(batch_predictions.decided)
         return np.concatenate(scores), np.concatenate(decided)
 
 
 class _Vectors(Head):
-    """Gives the first sentence's vector as its score, so that vectors are made as predictions are."""
+    """A head whose score is the first sentence's vector, so that vectors are computed like predictions."""
 
     name = "vectors"
     gives = "vectors"
@@ -147,10 +147,10 @@ class _Vectors(Head):
 
 
 def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> TrainedModel:
-    """The model of a finished cell in the registry ``folder``, on the device of this process.
+    """Load the model of a finished cell in the registry ``folder`` onto the device of this process.
 
-    What stands in the way – the cell is not finished, came from an archive, its weights are gone, damaged or of another
-    shape, a plugin is not installed – is a ``TaskloomError``.
+    ``TaskloomError`` if the cell is not finished or came from an archive, if its weights are gone, damaged or of
+    another shape, or if a plugin is not installed.
     """
     check_cell(cell, folder)
     tasks = {name: catalogue.make_task(name, task) for name, task in cell.spec["tasks"].items()}
@@ -161,7 +161,9 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
             f"cell {cell.id}: its weights are gone: they were not kept (--keep none), or removed; {ANEW}"
         )
     try:
-        tensors, _ = saved.load_folder(best)
+        tensors, state = saved.load_folder(best)
+        if state.get("scores", cell.scores) != cell.scores:
+            raise ValueError(f"{best.name} belongs to another cell: its scores are not those that the ledger has")
     except ValueError as error:
         raise WeightsError(
             f"the weights of cell {cell.id} cannot be used: {error}. Put back a copy of {best}, or run the grid "
@@ -179,9 +181,9 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
                 f"cell {cell.id}: only its heads were kept, and its encoder was trained (--keep heads); {ANEW}"
             )
         kept |= {name: tensor for name, tensor in needed.items() if name.startswith("encoder.")}
-    there, wanted = ({(name, *tensor.shape) for name, tensor in each.items()} for each in (kept, needed))
-    if there != wanted:
-        differing = ", ".join(sorted({name for name, *_ in there ^ wanted})[:3])
+    kept_shapes, needed_shapes = ({(name, *tensor.shape) for name, tensor in state.items()} for state in (kept, needed))
+    if kept_shapes != needed_shapes:
+        differing = ", ".join(sorted({name for name, *_ in kept_shapes ^ needed_shapes})[:3])
         versions = ", ".join(f"{name} {version}" for name, version in sorted(cell.versions.items()))
         raise WeightsError(
             f"the weights of cell {cell.id} do not fit the model that its specification gives now: {differing} differ "
@@ -192,7 +194,7 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
 
 
 def check_cell(cell: CellRecord, folder: Path) -> None:
-    """Before any work: whether it has weights, and names that become part of a path: a registry may be a stranger's."""
+    """Check, before any work, that a cell has weights, and safe names for paths: a registry may be a stranger's."""
     if cell.status != "finished":
         state = f"{cell.status}: {cell.reason}" if cell.reason else cell.status
         raise RegistryError(f"only a finished cell has a model. Cell {cell.id}: {state}")
@@ -209,7 +211,7 @@ def check_cell(cell: CellRecord, folder: Path) -> None:
 
 
 def choose_tasks(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
-    """The tasks to predict, in the order of the run: those named, or all that can be."""
+    """Return the tasks to predict, in the order of the run: those in ``only``, or all that predict."""
     able = [name for name, task in tasks.items() if task.predicts]
     for name in only:
         if name not in tasks:
@@ -223,7 +225,7 @@ def choose_tasks(tasks: Mapping[str, Task], only: Sequence[str]) -> list[str]:
 
 
 def in_batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The rows, ``size`` of them at a time.
+    """Yield the rows in lists of ``size``.
 
     >>> list(in_batches("abc", 2))
     [['a', 'b'], ['c']]
@@ -231,12 +233,12 @@ def in_batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     if not isinstance(size, int | np.integer) or size < 1:
         raise TaskloomError(f"batch_size should be at least 1, and an integer. Found {size!r}.")
     left = iter(rows)
-    while some := list(islice(left, size)):
-        yield some
+    while batch := list(islice(left, size)):
+        yield batch
 
 
 def _rows(task: Task, texts: Iterable[str] | Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Every row as a tuple of as many texts as the task's head reads."""
+    """Yield every row as a tuple of as many texts as the task's head reads."""
     needed = COLUMNS[task.head.reads]
     wanted = "strings" if needed == 1 else f"tuples of {count(needed, 'string')}, as head {task.head.name!r} reads"
     if isinstance(texts, str):
@@ -254,7 +256,7 @@ def _rows(task: Task, texts: Iterable[str] | Iterable[Sequence[str]]) -> Iterato
 
 
 def _changed_versions(cell: CellRecord, catalogue: Catalogue) -> list[str]:
-    """Other code may predict other things from the same weights; training's parts play no part."""
+    """List packages of the encoder and tasks whose version has changed: other code may predict differently."""
     used = catalogue.versions({"encoder": cell.spec["encoder"], "tasks": cell.spec["tasks"]})
     return [
         f"cell {cell.id[:12]} was trained with {name} {cell.versions[name]}; {version} is installed"

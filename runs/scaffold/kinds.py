@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of plugin: what it is called, what the generated one does, and how it is used.
+class PluginKind:
+    """A kind of plugin: its name in words, a summary of the generated plugin, and how to use it.
 
-    ``use`` is a line of the package's page; ``$name`` in it is the component's name, as in all templates.
+    ``use`` is a line of the package's README; ``$name`` in it is the component's name, as in all templates.
     """
 
     word: str
@@ -17,10 +17,10 @@ class Kind:
     data: tuple[str, ...] = ()  # files of the package beside its code, as patterns
 
 
-def _component(kind: str, summary: str, option: str) -> Kind:
+def _component(kind: str, summary: str, option: str) -> PluginKind:
     use = f'In a grid: `"{kind}": {{"name": "$name", {option}}}`; `taskloom plugins $name` explains its option.'
     word = {"combiner": "gradient combiner", "data": "data set"}.get(kind, kind)
-    return Kind(word, summary, use, data=("examples/*.jsonl",) if kind == "data" else ())
+    return PluginKind(word, summary, use, data=("examples/*.jsonl",) if kind == "data" else ())
 
 
 _COMPONENTS = (
@@ -32,19 +32,19 @@ _COMPONENTS = (
     ("data", "Short reviews, each negative or positive, from files of JSON lines.", '"dir": "data/reviews"'),
     ("metric", "How near predictions come to the labels.", '"scale": 0.5'),
 )
-KINDS = {
+PLUGIN_KINDS = {
     **{facts[0]: _component(*facts) for facts in _COMPONENTS},
-    "engine": Kind(
+    "engine": PluginKind(
         "engine",
         "Runs cells in threads of this process.",
         "For any grid: `taskloom run GRID --engine $name`; `taskloom plugins $name` explains its option.",
     ),
-    "tracker": Kind(
+    "tracker": PluginKind(
         "tracker",
         "A file for each run, with a line of JSON for everything that happens to it.",
         "For any grid: `taskloom run GRID --tracker $name`; `taskloom plugins $name` explains its option.",
     ),
-    "grid": Kind(
+    "grid": PluginKind(
         "packaged grid",
         "A grid that can be run by name.",
         "`taskloom grids` lists it; put more grids beside it, and they are listed too.",

@@ -1,5 +1,6 @@
-"""Cells as ``taskloom cells`` shows them: a listing, the same again and again, or one cell in detail. No torch."""
+"""Cells as ``taskloom cells`` shows them: listed once, listed until they are done, or one in detail. No torch."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TextIO
 from tabulate import tabulate
 
 from taskloom.core.errors import count
-from taskloom.core.work import LOG
+from taskloom.core.work import LOG, open_log
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import IMPORTED
 from taskloom.runs.analysis.cell_states import SHORT, STATES, CellState, counted, finite
@@ -20,34 +21,34 @@ from taskloom.runs.show.progress import can_redraw
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line, visible
 
-#: Lines of the log, and epochs, that are shown; the JSON form has all epochs.
+#: The most lines of the log, and epochs, that are shown; JSON has all epochs.
 LINES, EPOCHS = 20, 20
-#: Seconds between two looks, and after which watching ends if nobody is at work.
+#: Seconds between two reads of the ledger, and after which watching ends if no cell is running.
 LOOK, IDLE = 1.0, 30.0
-#: The columns that fit on a terminal while one watches.
+#: The columns that fit on a terminal while cells are watched.
 WATCHED = ("label", "seed", "status", "epochs", "overall", "worker", "reason")
 
 
 def list_cells(states: Sequence[CellState]) -> str:
-    """A line per cell."""
+    """List cells, a line each."""
     return _table(map(_columns, states), ("worker", "driver", "reason", IMPORTED)) or "no cells"
 
 
-def _columns(each: CellState) -> dict[str, object]:
+def _columns(state: CellState) -> dict[str, object]:
     return {
-        "cell": each.cell.id[:SHORT],
-        "grid": each.grid,
-        "label": each.label,
-        "seed": each.seed,
-        "status": each.state,
-        "epochs": each.epochs,
-        "overall": None if each.score is None else f"{each.score:.3f}",
-        "seconds": None if each.seconds is None else f"{each.seconds:.1f}",
-        "attempts": each.cell.attempts,
-        "worker": each.worker,
-        "driver": each.driver,
-        "reason": format_reason(each.state, each.reason),
-        IMPORTED: each.cell.imported,
+        "cell": state.cell.id[:SHORT],
+        "grid": state.grid,
+        "label": state.label,
+        "seed": state.seed,
+        "status": state.state,
+        "epochs": state.epochs,
+        "overall": None if state.score is None else f"{state.score:.3f}",
+        "seconds": None if state.seconds is None else f"{state.seconds:.1f}",
+        "attempts": state.cell.attempts,
+        "worker": state.worker,
+        "driver": state.driver,
+        "reason": format_reason(state.state, state.reason),
+        IMPORTED: state.cell.imported,
     }
 
 
@@ -60,10 +61,10 @@ def watch_cells(
     plain: bool = False,
     every: float = LOOK,
 ) -> None:
-    """Show cells until none runs or waits, or nobody has been at work for a while; Ctrl-C ends it, too.
+    """Show cells until none is running or planned, none has run for ``IDLE`` seconds, or Ctrl-C.
 
-    A terminal is redrawn, and the whole listing printed at the end. Elsewhere, and if ``plain`` (one JSON value per
-    look), what ``write`` makes of the cells is printed whenever something has changed.
+    A terminal is redrawn, and the whole listing printed at the end. Elsewhere, and if ``plain`` (JSON), the output of
+    ``write`` is printed whenever a cell has changed.
     """
     live = None
     if can_redraw(stream) and not plain:
@@ -78,17 +79,20 @@ def watch_cells(
     try:
         with live or nullcontext():
             while True:
-                # What has to change before a listing is printed again; seconds always do.
-                found = [(one.cell.id, one.state, one.cell.epochs, one.cell.attempts, one.worker) for one in states]
+                # A listing is printed again if one of these has changed; the seconds always have.
+                progress = [
+                    (state.cell.id, state.state, state.cell.epochs, state.cell.attempts, state.worker)
+                    for state in states
+                ]
                 heading = f"{datetime.now():%Y-%m-%d %H:%M:%S}  {counted(states)}"
-                if live:  # a terminal cuts what does not fit: the most urgent first, and no column that can be spared
-                    urgent = map(_columns, sorted(states, key=lambda each: STATES.index(each.state)))
+                if live:  # a terminal cuts off what does not fit: the most urgent cells first, and few columns
+                    urgent = map(_columns, sorted(states, key=lambda state: STATES.index(state.state)))
                     rows = listing([[row[name] for name in WATCHED] for row in urgent], WATCHED)
                     live.update(Text(f"{heading}\n{rows}", no_wrap=True, overflow="ellipsis"), refresh=True)
-                elif found != shown:
-                    shown = found
+                elif progress != shown:
+                    shown = progress
                     say(write(states) if plain else f"{heading}\n{write(states)}\n")
-                active = {each.state for each in states} & {"running", "planned"}
+                active = {state.state for state in states} & {"running", "planned"}
                 if "running" in active:
                     busy = time.monotonic()
                 if not active or time.monotonic() - busy > IDLE:
@@ -103,13 +107,13 @@ def watch_cells(
         say("The run continues." if "running" in active else "Cells are waiting, but no run is at work on them.")
 
 
-def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
-    """Everything known of a cell; ``places`` are its rows in grids, at least one."""
-    first = places[0]
+def cell_json(ledger: Ledger, states: Sequence[CellState]) -> dict[str, Any]:
+    """Return everything known of a cell as JSON values; ``states`` are its states by row of a grid, at least one."""
+    first = states[0]
     return {
         **first.as_json(),
         "facts": first.cell.facts,
-        "grids": [{"grid": place.grid, "label": place.label, "seed": place.seed} for place in places if place.grid],
+        "grids": [{"grid": state.grid, "label": state.label, "seed": state.seed} for state in states if state.grid],
         "attempts": [vars(attempt) for attempt in ledger.attempts(first.cell.id)],
         "stages": [vars(stage) for stage in ledger.stages(first.cell.id)],
         "epochs": [finite(vars(epoch)) for epoch in ledger.epochs(first.cell.id)],
@@ -118,13 +122,16 @@ def cell_json(ledger: Ledger, places: Sequence[CellState]) -> dict[str, Any]:
     }
 
 
-def describe_cell(ledger: Ledger, places: Sequence[CellState]) -> str:
-    """The same for people: what it is, every attempt, its last epochs, and the end of its log."""
-    state, cell = places[0], places[0].cell
+def describe_cell(ledger: Ledger, states: Sequence[CellState]) -> str:
+    """Describe a cell in words: its specification, every attempt, its last epochs, and the end of its log."""
+    state, cell = states[0], states[0].cell
     spec = cell.spec
     facts = [
         ("cell", cell.id),
-        *((("row" if place is state else ""), f"{place.grid}: {place.label}, seed {place.seed}") for place in places),
+        *(
+            (("row" if row_state is state else ""), f"{row_state.grid}: {row_state.label}, seed {row_state.seed}")
+            for row_state in states
+        ),
         ("state", _state(state)),
         ("encoder", _component(spec.get("encoder", ""))),
         *((f"task {name}", ", ".join(map(_component, task.values()))) for name, task in spec.get("tasks", {}).items()),
@@ -151,18 +158,18 @@ def _state(state: CellState) -> str:
     return f"{text}: {reason}" if reason else text
 
 
-def _component(value: Any) -> str:
+def _component(component: Any) -> str:
     """``{"name": "minbert", "layers": 1}`` → ``minbert (layers 1)``."""
-    if isinstance(value, list):
-        return " and ".join(map(_component, value))
-    if not isinstance(value, Mapping):
-        return str(value)
-    options = _options({key: option for key, option in value.items() if key != "name"})
-    return " ".join(filter(None, [value.get("name", ""), f"({options})" if options else ""]))
+    if isinstance(component, list):
+        return " and ".join(map(_component, component))
+    if not isinstance(component, Mapping):
+        return str(component)
+    options = _options({key: option for key, option in component.items() if key != "name"})
+    return " ".join(filter(None, [component.get("name", ""), f"({options})" if options else ""]))
 
 
 def _options(options: Mapping[str, Any]) -> str:
-    """Names with their values; what is not set is left out."""
+    """Format options as names with their values; those that are not set are left out."""
     return ", ".join(f"{key} {_component(value)}" for key, value in options.items() if value not in (None, [], {}))
 
 
@@ -170,15 +177,15 @@ def _attempts(ledger: Ledger, state: CellState) -> str:
     now = "running" if state.state == "running" else "broken off"
     rows = [
         {
-            "attempt": each.number,
-            "began": each.began[:19].replace("T", " "),
-            "ended": (each.ended or "")[:19].replace("T", " "),
-            "how": each.how or now,
-            "worker": each.worker,
-            "micro_batch": each.micro_batch,
-            "reason": each.reason,
+            "attempt": attempt.number,
+            "began": attempt.began[:19].replace("T", " "),
+            "ended": (attempt.ended or "")[:19].replace("T", " "),
+            "how": attempt.how or now,
+            "worker": attempt.worker,
+            "micro_batch": attempt.micro_batch,
+            "reason": attempt.reason,
         }
-        for each in ledger.attempts(state.cell.id)
+        for attempt in ledger.attempts(state.cell.id)
     ]
     return _table(rows, ("ended", "worker", "micro_batch", "reason"))
 
@@ -188,21 +195,23 @@ def _epochs(ledger: Ledger, cell: str) -> str:
     earlier = f"({count(len(epochs) - EPOCHS, 'earlier epoch')})\n" if len(epochs) > EPOCHS else ""
     rows = [
         {
-            "stage": each.stage + 1,
-            "epoch": each.epoch,
-            "after": None if each.seconds is None else duration(each.seconds),
-            "train loss": format_scores(each.losses),
-            "dev score": format_scores(each.scores),
+            "stage": epoch.stage + 1,
+            "epoch": epoch.epoch,
+            "after": None if epoch.seconds is None else duration(epoch.seconds),
+            "train loss": format_scores(epoch.losses),
+            "dev score": format_scores(epoch.scores),
         }
-        for each in epochs[-EPOCHS:]
+        for epoch in epochs[-EPOCHS:]
     ]
     return earlier + _table(rows, ("after", "train loss", "dev score"))
 
 
 def _log_end(path: Path) -> list[str]:
-    """The last lines of a cell's log file; of a progress bar its last state."""
+    """Read the last lines of a cell's log file; of a progress bar only its last state."""
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        with os.fdopen(
+            open_log(path.parent, flags=os.O_RDONLY), encoding="utf-8", errors="replace", newline="\n"
+        ) as file:
             lines = deque(file, LINES)
     except OSError:
         return []
@@ -210,7 +219,7 @@ def _log_end(path: Path) -> list[str]:
 
 
 def _table(rows: Iterable[Mapping[str, object]], optional: Sequence[str]) -> str:
-    """Rows under the names of their columns; an ``optional`` column that is empty in all rows is left out."""
+    """Render rows under the names of their columns; an ``optional`` column that is empty in all rows is left out."""
     rows = list(rows)
     names = [name for name in (rows[0] if rows else ()) if name not in optional or any(row[name] for row in rows)]
     return listing([[row[name] for name in names] for row in rows], names) if rows else ""

@@ -1,4 +1,4 @@
-"""Plugins and components in words: listings, one component in full, and a snippet of a grid that uses it."""
+"""Plugins and components in words: listings, a component with all its options, and a snippet of a grid that uses it."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _BEFORE, _AFTER = ("Reads", "Decides"), ("Siblings", "Reference")
 
 
 def snippet(entry: "Entry") -> dict[str, Any] | None:
-    """A piece of a grid that uses a component: its docstring's example, or its name with what it requires.
+    """Return a piece of a grid that uses a component: its docstring's example, or its name with its required options.
 
     None for an engine or a tracker, which no grid names.
     """
@@ -38,16 +38,16 @@ def snippet(entry: "Entry") -> dict[str, Any] | None:
 
 
 def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
-    """A component as JSON values; ``full`` adds the parts of its docstring and the snippet."""
-    found: dict[str, Any] = {
+    """Return a component as JSON values; ``full`` adds the parts of its docstring and the snippet."""
+    facts: dict[str, Any] = {
         "kind": entry.kind,
         "name": entry.name,
         **origin(entry.plugin),
         "summary": entry.summary,
         "options": [
-            {key: getattr(one, key) for key in ("name", "required", "default", "text")}
-            | {"takes": describe(one.annotation)}
-            for one in entry.options.values()
+            {key: getattr(option, key) for key in ("name", "required", "default", "text")}
+            | {"takes": describe(option.annotation)}
+            for option in entry.options.values()
         ],
         "builtin": entry.plugin.builtin,
         "import_seconds": entry.plugin.seconds,
@@ -55,12 +55,12 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
     if full:
         doc = entry.docstring
         parts = {name.lower(): doc.parts.get(name) for name in (*_BEFORE, *_AFTER)}
-        found |= {"text": doc.text, **parts, "snippet": snippet(entry)}
-    return found
+        facts |= {"text": doc.text, **parts, "snippet": snippet(entry)}
+    return facts
 
 
 def describe_component(entry: "Entry") -> str:
-    """One component in full: what it does, its options, its siblings, the paper, and a snippet of a grid."""
+    """Describe a component: what it does, its options, its siblings, the paper, and a snippet of a grid."""
     doc = entry.docstring
     head = f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}, imported in {_milliseconds(entry.plugin)} ms"
     blocks = [head, doc.summary, doc.text]
@@ -87,18 +87,22 @@ def describe_component(entry: "Entry") -> str:
 
 
 def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
-    """Every component, or those of one kind: ours, then other packages', then what TASKLOOM_PLUGINS leaves out.
+    """List all components, or those of one kind: built-in, then other packages', then what TASKLOOM_PLUGINS leaves out.
 
-    A plugin that brings no component but packaged grids has a line of its own.
+    A plugin that brings packaged grids instead of components has a line of its own.
     """
-    found = [(one.kind, one.name, one.plugin, one.summary) for one in catalogue.entries if kind in (None, one.kind)]
+    entries = [
+        (entry.kind, entry.name, entry.plugin, entry.summary)
+        for entry in catalogue.entries
+        if kind in (None, entry.kind)
+    ]
     for plugin in catalogue.plugins.loaded if kind is None else ():
         if not _components(catalogue, plugin):
             role = "grids" if "taskloom_grids" in catalogue.plugins.hooks_of(plugin) else "(none)"
-            found.append((role, plugin.name, plugin, catalogue.plugins.summary_of(plugin)))
+            entries.append((role, plugin.name, plugin, catalogue.plugins.summary_of(plugin)))
     headers = ("kind", "name", "version", "distribution", "import ms", "summary")
     rows: dict[bool, list[tuple[object, ...]]] = {True: [], False: []}  # whether it is built in
-    for role, name, plugin, summary in found:
+    for role, name, plugin, summary in entries:
         row = (role, name, plugin.version, plugin.distribution, _milliseconds(plugin), summary)
         rows[plugin.builtin].append(row)
     parts = [listing(rows[True], headers)]
@@ -109,7 +113,7 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
 
 
 def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
-    """A loaded plugin as JSON values."""
+    """Return a loaded plugin as JSON values."""
     return {
         **{key: getattr(plugin, key) for key in ("name", "group", "distribution", "version", "builtin")},
         "import_seconds": plugin.seconds,
@@ -119,7 +123,7 @@ def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:
 
 
 def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
-    """One plugin in words."""
+    """Describe a plugin: its import time, summary, hooks and components."""
     lines = [
         f"{plugin}, imported in {_milliseconds(plugin)} ms",
         catalogue.plugins.summary_of(plugin),
@@ -130,7 +134,7 @@ def describe_plugin(catalogue: "Catalogue", plugin: "Plugin") -> str:
 
 
 def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
-    """What cannot be used, by distribution: the reasons, and the commands that end them."""
+    """List what cannot be used, by distribution, with reasons and the commands that remove it or leave it out."""
     broken = {failure.plugin.distribution for failure in catalogue.failed}
     intact = {plugin.distribution for plugin in catalogue.plugins.loaded} - broken
     lines = []
@@ -148,7 +152,7 @@ def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
 
 
 def origin(plugin: "Plugin") -> dict[str, str]:
-    """Where a component or a failure comes from, as JSON values."""
+    """Return the origin of a component or a failure as JSON values."""
     return {"plugin": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
 
 

@@ -11,13 +11,13 @@ LEVEL = 0.05
 
 
 def format_difference(judged: "Judged", digits: int = DIGITS) -> str:
-    """A difference with its interval: ``+0.012 [-0.003, +0.027]``; without one where there is none."""
+    """Format a difference with its interval, if it has one: ``+0.012 [-0.003, +0.027]``."""
     delta, *interval = difference_texts(judged, digits) or ["—"]
     return f"{delta} [{', '.join(interval)}]" if interval else delta
 
 
 def difference_texts(judged: "Judged", digits: int = DIGITS) -> list[str]:
-    """The difference, and the ends of its interval if it has one, as every output rounds them."""
+    """Return the difference, and the ends of its interval if it has one, rounded as in every output."""
     if judged.contrast.seeds == 0:
         return []
     sure = judged.verdict in ("better", "worse")
@@ -26,7 +26,7 @@ def difference_texts(judged: "Judged", digits: int = DIGITS) -> list[str]:
 
 
 def _with_its_sign(value: float, digits: int) -> str:
-    """A number with more digits where they are needed to see its sign: an interval should not seem to touch 0.
+    """Format a number with as many digits as show its sign: an interval should not seem to touch 0.
 
     >>> _with_its_sign(0.0123, 3), _with_its_sign(-0.00012, 3), _with_its_sign(0, 3)
     ('+0.012', '-0.0001', '+0.000')
@@ -37,7 +37,7 @@ def _with_its_sign(value: float, digits: int) -> str:
 
 
 def signed(value: float, digits: int = DIGITS) -> str:
-    """A number with its sign.
+    """Format a number with its sign.
 
     >>> signed(-0.00001), signed(0.01249)
     ('+0.000', '+0.012')
@@ -46,7 +46,7 @@ def signed(value: float, digits: int = DIGITS) -> str:
 
 
 def format_p(p: float | None) -> str:
-    """A p value, not more exact than it is; rounding does not take it over 0.05.
+    """Format a p value; one below 0.05 is never rounded up to it.
 
     >>> format_p(0.0001), format_p(0.034), format_p(0.04999), format_p(0.05), format_p(None)
     ('<0.001', '0.034', '<0.05', '0.050', '')
@@ -59,17 +59,17 @@ def format_p(p: float | None) -> str:
 
 
 def format_verdict(judged: "Judged") -> str:
-    """A verdict in words: *equal* with its margin; a dash where there is no interval."""
+    """Format a verdict: *equal* with its margin, a dash if there is no interval."""
     if judged.interval is None:
         return "—"
     return f"equal ±{judged.margin:g}" if judged.verdict == "equal" else judged.verdict
 
 
 def judged_json(judged: "Judged") -> dict[str, Any]:
-    """A judged difference for programs.
+    """Return a judged difference as JSON values.
 
-    ``p`` is that of the difference, ``p_equal`` that of equality within ``margin``; ``corrected_for`` is the number of
-    comparisons of its family.
+    ``p`` is the p value of the difference, ``p_equal`` that of equality within ``margin``; ``corrected_for`` is the
+    number of comparisons in its family.
     """
     contrast = judged.contrast
     return {

@@ -1,4 +1,4 @@
-"""Comparisons and errors, example by example, as text and as JSON. Texts are of others: none steers the terminal."""
+"""Comparisons and errors, example by example, as text and as JSON. Control characters in texts are escaped."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,41 +20,44 @@ _DIFFERENCE = ("B - A [95 % interval]", "p")
 # Comparisons
 
 
-def show_comparison(made: Comparison, limit: int) -> str:
-    """A and B, the differences task by task, and for each task what flipped, the first ``limit``, and where."""
-    used = [sorted({pair[side] for pair in made.seeds}) for side in (0, 1)]
-    heads = [f"{name}: {_subject(each, seeds)}" for name, each, seeds in zip("AB", (made.a, made.b), used, strict=True)]
-    sizes = {task.of.task: len(task.of.expected) for task in made.tasks}
+def show_comparison(comparison: Comparison, limit: int) -> str:
+    """Render A and B, their differences by task, and for each task the first ``limit`` examples that flipped."""
+    used = [sorted({pair[side] for pair in comparison.seeds}) for side in (0, 1)]
+    subjects = zip("AB", (comparison.a, comparison.b), used, strict=True)
+    heads = [f"{name}: {_subject(subject, seeds)}" for name, subject, seeds in subjects]
+    sizes = {task.of.task: len(task.of.expected) for task in comparison.tasks}
     compared: list[tuple[str, str, TaskComparison | FurtherMetric]]
-    compared = [(task.of.task, task.of.facts.metric, task) for task in made.tasks]
-    compared += [(task, metric, each) for each in made.further for task, _, metric in [each.column.partition(":")]]
+    compared = [(task.of.task, task.of.facts.metric, task) for task in comparison.tasks]
+    for further_metric in comparison.further:
+        task_name, _, metric_name = further_metric.column.partition(":")
+        compared.append((task_name, metric_name, further_metric))
     rows = [
         (
             *(task, metric, sizes[task]),
-            *map(_figure, each.scores),
+            *map(_figure, metric_comparison.scores),
             *(format_difference(judged), format_p(judged.p), format_verdict(judged)),
-            "McNemar" if each.mcnemar else f"paired, noise: {judged.variance or 'unknown'}",
+            "McNemar" if metric_comparison.mcnemar else f"paired, noise: {judged.variance or 'unknown'}",
         )
-        for (task, metric, each), judged in zip(compared, made.judged, strict=True)
+        for (task, metric, metric_comparison), judged in zip(compared, comparison.judged, strict=True)
     ]
     table = listing(rows, ["task", "metric", "examples", "A", "B", *_DIFFERENCE, "verdict", "test"])
-    parts = ["\n".join(heads), table, "\n".join(map(one_line, _notes(made)))]
-    return "\n\n".join([*parts, *(_show_task(task, len(made.seeds), limit) for task in made.tasks)])
+    parts = ["\n".join(heads), table, "\n".join(map(one_line, _notes(comparison)))]
+    return "\n\n".join([*parts, *(_show_task(task, len(comparison.seeds), limit) for task in comparison.tasks)])
 
 
-def _notes(made: Comparison) -> Iterator[str]:
-    """What the differences, intervals and p values are, and what is missing."""
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """Explain the differences, intervals and p values, and name what is not compared."""
     yield (
         "Differences are B less A. The p values and intervals of a table are corrected for its rows (Holm). For the "
         "paired test both seeds and examples are noise, that of seeds pooled over the rows or, where that leaves less "
         "open, the difference's own."
     )
-    if made.split != "dev":
-        yield f"Scores and predictions are those of {made.split}."
-    if len(made.seeds) == 1:
+    if comparison.split != "dev":
+        yield f"Scores and predictions are those of {comparison.split}."
+    if len(comparison.seeds) == 1:
         yield "One seed: this is about these two models, not about these two methods."
-    yield from (f"{task.of.task}: {why}" for task in made.tasks if (why := task.contrast.why))
-    yield from (f"{task} is not compared: A and B do not have the same examples and metric" for task in made.left)
+    yield from (f"{task.of.task}: {why}" for task in comparison.tasks if (why := task.contrast.why))
+    yield from (f"{task} is not compared: A and B do not have the same examples and metric" for task in comparison.left)
 
 
 def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:
@@ -69,18 +72,18 @@ def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:
         number, examples = task.flipped(limit, back=back)
         shown = f" (the first {len(examples)})" if number > len(examples) > 0 else ""
         lines = [f"{count(number, 'example')}: {title}{most}{shown}"]
-        parts.append("\n".join([*lines, *(_show_example(each, task, "AB", seeds) for each in examples)]))
+        parts.append("\n".join([*lines, *(_show_example(example, task, "AB", seeds) for example in examples)]))
     unit = "accuracy" if classes else "mean absolute error"
-    for head, found in (("class" if classes else "label", task.by_label), ("words", task.by_length)):
-        if found:
-            parts.append(f"{unit} by {head}\n{_show_parts(found, head, task)}")
+    for head, breakdown in (("class" if classes else "label", task.by_label), ("words", task.by_length)):
+        if breakdown:
+            parts.append(f"{unit} by {head}\n{_show_parts(breakdown, head, task)}")
     return "\n\n".join([*parts, *_task_notes(task)])
 
 
 def _show_parts(parts: Iterable[Part], head: str, task: TaskComparison) -> str:
     rows = []
     for part in parts:
-        low, high = (f"{each:g}" if head == "words" else _label(each, task) for each in (part.low, part.high))
+        low, high = (f"{bound:g}" if head == "words" else _label(bound, task) for bound in (part.low, part.high))
         name = low if low == high else f"{low} to {high}"
         difference = format_difference(part.judged), format_p(part.judged.p)
         rows.append((name, part.examples, _figure(part.a), _figure(part.b), *difference))
@@ -91,8 +94,8 @@ def _show_parts(parts: Iterable[Part], head: str, task: TaskComparison) -> str:
 
 
 def show_errors(subject: Subject, tasks: Sequence[TaskErrors]) -> str:
-    """The worst errors of each task, and where they are."""
-    return "\n\n".join([_subject(subject, [place.seed for place in subject.cells]), *map(_show_errors, tasks)])
+    """Render the worst errors of each task, its confusion matrix and the scores of its classes."""
+    return "\n\n".join([_subject(subject, [grid_cell.seed for grid_cell in subject.cells]), *map(_show_errors, tasks)])
 
 
 def _show_errors(task: TaskErrors) -> str:
@@ -101,36 +104,36 @@ def _show_errors(task: TaskErrors) -> str:
     wrong = f", {counts.sum() - counts.trace()} of {counts.sum()} predictions wrong" if of.facts.classes else ""
     parts = [f"== {one_line(of.task)}: {of.facts.metric} {_mean(task.scores, 3)}{wrong}"]
     title = "largest errors" if not of.facts.classes else "worst errors, surest first"
-    lines = [_show_example(each, task, ["predicted"], seeds) for each in task.worst]
+    lines = [_show_example(example, task, ["predicted"], seeds) for example in task.worst]
     parts += ["\n".join([title, *lines])] if lines else []
     body = [[name, *row] for name, row in zip(task.confusion.names, counts.tolist(), strict=True)]
     title = f"confusion matrix, a row per label, a column per prediction{', all seeds' * (seeds > 1)}\n"
     parts.append(title + listing(body, ["", *task.confusion.names]))
     if task.by_class:
         rows = [
-            [name, _figure(each.precision), _figure(each.recall), _figure(each.f1), each.support]
-            for name, each in zip(task.confusion.names, task.by_class, strict=True)
+            [name, _figure(scores.precision), _figure(scores.recall), _figure(scores.f1), scores.support]
+            for name, scores in zip(task.confusion.names, task.by_class, strict=True)
         ]
         parts.append(listing(rows, ["class", "precision", "recall", "F1", "examples"]))
     return "\n\n".join([*parts, *_task_notes(task)])
 
 
-# What both share
+# Shared by both
 
 
 def _subject(subject: Subject, seeds: Sequence[int]) -> str:
-    """A subject by name, with the seeds that are used and those that its row lacks."""
+    """Name a subject with the seeds that are used and, if its row has more, all of the row's seeds."""
     if subject.grid is None:
         return one_line(subject.name)
-    planned = [place.seed for place in subject.grid.cells if place.label == subject.cells[0].label]
+    planned = [grid_cell.seed for grid_cell in subject.grid.cells if grid_cell.label == subject.cells[0].label]
     rest = f" of {', '.join(map(str, planned))}" if len(seeds) < len(planned) else ""
     return one_line(f"{subject.name}, seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}{rest}")
 
 
 def _show_example(example: Example, task: TaskComparison | TaskErrors, by: Sequence[str], seeds: int) -> str:
-    """An example as a line, what was predicted for it by whom, and its texts below."""
-    given = zip(by, example.predicted, example.confidence, strict=True)
-    guesses = [f"{name} {_guess(predicted, confidence, task)}" for name, predicted, confidence in given]
+    """Render an example: a line with its label and the predictions of each model, and its texts below."""
+    models = zip(by, example.predicted, example.confidence, strict=True)
+    guesses = [f"{name} {_guess(predicted, confidence, task)}" for name, predicted, confidence in models]
     several = [f"{example.seeds} of {seeds} seeds"] if seeds > 1 and task.of.facts.classes else []
     facts = ", ".join([f"label {_label(example.label, task)}", *guesses, *several])
     texts = [f"      {one_line(text)}" for text in example.texts or ()]
@@ -145,21 +148,21 @@ def _task_notes(task: TaskComparison | TaskErrors) -> Iterator[str]:
         yield one_line(task.texts.note)
 
 
-def _label(value: float, task: TaskComparison | TaskErrors) -> str:
-    """A label: the name of a class, or its number; or a value."""
+def _label(label: float, task: TaskComparison | TaskErrors) -> str:
+    """Format a label: the name of a class, its number if it has no name, or a value."""
     if not task.of.facts.classes:
-        return f"{value:.2f}"
-    return task.of.facts.called(value)
+        return f"{label:.2f}"
+    return task.of.facts.called(label)
 
 
 def _guess(predicted: Sequence[float], confidence: float | None, task: TaskComparison | TaskErrors) -> str:
-    """What was predicted, by how many of several models, and how sure they were.
+    """Format the predictions of one or several models for an example, with their confidence.
 
-    A value is the mean ± the standard deviation of the models' predictions.
+    Classes are counted; values are given as mean ± standard deviation over the models.
     """
     if not task.of.facts.classes:
         return _mean(predicted, 2)
-    counts = Counter(_label(each, task) for each in predicted).most_common()
+    counts = Counter(_label(label, task) for label in predicted).most_common()
     classes = ", ".join(f"{name} ×{times}" if len(counts) > 1 else name for name, times in counts)
     return classes if confidence is None else f"{classes} ({confidence:.0%} sure)"
 
@@ -176,12 +179,12 @@ def _figure(value: float | None) -> str:
 # JSON
 
 
-def comparison_json(made: Comparison, limit: int) -> dict[str, Any]:
-    """Everything in a comparison; differences are B less A."""
+def comparison_json(comparison: Comparison, limit: int) -> dict[str, Any]:
+    """Return a comparison as JSON values; differences are B less A."""
     return {
-        "a": _subject_json(made.a),
-        "b": _subject_json(made.b),
-        "seeds": [list(pair) for pair in made.seeds],
+        "a": _subject_json(comparison.a),
+        "b": _subject_json(comparison.b),
+        "seeds": [list(pair) for pair in comparison.seeds],
         "tasks": [
             {
                 **_task_json(task),
@@ -194,29 +197,34 @@ def comparison_json(made: Comparison, limit: int) -> dict[str, Any]:
                 "by_label": [_part_json(part) for part in task.by_label],
                 "by_length": [_part_json(part) for part in task.by_length],
             }
-            for task, judged in zip(made.tasks, made.judged, strict=False)
+            for task, judged in zip(comparison.tasks, comparison.judged, strict=False)
         ],
         "further": [
-            {"column": each.column, "a": _finite(each.scores[0]), "b": _finite(each.scores[1]), **judged_json(judged)}
-            for each, judged in zip(made.further, made.judged[len(made.tasks) :], strict=True)
+            {
+                "column": metric.column,
+                "a": _finite(metric.scores[0]),
+                "b": _finite(metric.scores[1]),
+                **judged_json(judged),
+            }
+            for metric, judged in zip(comparison.further, comparison.judged[len(comparison.tasks) :], strict=True)
         ],
-        "not_compared": made.left,
-        "split": made.split,
-        "checks": list(made.checks),
+        "not_compared": comparison.left,
+        "split": comparison.split,
+        "checks": list(comparison.checks),
     }
 
 
 def errors_json(subject: Subject, tasks: Sequence[TaskErrors]) -> dict[str, Any]:
-    """Everything about a subject's errors; the confusion matrix counts the predictions of all seeds."""
+    """Return a subject's errors as JSON values; the confusion matrix counts the predictions of all seeds."""
     return {
         **_subject_json(subject),
         "tasks": [
             {
                 **_task_json(task),
                 "scores": [_finite(score) for score in task.scores],
-                "worst": [vars(each) for each in task.worst],
+                "worst": [vars(example) for example in task.worst],
                 "confusion": {"names": task.confusion.names, "counts": task.confusion.counts.tolist()},
-                "by_class": [vars(each) for each in task.by_class],
+                "by_class": [vars(scores) for scores in task.by_class],
             }
             for task in tasks
         ],
@@ -227,7 +235,9 @@ def _subject_json(subject: Subject) -> dict[str, Any]:
     return {
         "name": subject.name,
         "grid": subject.grid and subject.grid.name,
-        "cells": [{"id": place.cell.id, "row": place.label, "seed": place.seed} for place in subject.cells],
+        "cells": [
+            {"id": grid_cell.cell.id, "row": grid_cell.label, "seed": grid_cell.seed} for grid_cell in subject.cells
+        ],
     }
 
 
@@ -248,7 +258,7 @@ def _part_json(part: Part) -> dict[str, Any]:
 
 
 def _flipped_json(number: int, examples: Sequence[Example]) -> dict[str, Any]:
-    return {"count": number, "examples": [vars(each) for each in examples]}
+    return {"count": number, "examples": [vars(example) for example in examples]}
 
 
 def _finite(value: float) -> float | None:

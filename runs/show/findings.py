@@ -21,7 +21,7 @@ AFFORDABLE = 20
 
 @dataclass(frozen=True)
 class NamedContrast:
-    """A judged difference on a column, and what it is called."""
+    """A judged difference in a column, with a name."""
 
     name: str
     column: str
@@ -29,7 +29,7 @@ class NamedContrast:
 
 
 def format_seeds(judged: Judged) -> str:
-    """How many more seeds settle a comparison that is open, or that no number will; "" for one that is settled."""
+    """Say how many more seeds would settle an open comparison, or why none would; "" for a settled one."""
     contrast = judged.contrast
     if judged.verdict == "untrained":
         return "training: no better than a constant prediction"
@@ -53,7 +53,7 @@ def _never(contrast: Contrast, alpha: float) -> str:
 
 
 def claims_parts(claims: Sequence[Claim]) -> Iterator[Part]:
-    """A line per claim: its answer, the difference with its interval, and what would settle it.
+    """List the claims: answer, difference with its interval, and what would settle them.
 
     Claims about rows that cannot be compared yet are counted below, by the reason.
     """
@@ -86,12 +86,15 @@ def claims_parts(claims: Sequence[Claim]) -> Iterator[Part]:
 
 
 def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
-    """An object per claim; ``in_table`` is the verdict of the table on the same two rows."""
+    """Return an object per claim; ``in_table`` is the verdict of the table on the same two rows.
+
+    ``row`` and ``other`` are labels, or lists of labels where a claim is about several pairs of rows.
+    """
     return [
         {
             "says": claim.says,
-            "row": claim.row,
-            "other": claim.other,
+            "row": _label_or_labels(row for row, _ in claim.pairs),
+            "other": _label_or_labels(other for _, other in claim.pairs),
             "on": claim.column,
             "within": claim.within,
             "reported": claim.reported,
@@ -105,66 +108,74 @@ def claims_json(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     ]
 
 
+def _label_or_labels(rows: Iterable[str]) -> str | list[str]:
+    labels = list(rows)
+    return labels[0] if len(labels) == 1 else labels
+
+
 def more_seeds(judged: Judged) -> int | None:
-    """How many more seeds settle an open comparison; None if no number does."""
+    """Return how many more seeds would settle an open comparison; None if no number would."""
     needed = judged.seeds_needed if judged.verdict in OPEN else None
     return None if needed is None else max(needed - judged.contrast.seeds, 1)
 
 
 def advised_seeds(judged: Sequence[Judged]) -> int:
-    """How many seeds to add: what settles all comparisons that few seeds settle; 0 if nothing is left to settle."""
-    needed = sorted(number for each in judged if (number := more_seeds(each)))
+    """Return how many seeds to add: enough to settle every comparison that ``AFFORDABLE`` seeds can settle.
+
+    0 if nothing is left to settle.
+    """
+    needed = sorted(number for difference in judged if (number := more_seeds(difference)))
     return max([number for number in needed if number <= AFFORDABLE] or needed[:1], default=0)
 
 
 def seeds_settle(judged: Sequence[Judged], number: int) -> str:
-    """What so many more seeds should do."""
-    settled = sum((more_seeds(each) or number + 1) <= number for each in judged)
-    left = count(sum(each.verdict in OPEN for each in judged), "open comparison")
+    """Say how many of the open comparisons ``number`` further seeds should settle."""
+    settled = sum((more_seeds(difference) or number + 1) <= number for difference in judged)
+    left = count(sum(difference.verdict in OPEN for difference in judged), "open comparison")
     return f"would settle, with a power of 80 % each, {settled} of {left}"
 
 
 def seeds_parts(comparisons: Sequence[NamedContrast]) -> Iterator[Part]:
-    """A line per comparison: its verdict, and what would settle it."""
+    """List the comparisons: verdict, and what would settle them."""
     rows = [
         (
-            each.name,
-            each.column,
-            format_difference(each.judged),
-            format_p(each.judged.p),
-            each.judged.contrast.seeds,
-            format_verdict(each.judged),
-            format_seeds(each.judged),
+            comparison.name,
+            comparison.column,
+            format_difference(comparison.judged),
+            format_p(comparison.judged.p),
+            comparison.judged.contrast.seeds,
+            format_verdict(comparison.judged),
+            format_seeds(comparison.judged),
         )
-        for each in comparisons
+        for comparison in comparisons
     ]
     yield Listing(rows, ("comparison", "on", "difference", "p", "seeds", "verdict", "to settle it"))
-    yield from _one_seed(each.judged for each in comparisons)
+    yield from _one_seed(comparison.judged for comparison in comparisons)
 
 
 def seeds_json(comparisons: Sequence[NamedContrast]) -> list[dict[str, Any]]:
     return [
         {
-            "comparison": each.name,
-            "on": each.column,
-            **judged_json(each.judged),
-            "more_seeds": more_seeds(each.judged),
-            "says": format_seeds(each.judged),
+            "comparison": comparison.name,
+            "on": comparison.column,
+            **judged_json(comparison.judged),
+            "more_seeds": more_seeds(comparison.judged),
+            "says": format_seeds(comparison.judged),
         }
-        for each in comparisons
+        for comparison in comparisons
     ]
 
 
 def effects_parts(effects: Effects) -> Iterator[Part]:
-    """Main effects, interactions and simple effects, each a table, and what cannot be told."""
-    for title, found in (
+    """List main effects, interactions and simple effects, and name those that cannot be estimated."""
+    for title, kind_effects in (
         (f"Main effects on {effects.column}", effects.main),
         ("Interactions: how the first change differs with the second", effects.interactions),
         ("Simple effects: each change where the other factor is fixed", effects.simple),
     ):
-        if found:
+        if kind_effects:
             yield title
-            yield _listed(found)
+            yield _listed(kind_effects)
     yield "\n".join(effects.notes)
     if not (effects.main or effects.interactions or effects.simple or effects.notes):
         yield "no two rows differ in exactly one setting, so no effect can be estimated"
@@ -194,12 +205,12 @@ def _listed(effects: Sequence[Effect]) -> Listing:
 
 
 def _one_seed(judged: Iterable[Judged]) -> Iterator[str]:
-    if any(each.contrast.seeds == 1 for each in judged):
+    if any(difference.contrast.seeds == 1 for difference in judged):
         yield "Where there is one seed, this is about these models, not about their methods: add seeds."
 
 
 def format_pairs(effect: Effect) -> str:
-    """``2 of 3 pairs; missing: …``."""
+    """Format the pairs of rows that an effect was estimated from: ``2 of 3 pairs; missing: …``."""
     blocks = "block" if effect.other and "→" in effect.at else "pair"
     if effect.used == effect.pairs:
         return count(effect.pairs, blocks)
@@ -210,8 +221,8 @@ def effects_json(effects: Effects) -> dict[str, Any]:
     kinds = {"main": effects.main, "interactions": effects.interactions, "simple": effects.simple}
     return {
         "column": effects.column,
-        "factors": [{"paths": list(each.paths), "levels": list(each.levels)} for each in effects.factors],
-        **{kind: [_effect_json(effect) for effect in found] for kind, found in kinds.items()},
+        "factors": [{"paths": list(factor.paths), "levels": list(factor.levels)} for factor in effects.factors],
+        **{kind: [_effect_json(effect) for effect in kind_effects] for kind, kind_effects in kinds.items()},
         "notes": list(effects.notes),
     }
 

@@ -19,7 +19,7 @@ class Listing:
 
 
 class Aligned(str):
-    """Text whose columns are lined up by spaces."""
+    """Text whose columns are aligned by spaces."""
 
     __slots__ = ()
 
@@ -28,13 +28,13 @@ Part = Listing | str
 
 
 def as_text(parts: Iterable[Part]) -> str:
-    """The parts with an empty line between them."""
+    """Render the parts as text, separated by empty lines."""
     shown = (part if isinstance(part, str) else listing(part.rows, part.headers) for part in parts)
     return "\n\n".join(filter(None, shown))
 
 
 def as_html(parts: Iterable[Part]) -> str:
-    """The parts as tables and paragraphs; nothing in them can be anything but text.
+    """Render the parts as HTML tables and paragraphs, with their text escaped.
 
     >>> as_html(["a < b\\nc"])
     '<p>a &lt; b<br>c</p>'

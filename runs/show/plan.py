@@ -1,4 +1,4 @@
-"""A plan as a person reads it."""
+"""A plan as text."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # which import torch
 
 
 def plan_parts(plan: "Plan", costs: "Mapping[str, Cost]") -> Iterator[Part]:
-    """The cells with what each takes, and what is left to do of them together."""
+    """List the cells with the cost of each, then the total cost of those that are not finished."""
     headers = ("cell", "label", "seed", "status", *(("steps", "time", "keeps") if costs else ()))
     rows = []
     for cell in plan.chosen:
@@ -25,12 +25,12 @@ def plan_parts(plan: "Plan", costs: "Mapping[str, Cost]") -> Iterator[Part]:
         rows.append(row)
     yield Listing(rows, headers)
     counts = Counter(cell.status for cell in plan.chosen)
-    said = f"{len(plan.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+    summary = f"{len(plan.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items())
     left = [costs[id] for id in {cell.id for cell in plan.chosen if cell.status != "finished"} if id in costs]
     if not left:
-        yield said
+        yield summary
         return
     known = [cost.seconds for cost in left if cost.seconds is not None]
     taking = f", about {duration(sum(known))} on one worker" if len(known) == len(left) else ""
     kept = file_size(sum(cost.bytes for cost in left))
-    yield f"{said}. To do: {sum(cost.steps for cost in left):,} steps{taking}; {kept} of weights to keep."
+    yield f"{summary}. To do: {sum(cost.steps for cost in left):,} steps{taking}; {kept} of weights to keep."

@@ -1,4 +1,4 @@
-"""Figures for papers, by matplotlib: as wide as a column, type of 8 points, colours that everybody can tell apart."""
+"""Figures for papers, drawn with matplotlib: one column wide, 8-point type, colour-blind safe."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.errors import TaskloomError, shortened, unknown
 from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.overview import SCORE, Overview
 from taskloom.runs.show.differences import format_verdict
 from taskloom.runs.show.report.figures import NAMES
-from taskloom.runs.show.report.svg import clipped, span_of
+from taskloom.runs.show.report.svg import span_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The width of a column, in inches.
+#: The width of a paper's column, in inches.
 COLUMN = 3.3
-#: The colours of Okabe and Ito, and lines that differ without them.
+#: The colours of Okabe and Ito, and dashes that tell lines apart in print without colour.
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 VERDICTS = {"better": "#009e73", "worse": "#d55e00", "equal": "#0072b2"}
@@ -42,16 +42,16 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "text.parse_math": False,  # a label may have a $ in it
 }
-#: Formats, and the fact that would differ from one moment to the next.
+#: Suffix → metadata that would differ from one call to the next, unset.
 FORMATS = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
 
 
 def draw(overview: Overview, kind: str, suffix: str) -> bytes:
-    """A figure of a kind as a file of the format that ``suffix`` names."""
+    """Draw the figure ``kind``, a key of ``FIGURES``; returns the content of a file in the format of ``suffix``."""
     if suffix not in FORMATS:
         raise TaskloomError(f"the name of the figure should end in {', '.join(FORMATS)}. Found {suffix!r}.")
-    if kind not in KINDS:
-        raise TaskloomError(unknown("figure", kind, KINDS, where="there are"))
+    if kind not in FIGURES:
+        raise TaskloomError(unknown("figure", kind, FIGURES, where="there are"))
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -60,14 +60,14 @@ def draw(overview: Overview, kind: str, suffix: str) -> bytes:
     file = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure = Figure()
-        KINDS[kind](figure, overview)
+        FIGURES[kind](figure, overview)
         figure.savefig(file, format=suffix[1:], metadata=FORMATS[suffix], dpi=300)
     return file.getvalue()
 
 
 def _forest(figure: "Figure", overview: Overview) -> None:
-    found = overview.differences[overview.table.primary]
-    lines = [(clipped(label, 28), judged) for label, judged in found.items() if judged.contrast.seeds]
+    differences = overview.differences[overview.table.primary]
+    lines = [(shortened(label, 28), judged) for label, judged in differences.items() if judged.contrast.seeds]
     if not lines:
         raise TaskloomError(f"{overview.table.name} has no second row with a result, so there is nothing to compare")
     axes = _intervals(figure, lines, overview.margin)
@@ -76,9 +76,9 @@ def _forest(figure: "Figure", overview: Overview) -> None:
 
 def _effects(figure: "Figure", overview: Overview) -> None:
     lines = [
-        (f"{clipped(f'{each.before} → {each.after}', 28)}\n{clipped(each.factor.name, 28)}", each.judged)
-        for each in overview.effects.main
-        if each.judged is not None
+        (f"{shortened(f'{effect.before} → {effect.after}', 28)}\n{shortened(effect.factor.name, 28)}", effect.judged)
+        for effect in overview.effects.main
+        if effect.judged is not None
     ]
     if not lines:
         raise TaskloomError(
@@ -96,24 +96,22 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
         axes.axvspan(-margin, margin, color="#eeeeee", linewidth=0)
     axes.axvline(0, color="#888888", linewidth=0.6)
     shown = []
-    for place, (_, judged) in enumerate(lines):
+    for y, (_, judged) in enumerate(lines):
         low, high = judged.interval or (judged.contrast.delta,) * 2
         shown.append((low, judged.contrast.delta, high))
         colour = VERDICTS.get(judged.verdict, OPEN)
-        axes.plot([low, high], [place, place], color=colour)
+        axes.plot([low, high], [y, y], color=colour)
         filled = colour if judged.verdict in VERDICTS else "white"
-        axes.plot(judged.contrast.delta, place, "o", markersize=4, color=colour, markerfacecolor=filled)
+        axes.plot(judged.contrast.delta, y, "o", markersize=4, color=colour, markerfacecolor=filled)
         word = format_verdict(judged) if judged.interval else "no interval"
-        axes.annotate(word, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=colour, fontsize=7)
+        axes.annotate(word, (1.02, y), xycoords=("axes fraction", "data"), va="center", color=colour, fontsize=7)
     first, last = span_of(shown)
     pad = 0.04 * (last - first)
     axes.set_xlim(first - pad, last + pad)
-    for place, (low, _, high) in enumerate(shown):  # what the axis cuts off
+    for y, (low, _, high) in enumerate(shown):  # what the axis cuts off
         for edge, arrow, beyond in ((first - pad, "<", low < first - pad), (last + pad, ">", high > last + pad)):
             if beyond:
-                axes.plot(
-                    edge, place, arrow, markersize=4, color=VERDICTS.get(lines[place][1].verdict, OPEN), clip_on=False
-                )
+                axes.plot(edge, y, arrow, markersize=4, color=VERDICTS.get(lines[y][1].verdict, OPEN), clip_on=False)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), [label for label, _ in lines])
     axes.tick_params(axis="y", length=0)
@@ -121,12 +119,12 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
     return axes
 
 
-def _panels(figure: "Figure", overview: Overview, *, what: str) -> None:
-    """A panel for each chart of a kind, with one legend; rows beyond the colours are grey."""
-    charts = [chart for chart in overview.charts if chart.what == what]
+def _panels(figure: "Figure", overview: Overview, *, quantity: str) -> None:
+    """Draw a panel for each chart of a quantity, with one legend; rows beyond the colours are grey."""
+    charts = [chart for chart in overview.charts if chart.what == quantity]
     if not charts:
         hint = "combiners that keep tasks apart record conflicts, such as pcgrad"
-        raise TaskloomError(f"no cell of {overview.table.name} has recorded {what}; {hint}")
+        raise TaskloomError(f"no cell of {overview.table.name} has recorded {quantity}; {hint}")
     from matplotlib.ticker import MaxNLocator
 
     drawn = [label for label in overview.ranked if any(label in chart.lines for chart in charts)]
@@ -140,12 +138,12 @@ def _panels(figure: "Figure", overview: Overview, *, what: str) -> None:
                     xs, ys = zip(*lines[label], strict=True)
                     marker = "o" if len(xs) == 1 else None
                     (line,) = axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, ms=3)
-                    legend[clipped(label, 24) if label in styles else "other rows"] = line
+                    legend[shortened(label, 24) if label in styles else "other rows"] = line
         for end in chart.stages:
             axes.axvline(end, color="#cccccc", linewidth=0.6, linestyle=":")
         axes.set_title(chart.about.replace("+", " and "))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    figure.supylabel(NAMES.get(what, what), fontsize=8)
+    figure.supylabel(NAMES.get(quantity, quantity), fontsize=8)
     thin = " (thin lines: train)" if any(chart.train for chart in charts) else ""
     figure.supxlabel(f"epoch{thin}", fontsize=8)
     names = [*reversed(legend)]  # the baseline first, as it was drawn last
@@ -153,41 +151,41 @@ def _panels(figure: "Figure", overview: Overview, *, what: str) -> None:
 
 
 def _grid(figure: "Figure", panels: int, height: float, more: float, *, share: bool = False) -> "list[Axes]":
-    """Panels, two beside each other, and ``more`` inches for what is around them."""
+    """Add panels to a figure, two side by side, and leave ``more`` inches of height around them."""
     across = min(panels, 2)
     down = -(-panels // across)
     figure.set_size_inches(COLUMN, height * down + more)
-    found = list(figure.subplots(down, across, sharey=share, squeeze=False).flat)
-    for axes in found[panels:]:
+    subplots = list(figure.subplots(down, across, sharey=share, squeeze=False).flat)
+    for axes in subplots[panels:]:
         axes.set_visible(False)
-    return found[:panels]
+    return subplots[:panels]
 
 
 def _bars(figure: "Figure", overview: Overview) -> None:
     rows = [row for row in overview.table.rows if row.n]
     columns = overview.columns
     for axes, column in zip(_grid(figure, len(columns), 0.4 + 0.16 * len(rows), 0.3, share=True), columns, strict=True):
-        for place, row in enumerate(rows):
+        for row_index, row in enumerate(rows):
             values = row.figures[column].values
-            axes.barh(place, row.figures[column].mean or 0.0, height=0.6, color="#56b4e9")
-            axes.plot(values, [place] * len(values), ".", color="black", markersize=2.5)
+            axes.barh(row_index, row.figures[column].mean or 0.0, height=0.6, color="#56b4e9")
+            axes.plot(values, [row_index] * len(values), ".", color="black", markersize=2.5)
             if column in row.reported:
-                axes.plot(row.reported[column], place, "D", markersize=4, color="#d55e00")
+                axes.plot(row.reported[column], row_index, "D", markersize=4, color="#d55e00")
         axes.set_title(column)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.set_yticks(range(len(rows)), [clipped(row.label, 20) for row in rows])
+        axes.set_yticks(range(len(rows)), [shortened(row.label, 20) for row in rows])
     if overview.table.reported:
         figure.supxlabel("diamonds: published", fontsize=7)
 
 
 def _confusion(figure: "Figure", overview: Overview) -> None:
-    found = list(overview.confusions(overview.baseline))
-    if not found:
+    confusions = list(overview.confusions(overview.baseline))
+    if not confusions:
         raise TaskloomError(
             f"the predictions of {overview.baseline!r} are not in the registry, so there is no confusion"
         )
-    for axes, confusion in zip(_grid(figure, len(found), 1.6, 0.2), found, strict=True):
+    for axes, confusion in zip(_grid(figure, len(confusions), 1.6, 0.2), confusions, strict=True):
         totals = confusion.counts.sum(1, keepdims=True)
         shares = confusion.counts / totals.clip(1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -195,19 +193,19 @@ def _confusion(figure: "Figure", overview: Overview) -> None:
             share = shares[row, column]
             colour = "white" if share > 0.6 else "black"
             axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=6, color=colour)
-        places = range(len(confusion.names))
-        axes.set_xticks(places, confusion.names, rotation=90 if max(map(len, confusion.names)) > 2 else 0)
-        axes.set_yticks(places, confusion.names)
+        ticks = range(len(confusion.names))
+        axes.set_xticks(ticks, confusion.names, rotation=90 if max(map(len, confusion.names)) > 2 else 0)
+        axes.set_yticks(ticks, confusion.names)
         axes.set_title(confusion.task)
-    figure.supxlabel(f"predicted by {clipped(overview.baseline, 28)} (%)", fontsize=8)
+    figure.supxlabel(f"predicted by {shortened(overview.baseline, 28)} (%)", fontsize=8)
     figure.supylabel("right", fontsize=8)
 
 
-KINDS: dict[str, Callable[["Figure", Overview], None]] = {
+FIGURES: dict[str, Callable[["Figure", Overview], None]] = {
     "forest": _forest,
-    "curves": partial(_panels, what=SCORE),
+    "curves": partial(_panels, quantity=SCORE),
     "bars": _bars,
     "effects": _effects,
-    "conflicts": partial(_panels, what="conflicts"),
+    "conflicts": partial(_panels, quantity="conflicts"),
     "confusion": _confusion,
 }

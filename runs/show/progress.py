@@ -1,6 +1,6 @@
-"""What ``taskloom run`` shows while it runs: bars on a terminal, elsewhere lines with the time.
+"""The progress of ``taskloom run``: bars on a terminal, elsewhere lines with the time.
 
-Both go to stderr, so that stdout holds nothing but the table.
+Both go to stderr, so that stdout holds only the table.
 """
 
 import sys
@@ -59,7 +59,7 @@ class RunProgress:
         self._silent = False
 
     def __call__(self, event: Event) -> None:
-        """Take in an event and show it. One that ends an attempt but not the cell has a fact ``again``."""
+        """Record an event and show it. One that ends an attempt but not the cell has a fact ``again``."""
         self._track(event)
         self._unless_gone(self._show, event)
 
@@ -68,12 +68,12 @@ class RunProgress:
         self._unless_gone(self._write, text)
 
     def close(self) -> None:
-        """Nothing more will be shown."""
+        """End the display; line by line there is nothing to do."""
 
-    def _unless_gone(self, show: Callable[..., None], *what: object) -> None:
+    def _unless_gone(self, show: Callable[..., None], *arguments: object) -> None:
         if not self._silent:
             try:
-                show(*what)
+                show(*arguments)
             except OSError:
                 self._silent = True
 
@@ -125,7 +125,7 @@ class RunProgress:
 
     @property
     def done(self) -> float:
-        """Cells' worth of work that is done, of ``work``."""
+        """The work that is done, in cells, out of ``work``."""
         return len(self.ended) + sum(self.shares.values())
 
     @property
@@ -136,7 +136,7 @@ class RunProgress:
         return max(0.0, self.work - self.done) * (self.clock() - self._first_start) / self._trained
 
     def totals(self) -> str:
-        """How many cells are in which state, and the time left."""
+        """Return how many cells are in which state, and the time left."""
         ended, left = Counter(self.ended.values()), self.seconds_left
         counts = {status: ended[status] for status in ("failed", "oom", "interrupted")}
         counts["running"] = len(self.running)
@@ -148,12 +148,12 @@ class RunProgress:
         return ", ".join(parts)
 
     def summary(self) -> str:
-        """The whole run on a line."""
+        """Return the state of the whole run as one line."""
         return f"{self.name}: {self.totals()}, {duration(self.clock() - self._began)} so far"
 
 
 class LiveProgress(RunProgress):
-    """The same with a bar for the run and one for each running cell; lines that matter stay above them."""
+    """Progress as bars, one for the run and one for each running cell; lines about ended cells stay above them."""
 
     def __init__(self, plan: "Plan", stream: TextIO) -> None:
         super().__init__(plan, stream)
@@ -183,7 +183,7 @@ class LiveProgress(RunProgress):
         self.bars.start()
 
     def close(self) -> None:
-        """Take the bars away; what remains is the run on a line."""
+        """Remove the bars and print the summary."""
         self._unless_gone(self.bars.stop)
         self._trained = 0.0  # nothing is left to expect, even if cells are waiting
         self.say(self.summary())
@@ -210,7 +210,7 @@ class LiveProgress(RunProgress):
 
 
 def _share(event: Event, spec: Mapping[str, Any]) -> float:
-    """How much of a cell is done, 0 to 1."""
+    """Return the share of a cell that is done, 0 to 1."""
     facts, epochs = event.facts, [int(stage["epochs"]) for stage in spec["stages"]]
     if event.what == "stage":
         done: float = sum(epochs[: facts["index"] + 1])

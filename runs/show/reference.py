@@ -1,7 +1,7 @@
-"""The reference of everything that a plugin may use: hooks, interfaces, what flows between them, the conformance kit.
+"""The reference for authors of plugins: hooks, interfaces, the types they exchange, the conformance kit.
 
-``taskloom plugins --reference`` prints it as Markdown: each public name of ``taskloom.core`` as its source has it, with
-signatures, docstrings and comments, but without what functions do.
+``taskloom plugins --reference`` prints it as Markdown: the source of each public name of ``taskloom.core``, with
+signatures, docstrings and comments, but without function bodies.
 """
 
 import ast
@@ -26,7 +26,7 @@ SECTIONS = {
 
 
 def reference() -> str:
-    """The whole reference, as Markdown."""
+    """Return the whole reference as Markdown."""
     placed = [home for homes in SECTIONS.values() for home in homes]
     others = [path.stem for path in sorted(CORE.glob("*.py")) if path.stem not in (*placed, "__init__")]
     texts = {title: _section(homes) for title, homes in {**SECTIONS, "More": others}.items()}
@@ -44,8 +44,10 @@ def _section(homes: list[str]) -> str:
     public = {*core.__all__}
     parts = []
     for home in homes:
-        about, found = outlines(CORE / f"{home}.py")
-        entries = [_entry(name, text) for name, text in found.items() if name in public or name.startswith("taskloom_")]
+        about, definitions = outlines(CORE / f"{home}.py")
+        entries = [
+            _entry(name, text) for name, text in definitions.items() if name in public or name.startswith("taskloom_")
+        ]
         parts += [about, *entries] if entries else []
     return "\n\n".join(parts)
 
@@ -53,10 +55,10 @@ def _section(homes: list[str]) -> str:
 def _kit() -> str:
     from taskloom.core import testing
 
-    about, found = outlines(CORE / "testing" / "__init__.py")
-    found |= outlines(CORE / "testing" / "law.py")[1]
-    parts = [about, *(_entry(name, found[name]) for name in testing.__all__)]
-    for kind in testing.KINDS:
+    about, definitions = outlines(CORE / "testing" / "__init__.py")
+    definitions |= outlines(CORE / "testing" / "law.py")[1]
+    parts = [about, *(_entry(name, definitions[name]) for name in testing.__all__)]
+    for kind in testing.KINDS_WITH_LAWS:
         laws = [f"**{law.name}**: {' '.join((law.holds.__doc__ or '').split())}" for law in testing.laws(kind)]
         parts.append("\n".join([f"### Laws: {kind}\n", *(f"- {law.removesuffix(': ')}" for law in laws)]))
     return "\n\n".join(parts)
@@ -67,16 +69,16 @@ def _entry(name: str, outline: str) -> str:
 
 
 def outlines(path: Path) -> tuple[str, dict[str, str]]:
-    """A module's docstring, and what it defines: name → its lines without the bodies of functions."""
+    """Return a module's docstring, and its definitions: name → source without function bodies."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     return ast.get_docstring(tree) or "", dict(_outlines(tree.body, text.splitlines()))
 
 
 def _outlines(body: list[ast.stmt], lines: list[str]) -> Iterator[tuple[str, str]]:
-    for place, node in enumerate(body):
+    for index, node in enumerate(body):
         decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(one.lineno for one in decorators)]) - 1
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
         while lines[first - 1].strip().startswith("#:"):
             first -= 1
         last = node.end_lineno or node.lineno
@@ -87,7 +89,7 @@ def _outlines(body: list[ast.stmt], lines: list[str]) -> Iterator[tuple[str, str
             yield node.name, "\n\n".join(["\n".join(lines[first:end]), *shown])
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            below = body[place + 1] if place + 1 < len(body) else None
+            below = body[index + 1] if index + 1 < len(body) else None
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):  # a string that explains it
                 last = below.end_lineno or last
             yield ast.unparse(target), "\n".join(lines[first:last])

@@ -1,8 +1,8 @@
 """A table as text: plain, github, latex, html, csv or json.
 
-A mean that is better than every other of its column by the test is bold where the format has bold; in plain text it is
-bold on a terminal and marked with ``*`` anywhere else. The text formats end with what a reader should know: how
-differences were judged, what was found by computing, the reasons for every hole.
+A mean that is significantly better than every other of its column is bold where the format has bold; in plain text it
+is bold on a terminal and marked with ``*`` elsewhere. The text formats end with notes: how differences were judged,
+what the checks of the figures showed, why figures are missing.
 Published figures are shown on request, beside ours and with the difference; ``†`` marks an overall score that does not
 follow from its parts, ``‡`` a figure that is no better than a constant prediction.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from taskloom.core.errors import count
+from taskloom.core.errors import count, shortened
 from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.driver.wording import format_state, named
@@ -68,7 +68,10 @@ _STYLES: dict[str, tuple[str, Callable[[str], str], str, str]] = {
 
 
 def render(table: "Table", form: str, *, terminal: bool = False, reported: bool = False) -> str:
-    """The table in one of ``FORMATS``; ``terminal`` lets plain text use bold, ``reported`` shows published figures."""
+    """Render a table in one of ``FORMATS``.
+
+    ``terminal`` lets plain text use bold type, ``reported`` shows published figures beside ours.
+    """
     if form == "json":
         return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
     if form == "csv":
@@ -77,14 +80,15 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
     (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
     marked, mixed, body = False, len(table.splits) > 1, []
     for row in table.rows:
-        body.append([escape(one_line(f"{row.label} ({row.split})" if row.split != "dev" and mixed else row.label))])
+        label = shortened(row.label)
+        body.append([escape(one_line(f"{label} ({row.split})" if row.split != "dev" and mixed else label))])
         for part, column in parts:
             text = escape(_text(table, row, part, column))
             if part == "figure" and table.best.get(column) == row.label:
                 text, marked = bold.format(text), True
             body[-1].append(text)
-    if any(each.task in table.columns for each in table.constants) and not reported:
-        scores = {each.task: number(each.task, each.score, table.digits) for each in table.constants}
+    if any(constant.task in table.columns for constant in table.constants) and not reported:
+        scores = {constant.task: number(constant.task, constant.score, table.digits) for constant in table.constants}
         shown = [scores.get(column, "") if part == "figure" else "" for part, column in parts]
         body.append([escape("constant prediction"), *map(escape, shown)])
     text = tabulate(
@@ -107,7 +111,10 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
 
 
 def _parts(table: "Table", reported: bool) -> list[tuple[str, str]]:
-    """What is shown beside the labels, and of which column: ours, theirs and the difference; before a run theirs."""
+    """List the table's columns beside the labels as (part, column): our figure, the published one, the difference.
+
+    Before a run there are published figures only.
+    """
     if not reported:
         compared = table.differences or (table.baseline is not None and not table.begun)
         judged = [(part, table.primary) for part in ("delta", "p", "verdict")] if compared else []
@@ -156,13 +163,13 @@ def _shown(table: "Table", column: str, value: float | None, *, sign: str = "") 
 
 
 def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
-    """Rows under headers as text, one line each."""
+    """Render rows under headers as text, one line per row."""
     cells = [[one_line(str("" if cell is None else cell)) for cell in row] for row in rows]
     return tabulate(cells, headers=[visible(head) for head in headers], tablefmt="simple", disable_numparse=True)
 
 
 def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
-    """A figure as the table prints it: scores with ``digits``, seconds with one, memory in MiB, counts with none.
+    """Format a figure: scores with ``digits`` decimals, seconds with one, counts and memory (in MiB) with none.
 
     >>> number("sst", 0.51249, 3), number("seconds", 12.345, 3), number("memory", 3 * 2**20, 3)
     ('0.512', '12.3', '3')
@@ -177,18 +184,18 @@ def number(column: str, value: float, digits: int, *, sign: str = "") -> str:
 
 
 def _reasons(missing: Iterable[tuple[str, int, str]], seeds: Mapping[str, int]) -> list[str]:
-    """From labels, seeds and reasons a line per reason, with its rows; ``seeds`` are how many each row has."""
-    rows: dict[str, dict[str, list[int]]] = {}
+    """Group missing cells (label, seed, reason) into a line per reason; ``seeds`` is how many seeds each row has."""
+    by_reason: dict[str, dict[str, list[int]]] = {}  # reason → row → its seeds
     for label, seed, why in missing:
-        rows.setdefault(why, {}).setdefault(label, []).append(seed)
+        by_reason.setdefault(why, {}).setdefault(label, []).append(seed)
     lines = []
-    for why, found in rows.items():
+    for why, rows in by_reason.items():
         names = []
-        for label, which in found.items():
+        for label, row_seeds in rows.items():
             name = repr(label) if set(",;:") & set(label) else label
-            named = "" if 1 < len(which) == seeds[label] else f", seed{'s'[: len(which) > 1]} "
-            names.append(name + (named and named + ", ".join(map(str, which))))
-        every = len(seeds) > MOST_ROWS and sum(map(len, found.values())) == sum(seeds.values())
+            seed_word = "" if 1 < len(row_seeds) == seeds[label] else f", seed{'s'[: len(row_seeds) > 1]} "
+            names.append(name + (seed_word and seed_word + ", ".join(map(str, row_seeds))))
+        every = len(seeds) > MOST_ROWS and sum(map(len, rows.values())) == sum(seeds.values())
         rest = [f"and {len(names) - MOST_ROWS} more"] if len(names) > MOST_ROWS else []
         lines.append(f"{'every row' if every else '; '.join([*names[:MOST_ROWS], *rest])}: {why}")
     return lines
@@ -200,15 +207,22 @@ def _short_list(lines: list[str], grid: str) -> list[str]:
 
 
 def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) -> str:
-    """The chosen cells of a grid that failed, with reasons, logs and what to do; "" if none failed."""
-    failed = [place for place in grid.cells if place.cell.id in chosen and place.cell.status in ("failed", "oom")]
+    """Summarize the chosen cells of a grid that failed: reasons, logs and what to do; "" if none failed."""
+    failed = [
+        grid_cell
+        for grid_cell in grid.cells
+        if grid_cell.cell.id in chosen and grid_cell.cell.status in ("failed", "oom")
+    ]
     if not failed:
         return ""
-    ids = list(dict.fromkeys(place.cell.id for place in failed))
+    ids = list(dict.fromkeys(grid_cell.cell.id for grid_cell in failed))
     logs = [path for id in ids if (path := registry / "cells" / id / LOG).is_file()]
-    missing = [(each.label, each.seed, format_state(each.cell.status, each.cell.reason)) for each in failed]
+    missing = [
+        (grid_cell.label, grid_cell.seed, format_state(grid_cell.cell.status, grid_cell.cell.reason))
+        for grid_cell in failed
+    ]
     lines = [
-        *_reasons(missing, Counter(place.label for place in grid.cells)),
+        *_reasons(missing, Counter(grid_cell.label for grid_cell in grid.cells)),
         *(f"log: {path}" for path in logs[:MOST_ROWS]),
     ]
     return "\n".join(
@@ -221,20 +235,22 @@ def failures_summary(grid: GridRecord, registry: Path, chosen: Collection[str]) 
 
 
 def _difference_notes(table: "Table") -> list[str]:
-    """How the differences of a table were judged, and what was found beside its primary column."""
-    primary = {row: each for (row, column), each in table.differences.items() if column == table.primary}
-    judged = {row: each for row, each in primary.items() if each.interval is not None}
+    """Explain how the differences of a table were judged, and name those outside its primary column."""
+    primary = {row: difference for (row, column), difference in table.differences.items() if column == table.primary}
+    judged = {row: difference for row, difference in primary.items() if difference.interval is not None}
     apart: dict[str, list[str]] = {}
-    begun = {row.label for row in table.rows if row.n}  # what is said of others is why they have no figures
-    for row, each in primary.items():
-        if each.interval is None and row in begun:
-            apart.setdefault(each.contrast.why, []).append(row)
+    begun = {row.label for row in table.rows if row.n}  # for the others, the notes say why figures are missing
+    for row, difference in primary.items():
+        if difference.interval is None and row in begun:
+            apart.setdefault(difference.contrast.why, []).append(row)
     notes = [f"Not compared with {table.baseline!r}: {named(rows)}; {why}." for why, rows in apart.items()]
     if not judged:
         return notes
     shown = f"Δ {table.primary}: difference to {table.baseline!r} and its 95 % interval"
-    family = [each for key, each in table.differences.items() if (key[1] == OVERALL) == (table.primary == OVERALL)]
-    comparisons = sum(each.interval is not None for each in family)
+    family = [
+        difference for key, difference in table.differences.items() if (key[1] == OVERALL) == (table.primary == OVERALL)
+    ]
+    comparisons = sum(difference.interval is not None for difference in family)
     if comparisons > 1:
         shown += f"; intervals and p are corrected for {comparisons} comparisons (Holm)"
     notes.append(f"{shown}.")
@@ -251,7 +267,7 @@ def _difference_notes(table: "Table") -> list[str]:
 
 
 def split_notes(table: "Table") -> list[str]:
-    """Which split the scores are of, unless it is dev."""
+    """State the split that was scored, unless it is dev."""
     if table.splits in ((), ("dev",)):
         return []
     if len(table.splits) > 1:
@@ -261,7 +277,7 @@ def split_notes(table: "Table") -> list[str]:
 
 
 def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
-    """Which noise the differences were measured by, and over which seeds."""
+    """State the noise that differences were measured against, and rows that share few seeds with the baseline."""
     kinds: dict[str | None, list[str]] = {}
     for row, difference in judged.items():
         kinds.setdefault(difference.variance, []).append(row)
@@ -283,10 +299,10 @@ def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
             "these methods: only the noise of the scored examples is known, not that of the seeds."
         )
     fewer: dict[int, list[str]] = {}
-    asked = {row.label: len(row.seeds) for row in table.rows}
-    for row, each in judged.items():
-        if 1 < each.contrast.seeds < asked[row]:
-            fewer.setdefault(each.contrast.seeds, []).append(row)
+    planned = {row.label: len(row.seeds) for row in table.rows}
+    for row, difference in judged.items():
+        if 1 < difference.contrast.seeds < planned[row]:
+            fewer.setdefault(difference.contrast.seeds, []).append(row)
     notes += [
         f"{named(rows)}: Δ is over the {seeds} seeds in common with {table.baseline!r}."
         for seeds, rows in fewer.items()
@@ -295,49 +311,52 @@ def _seed_notes(table: "Table", judged: Mapping[str, "Judged"]) -> list[str]:
 
 
 def _other_columns(table: "Table") -> list[str]:
-    """What differs from the baseline beside the primary column."""
-    others = {key: each for key, each in table.differences.items() if key[1] != OVERALL and each.interval is not None}
+    """List the differences to the baseline in score columns other than the primary one."""
+    others = {
+        key: judged for key, judged in table.differences.items() if key[1] != OVERALL and judged.interval is not None
+    }
     shown = [column for column in table.scores if column != table.primary]
     columns = [column for column in shown if any(column == key[1] for key in others)]
     if not columns:
         return []
     notes = []
     for column in columns:
-        found = [
-            f"{row!r} is {each.verdict}, {format_difference(each, table.digits)}, p {format_p(each.p)}"
-            for (row, of), each in others.items()
-            if of == column and each.verdict in ("better", "worse")
+        verdicts = [
+            f"{row!r} is {judged.verdict}, {format_difference(judged, table.digits)}, p {format_p(judged.p)}"
+            for (row, of), judged in others.items()
+            if of == column and judged.verdict in ("better", "worse")
         ]
-        more = [f"and {len(found) - MOST_ROWS} more"] if len(found) > MOST_ROWS else []
-        notes += [f"Δ {column}: {'; '.join([*found[:MOST_ROWS], *more])}."] if found else []
-    which = " and ".join(filter(None, [", ".join(columns[:-1]), columns[-1]]))
+        more = [f"and {len(verdicts) - MOST_ROWS} more"] if len(verdicts) > MOST_ROWS else []
+        notes += [f"Δ {column}: {'; '.join([*verdicts[:MOST_ROWS], *more])}."] if verdicts else []
+    column_names = " and ".join(filter(None, [", ".join(columns[:-1]), columns[-1]]))
     rest = "nothing else there" if notes else "nothing there"
-    family = f"{which}: intervals and p corrected together for {count(len(others), 'comparison')}"
+    family = f"{column_names}: intervals and p corrected together for {count(len(others), 'comparison')}"
     return [*notes, f"{family}; {rest} is better or worse by the test."]
 
 
 def _constant_notes(table: "Table") -> list[str]:
-    """What the row of constant predictions predicts."""
-    says = [f"{each.says} ({each.task})" for each in table.constants if each.task in table.columns]
+    """Explain the row of constant predictions."""
+    says = [f"{constant.says} ({constant.task})" for constant in table.constants if constant.task in table.columns]
     return [f"constant prediction, without looking at the text: {', '.join(says)}."] if says else []
 
 
 def _booktabs(text: str) -> str:
-    """LaTeX with the rules of the package booktabs."""
+    """Replace LaTeX's horizontal lines by the rules of the package booktabs."""
     for rule in ("top", "mid"):
         text = text.replace("\\hline", f"\\{rule}rule", 1)
     return text.replace("\\hline", "\\bottomrule")
 
 
 def _reported_notes(table: "Table") -> list[str]:
-    """What a reader of published figures should know."""
+    """Comment on the published figures: what ``†`` and ``‡`` mark, on which split they are, the authors' notes."""
     notes = []
     for row in table.rows:
         if row.follows is False and row.derived is not None:
-            printed, value = (number("overall", x, table.digits) for x in (row.reported["overall"], row.derived))
+            printed = number("overall", row.reported["overall"], table.digits)
+            derived = number("overall", row.derived, table.digits)
             notes.append(
                 f"† {row.label}: the reported overall {printed} does not follow from the figures beside it; they give "
-                f"{value}, and rounding explains at most {row.slack:.2g}"
+                f"{derived}, and rounding explains at most {row.slack:.2g}"
             )
     marked = dict.fromkeys(task for row in table.rows for task in table.no_better(row) if task in table.columns)
     if marked:
@@ -353,9 +372,9 @@ def _reported_notes(table: "Table") -> list[str]:
 
 
 def as_json(table: "Table") -> dict[str, Any]:
-    """What is said of the whole table, and under ``rows`` an object per row.
+    """Return the table as JSON values, with an object per row under ``rows``.
 
-    ``checks`` are what was found by computing, ``notes`` what the grid's author says. A row's ``metrics`` have mean, sd
+    ``checks`` are computed from the figures, ``notes`` are the grid author's. A row's ``metrics`` have mean, sd
     and n of each column, and for scores the difference to the baseline: delta, interval ([low, high]) and p, both
     corrected, verdict, p_equal of equality within margin, and variance ("pooled", "own" or, of one seed, "examples").
     ``difference`` is ours less the reported figure, ``derived`` the overall score that follows from the reported
@@ -395,7 +414,7 @@ def as_json(table: "Table") -> dict[str, Any]:
     }
 
 
-#: What is known of a difference that does not exist, such as that of the baseline to itself.
+#: The fields of a difference that does not exist, such as that of the baseline to itself.
 _NOT_COMPARED: dict[str, Any] = dict.fromkeys(
     ("delta", "interval", "p", "verdict", "margin", "p_equal", "variance", "seeds", "corrected_for")
 )
@@ -403,7 +422,7 @@ _CSV_FACTS = ("delta", "low", "high", "p", "verdict", "variance")
 
 
 def flat_rows(table: "Table", reported: bool) -> list[dict[str, Any]]:
-    """Raw figures, mean and sd in columns of their own; memory in bytes."""
+    """Return an unformatted record per row, with mean and sd in columns of their own and memory in bytes."""
     rows = []
     for row in table.rows:
         cells: dict[str, Any] = {"label": row.label, "n": row.n, "seeds": len(row.seeds)}
@@ -420,7 +439,7 @@ def flat_rows(table: "Table", reported: bool) -> list[dict[str, Any]]:
                 cells[f"{column} difference"] = row.difference(column)
         if reported:
             cells |= {"split": row.split, "follows": {True: "yes", False: "no", None: ""}[row.follows]}
-        rows.append({**cells, "missing": "; ".join(f"seed {one.seed}: {one.why}" for one in row.missing)})
+        rows.append({**cells, "missing": "; ".join(f"seed {missing.seed}: {missing.why}" for missing in row.missing)})
     return rows
 
 

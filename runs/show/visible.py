@@ -1,26 +1,30 @@
-"""Text of others on a terminal: what would steer it is shown instead."""
+"""Text from outside, made safe for a terminal: control characters are shown as escapes."""
 
 import re
 
-#: C0 and C1 but tab and newline, DEL, other ends of a line, what turns the direction of writing, half characters.
+from taskloom.core.errors import shortened
+
+#: The most characters of one text, such as a note that names many rows; longer ones are cut.
+LONGEST_TEXT = 10_000
+#: C0 and C1 except tab and newline, DEL, other line separators, changes of writing direction, surrogates.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    r"""The text with every character that steers a terminal as an escape; tabs and newlines stay.
+    r"""Escape every control character in a text, except tabs and newlines.
 
-    The escapes are JSON's, so that JSON text means the same afterwards.
+    The escapes are JSON's, so that JSON text keeps its meaning.
 
     >>> print(visible("a\x1b[2Jb"))
     a\u001b[2Jb
     """
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    r"""The same on one line, every run of white space as one space.
+    r"""Escape a text like :func:`visible`, with white space collapsed to single spaces, and cut it if it is very long.
 
     >>> print(one_line("a\n  b\x07"))
     a b\u0007
     """
-    return visible(" ".join(text.split()))
+    return visible(shortened(" ".join(text.split()), LONGEST_TEXT))

@@ -1,4 +1,4 @@
-"""One cell in training: what its stages share, what it reports, and how it learns that it should stop."""
+"""One cell in training: the state that its stages share, its reports, and its check whether to stop."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taskloom.core import Emit, Encoder, Event, Examples, Job, Split, TrainingError, derive_generator
+from taskloom.core import DataSet, Emit, Encoder, Event, Examples, Job, Split, TrainingError, derive_generator
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts
@@ -27,7 +27,7 @@ PULSE = 0.5
 
 
 class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
-    """Somebody asked the cell to stop."""
+    """The driver asked the cell to stop."""
 
 
 class Pulse:
@@ -57,9 +57,9 @@ class Pulse:
             self._report()
 
     def announce(self, stage: int, micro_batch: int) -> None:
-        """Report the examples of a task that a step has in memory at a time, where they are the stage's most so far.
+        """Report how many examples of a task a step has in memory at a time, if it is the stage's maximum so far.
 
-        Before the step and at once: a process that the system kills for them cannot report them any more.
+        It is reported before the step: a process that the system kills for lack of memory cannot report it.
         """
         if (stage, micro_batch) > self._largest:
             self._largest = stage, micro_batch
@@ -82,7 +82,7 @@ class Best:
 
 @dataclass
 class Run:
-    """What the stages of one run work on."""
+    """The state that the stages of one run share."""
 
     job: Job
     emit: Emit
@@ -99,13 +99,13 @@ class Run:
     best: Best = field(default_factory=Best)
     test: dict[str, float] = field(default_factory=dict)  # the best epoch's scores on the test split
     costs: Counter[str] = field(default_factory=Counter)  # examples seen and backward passes
-    #: What was reported, oldest first. Checkpoints keep it, for the driver may have missed it.
+    #: The reported events, oldest first. Checkpoints keep them, since the driver may have missed them.
     history: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
     def build(cls, job: Job, emit: Emit, catalogue: Catalogue, resumed: dict[str, Any] | None = None) -> "Run":
-        """Make the components and read the data; ``resumed`` is the state of a checkpoint to go on from."""
+        """Construct the components and read the data; ``resumed`` is the state of a checkpoint to continue from."""
         began = time.monotonic()
         begin = {} if resumed is None else {"stage": resumed["stage"], "epoch": resumed["epoch"] + 1}
         pulse = Pulse(job, emit, **begin)
@@ -121,6 +121,7 @@ class Run:
 
         train = {name: feed(task, "train") for name, task in tasks.items()}
         dev = {name: feed(task, "dev") for name, task in tasks.items()}
+        _check_content(job, catalogue, tasks)
         for name, task in tasks.items():
             task.loss.prepare(labels=task.labels, rows=len(train[name]))
         model.to(device)
@@ -134,10 +135,10 @@ class Run:
             run.history = resumed["history"]
         return run
 
-    def report(self, what: str, **facts: Any) -> None:
+    def report(self, event: str, **facts: Any) -> None:
         """Send an event to the driver, and keep it in checkpoints."""
-        self.history.append((what, facts))
-        self.emit(Event(what, self.job.cell, facts))
+        self.history.append((event, facts))
+        self.emit(Event(event, self.job.cell, facts))
 
     @property
     def seconds(self) -> float:
@@ -154,8 +155,8 @@ class Run:
 
     def keep_best(self, epoch: int, scores: dict[str, float], predicted: Mapping[str, Predicted]) -> None:
         """Keep weights and scores if this epoch is the best so far; of equals, the first."""
-        how = self.job.spec["selection"]
-        score = float(epoch) if how == "last" or not scores else scores[how]
+        selection = self.job.spec["selection"]
+        score = float(epoch) if selection == "last" or not scores else scores[selection]
         if not score > self.best.score:
             return
         self.best = Best(epoch, score, scores)
@@ -163,14 +164,14 @@ class Run:
         self.store("dev", predicted, {name: feed.examples for name, feed in self.dev.items()})
 
     def store(self, split: Split, predicted: Mapping[str, Predicted], examples: Mapping[str, Examples]) -> None:
-        """Keep what the model gave for a split."""
+        """Store the model's predictions of a split."""
         train = {name: feed.examples for name, feed in self.train.items()}
         store_scores(self.artifacts, self.job.cell, split, self.tasks, predicted, examples, train)
 
     def train_sample(self, task: str) -> NDArray[np.int64]:
         """The rows of the training data that are scored each epoch: the same ones in every cell."""
-        rows, most = len(self.train[task]), self.job.spec["score"]["train"]
-        drawn = torch.randperm(rows, generator=derive_generator(0, "train sample", task))[:most]
+        rows, sample_size = len(self.train[task]), self.job.spec["score"]["train"]
+        drawn = torch.randperm(rows, generator=derive_generator(0, "train sample", task))[:sample_size]
         return drawn.sort().values.numpy()
 
 
@@ -180,3 +181,20 @@ def _check_code(job: Job, catalogue: Catalogue) -> None:
     for name, files in job.versions.items():
         if name in now and now[name] != files:
             raise TrainingError(f"the {name} changed after this cell was planned; run the same command again")
+
+
+def _check_content(job: Job, catalogue: Catalogue, tasks: Mapping[str, Task]) -> None:
+    """Fail if data or weights, which have just been read, are not what the cell was planned with."""
+    encoder = catalogue.make(Encoder, job.spec["encoder"])
+    encoder.requested_poolings = frozenset(
+        task.head.pooling for task in tasks.values() if task.head.pooling is not None
+    )
+    sources: list[tuple[str, str, Encoder | DataSet]] = [("encoder", "the encoder's weights", encoder)]
+    sources += [(f"tasks.{name}.data", f"the data of task {name!r}", task.data) for name, task in tasks.items()]
+    for path, words, source in sources:
+        planned = job.content.get(path)
+        if planned is not None and (now := source.fingerprint()) != planned:
+            raise TrainingError(
+                f"{words} changed after this cell was planned: their fingerprint was {planned[:12] or 'empty'} and is "
+                f"{now[:12] or 'empty'} now; run the same command again"
+            )

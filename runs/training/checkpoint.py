@@ -1,9 +1,9 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped.
+"""Checkpoints: everything a run needs to continue as if it had never stopped.
 
 A checkpoint is a folder that appears whole or not at all: ``tensors.safetensors`` (weights, optimizer, buffers,
-random states) and ``state.json`` (where the run stands, the sampler's state, what was reported so far, and a checksum
-of it all). The token cache consists of such folders too.
-The last two are kept, so that a damaged one can be passed over. Nothing is ever unpickled.
+random states) and ``state.json`` (progress, the sampler's state, the events reported so far, and a checksum of both
+files). The token cache consists of such folders too.
+The last two checkpoints are kept, in case the newest one is damaged. Nothing is ever unpickled.
 """
 
 import errno
@@ -29,7 +29,7 @@ Keep = Literal["best", "heads", "none"]
 
 
 def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
-    """Write tensors and state into ``folder``, which is there whole or not at all; replaces what was there."""
+    """Write tensors and state into ``folder``, whole or not at all; replaces an existing folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=partial_prefix(), dir=folder.parent))
     try:
@@ -46,7 +46,7 @@ def save_folder(folder: Path, tensors: Tensors, state: dict[str, Any]) -> None:
 
 
 def put_folder(partial: Path, folder: Path) -> None:
-    """Give a folder its name. What has it already is moved aside first, so that nobody sees it half removed."""
+    """Rename a folder. An existing one of that name is moved aside first, so that nobody sees it half removed."""
     while True:
         try:
             partial.rename(folder)
@@ -66,7 +66,13 @@ def load_folder(folder: Path) -> tuple[Tensors, dict[str, Any]]:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         whole = isinstance(state, dict) and state.get("sha256") == _checksum(folder, state)
         tensors = load_file(folder / "tensors.safetensors") if whole else {}
-    except (OSError, ValueError, RecursionError, SafetensorError, RuntimeError) as error:  # what a stranger put there
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        SafetensorError,
+        RuntimeError,
+    ) as error:  # the files may come from anywhere
         raise ValueError(f"{folder.name} cannot be read: {error}") from None
     if not whole:
         raise ValueError(f"{folder.name} is damaged: its checksum is not the one that was written")
@@ -83,13 +89,13 @@ def _checksum(folder: Path, state: dict[str, Any]) -> str:
 
 
 def save_checkpoint(
-    folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any], *, place: int = 0
+    folder: Path, stage: int, epoch: int, tensors: Tensors, state: dict[str, Any], *, steps: int = 0
 ) -> None:
-    """Write a checkpoint of a cell and drop others, up to the one before it; what comes after it is damaged.
+    """Write a checkpoint of a cell; removes all others but the one before it (later ones are damaged).
 
-    ``epoch`` is the last one that ended, ``place`` the number of steps of the next one that were made.
+    ``epoch`` is the last whole epoch, ``steps`` the number of steps taken in the next one.
     """
-    name = f"checkpoint-{stage:03d}-{epoch:05d}" + (f"-{place:07d}" if place else "")
+    name = f"checkpoint-{stage:03d}-{epoch:05d}" + (f"-{steps:07d}" if steps else "")
     save_folder(folder / name, tensors, state)
     paths = _checkpoints(folder)
     for other in set(paths) - set([path for path in paths if path.name <= name][-KEPT:]):
@@ -97,7 +103,7 @@ def save_checkpoint(
 
 
 def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | None, list[str]]:
-    """The newest checkpoint that is whole, and what was wrong with newer ones."""
+    """The newest intact checkpoint, and the problems of newer ones."""
     damaged: list[str] = []
     for path in reversed(_checkpoints(folder)):
         try:
@@ -108,7 +114,7 @@ def newest_checkpoint(folder: Path) -> tuple[tuple[Tensors, dict[str, Any]] | No
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Remove a finished cell's checkpoints, and what a killed writer left."""
+    """Remove a finished cell's checkpoints, and the files that a killed writer left."""
     for path in [*_checkpoints(folder), *folder.glob(".partial-*")]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -117,7 +123,7 @@ def drop_checkpoints(folder: Path) -> None:
 
 
 def keep_weights(folder: Path, keep: Keep) -> None:
-    """Leave so much of a finished cell's weights; what is not there any more stays away."""
+    """Remove the weights of a finished cell that ``keep`` does not name, as far as they still exist."""
     best = folder / "best"
     if keep == "none":
         shutil.rmtree(best, ignore_errors=True)
@@ -138,20 +144,20 @@ def module_state(module: nn.Module, prefix: str) -> Tensors:
 
 
 def unique(tensors: Tensors) -> Tensors:
-    """A tensor that has two names (of a shared layer) only under the first: safetensors refuses to store it twice."""
+    """The tensors without second names of shared ones, which safetensors refuses to store twice."""
     seen: set[tuple[int, int]] = set()
     kept: Tensors = {}
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.numel())
-        if tensor.numel() and place in seen:
+        memory = (tensor.data_ptr(), tensor.numel())
+        if tensor.numel() and memory in seen:
             continue
-        seen.add(place)
+        seen.add(memory)
         kept[name] = tensor.contiguous()
     return kept
 
 
 def load_module_state(module: nn.Module, tensors: Tensors, prefix: str) -> None:
-    """Copy saved weights and buffers into a module; names that were not saved keep what they have."""
+    """Copy saved weights and buffers into a module; those that were not saved stay unchanged."""
     saved = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     _, unexpected = module.load_state_dict(saved, strict=False)
     if unexpected:
@@ -159,16 +165,20 @@ def load_module_state(module: nn.Module, tensors: Tensors, prefix: str) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> Tensors:
-    """The optimizer's running means and step counts, by the parameter's place."""
+    """The optimizer's running means and step counts, by parameter index."""
     state = optimizer.state_dict()["state"]
-    return {f"optimizer.{place}.{key}": value for place, found in state.items() for key, value in found.items()}
+    return {
+        f"optimizer.{index}.{key}": tensor
+        for index, parameter_state in state.items()
+        for key, tensor in parameter_state.items()
+    }
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
-    """Give an optimizer over the same parameters its running means back."""
+    """Load saved running means and step counts into an optimizer over the same parameters."""
     state: dict[int, Tensors] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
-            _, place, key = name.split(".")
-            state.setdefault(int(place), {})[key] = tensor
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,4 +1,4 @@
-"""What is seen of the gradients of an epoch: conflicts between tasks, what the combiner took away, norms."""
+"""Gradient diagnostics of an epoch: conflicts between tasks, what the combiner removed, norms."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-#: Steps of an epoch that are looked at one by one; means are over all of them.
+#: Steps of an epoch that are recorded one by one; means are over all steps.
 POINTS = 50
 
 
@@ -31,14 +31,14 @@ class Diagnostics:
     points: list[list[Any]] = field(default_factory=list)  # step, then the cosine of each pair
     step: int = 0
     rate: float = 0.0  # the learning rate of that step
-    due: bool = False  # whether this step is looked at by itself
+    due: bool = False  # whether this step is recorded by itself
 
     def begin_step(self, step: int, steps: int, rate: float) -> None:
-        """Say which step of how many comes next, counted from 0, and its learning rate."""
+        """Set the next step, counted from 0, the number of steps and the learning rate."""
         self.rate, self.step, self.due = rate, step, step % max(1, math.ceil(steps / POINTS)) == 0
 
     def add_gramian(self, tasks: Sequence[str], gramian: Tensor, weights: Tensor) -> None:
-        """Take down a step's Gramian [T, T] and the weights [T] of its update."""
+        """Add a step's Gramian [T, T] and the weights [T] of its update."""
         rows, w = gramian.tolist(), weights.tolist()
         norms = [math.sqrt(max(rows[i][i], 0.0)) for i in range(len(rows))]
         if len(rows) < 2 or min(norms) == 0:
@@ -64,20 +64,20 @@ class Diagnostics:
             self.points.append([self.step, shown])
 
     def add_norm(self, norm: float) -> None:
-        """Take down the norm of a step's update before it is clipped."""
+        """Add the norm of a step's update before it is clipped."""
         self.norm, self.norms = self.norm + norm, self.norms + 1
 
     def report(self) -> dict[str, Any]:
-        """The epoch in figures; nothing about gradients where the combiner keeps none apart."""
-        found: dict[str, Any] = {"learning_rate": self.rate}
+        """The figures of the epoch; without pairs of tasks if the combiner has no per-task gradients."""
+        figures: dict[str, Any] = {"learning_rate": self.rate}
         if self.norms:
-            found["gradient_norm"] = self.norm / self.norms
+            figures["gradient_norm"] = self.norm / self.norms
         if self.observed:
-            found["pairs"] = {
+            figures["pairs"] = {
                 pair: {"cosine": self.cosines[pair] / count, "conflicts": self.conflicts[pair] / count}
                 for pair, count in self.counts.items()
             }
-            found["norm_ratio"] = self.ratio / self.observed
-            found["removed"] = self.removed / self.observed
-            found["points"] = self.points
-        return found
+            figures["norm_ratio"] = self.ratio / self.observed
+            figures["removed"] = self.removed / self.observed
+            figures["points"] = self.points
+        return figures

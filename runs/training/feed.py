@@ -1,4 +1,4 @@
-"""Data for training: texts tokenized once, kept flat on disk, laid out batch by batch."""
+"""Training data: texts tokenized once, cached as flat arrays on disk, arranged batch by batch."""
 
 import hashlib
 from collections.abc import Callable
@@ -29,14 +29,14 @@ class Column:
         return np.diff(self.starts)
 
 
-#: Texts that are tokenized between two signs of life.
-SOME = 4096
+#: Texts that are tokenized between two calls of ``alive``.
+TEXTS_AT_A_TIME = 4096
 
 
 def tokenized(
     texts: tuple[str, ...], encoder: Encoder, cache: Path | None = None, alive: Callable[[], None] = lambda: None
 ) -> Column:
-    """The tokens of a column, from the cache if the same texts were tokenized the same way before."""
+    """Tokenize a column, or read it from the cache if its texts were tokenized with this vocabulary before."""
     if cache is None:
         return _tokenize(texts, encoder, alive)
     key = hashlib.sha256(encoder.vocabulary_key().encode())
@@ -56,8 +56,8 @@ def tokenized(
 
 def _tokenize(texts: tuple[str, ...], encoder: Encoder, alive: Callable[[], None]) -> Column:
     sequences: list[Ids] = []
-    for start in range(0, len(texts), SOME):
-        sequences += encoder.tokenize(texts[start : start + SOME])
+    for start in range(0, len(texts), TEXTS_AT_A_TIME):
+        sequences += encoder.tokenize(texts[start : start + TEXTS_AT_A_TIME])
         alive()
     lengths = np.fromiter((len(ids) for ids in sequences), np.int64, len(sequences))
     ids = np.concatenate([np.empty(0, np.int32), *sequences]).astype(np.int32)
@@ -66,7 +66,7 @@ def _tokenize(texts: tuple[str, ...], encoder: Encoder, alive: Callable[[], None
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """One split of one task, ready to be laid out for its head."""
+    """One split of one task, tokenized, which arranges batches for its head."""
 
     task: Task
     examples: Examples
@@ -84,7 +84,7 @@ class Feed:
         device: torch.device,
         alive: Callable[[], None] = lambda: None,
     ) -> "Feed":
-        """Tokenize a split, or find it in the cache; ``alive`` is called now and then meanwhile."""
+        """Tokenize a split, or read it from the cache; ``alive`` is called regularly meanwhile."""
         columns = tuple(tokenized(texts, encoder, cache, alive) for texts in examples.columns)
         return cls(task, examples, columns, encoder, device)
 
@@ -96,7 +96,7 @@ class Feed:
         return self.host_tokens(rows).to(self.device)
 
     def host_tokens(self, rows: NDArray[np.int64]) -> Tokens:
-        """The same, not yet on the device."""
+        """The rows' texts as the head reads them, not yet on the device."""
         texts = [[column[row] for row in rows] for column in self.columns]
         head, encoder = self.task.head, self.encoder
         frame = head.frame(encoder.special_tokens)
@@ -115,7 +115,7 @@ class Feed:
         return total
 
     def pool(self) -> Pool:
-        """What a sampler may know of this split."""
+        """The facts about this split that samplers use."""
         return Pool(len(self), self.examples.labels, self.lengths, numbered_texts(self.examples))
 
 

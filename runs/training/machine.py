@@ -1,4 +1,4 @@
-"""The process that trains: set up for a cell and left as it was; its memory, torch's compiler, versions, seeds."""
+"""The training process: set up for a cell and restored; its memory, torch's compiler, versions, seeds."""
 
 import ctypes
 import functools
@@ -38,7 +38,7 @@ def set_up(spec: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def annotate_oom(task: str, *, micro_batch: int, batch: int, where: str = "") -> Iterator[None]:
-    """Turn every way in which memory runs out into one error with the task and the number of examples."""
+    """Turn every out-of-memory error into ``OutOfMemory`` with the task and the number of examples."""
     try:
         yield
     except Exception as error:
@@ -49,12 +49,12 @@ def annotate_oom(task: str, *, micro_batch: int, batch: int, where: str = "") ->
 
 
 def uses_gpu() -> bool:
-    """Whether this process has a GPU in use; one that it only sees is none of its business."""
+    """Whether this process uses a GPU, as opposed to only seeing one."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def release_memory() -> None:
-    """Give back what nothing needs any more, also what the C library keeps for later."""
+    """Free unused memory, including what the C library keeps for later."""
     gc.collect()
     if uses_gpu():
         torch.cuda.empty_cache()
@@ -63,7 +63,7 @@ def release_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed instead of giving it back to the system (glibc only).
+    """Let the C library keep freed memory instead of returning it to the system (glibc only).
 
     Gradients are freed and allocated anew in every step; without this each step pays for thousands of page faults.
     """
@@ -81,7 +81,7 @@ def kept_memory() -> Iterator[None]:
 
 
 def _set_thresholds(*, mapped: int, trim: int) -> None:
-    """Take blocks from the heap up to ``mapped`` bytes, and shrink it where ``trim`` bytes at its end are free."""
+    """Allocate blocks of up to ``mapped`` bytes on the heap, and shrink it when ``trim`` bytes at its end are free."""
     with suppress(OSError, AttributeError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-3, mapped)  # M_MMAP_THRESHOLD
@@ -130,7 +130,7 @@ def skipped_compiler() -> Iterator[None]:
 
 
 def reset_peak_memory() -> None:
-    """Start measuring anew, where the system allows it."""
+    """Restart the measurement of peak memory, if the system allows it."""
     if uses_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):  # then the peak is that of the whole process
@@ -155,23 +155,23 @@ NARROW = 64
 
 @contextmanager
 def fitting_threads(spec: Mapping[str, Any]) -> Iterator[None]:
-    """Let torch use the threads that this process was given, but one where the encoder is small."""
-    given, width = torch.get_num_threads(), spec["encoder"].get("width")
-    torch.set_num_threads(1 if isinstance(width, int) and width <= NARROW else given)
+    """Let torch use this process's threads, but only one if the encoder is small."""
+    threads, width = torch.get_num_threads(), spec["encoder"].get("width")
+    torch.set_num_threads(1 if isinstance(width, int) and width <= NARROW else threads)
     try:
         yield
     finally:
-        torch.set_num_threads(given)
+        torch.set_num_threads(threads)
 
 
 def machine_versions() -> dict[str, str]:
-    """What a result should remember beside the plugins' versions: those of other libraries."""
+    """The versions of Python and of libraries, recorded with a result beside those of plugins."""
     names = ("taskloom", "torch", "numpy", "tokenizers", "safetensors")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[str, str]:
-    """Device and number of threads, on which the last digits of a result depend; in order, if a cell had several.
+    """Device and number of threads, on which the last digits of a score depend; in order, if a cell had several.
 
     >>> before = {"trained_on": {"device": "cuda (NVIDIA A100)", "threads": str(torch.get_num_threads())}}
     >>> trained_on(torch.device("cpu"), before)["device"]
@@ -186,7 +186,7 @@ def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators, which our components never draw from, but a plugin might; then put them back."""
+    """Seed the global generators, in case a plugin draws from them (built-ins never do), and restore them."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     gpus = torch.cuda.get_rng_state_all() if uses_gpu() else None
     random.seed(derive_seed(seed, "global", "python"))

@@ -1,11 +1,12 @@
-"""A task's batch in parts: the update of the whole batch, the activations of one part at a time.
+"""Micro-batches: the update of the whole batch with the activations of one part at a time.
 
-A separable loss is the mean over examples, so the gradient of a batch is Σ (n_part / n) ∇L(part): parts are worked off
-one after another. Any other loss has to see all vectors at once. Then every part first runs without keeping anything
-but its vectors, the loss is taken on all of them, and on the way back each part runs once more, under the same
-dropout, to carry the gradient of its vectors to the weights: the gradient cache of Gao, Zhang, Han and Callan,
-"Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", RepL4NLP 2021, at the price of a second
-forward pass. Replays (SimCSE's second view, SMART's perturbed pass) are cached in the same way.
+A separable loss is the mean over examples, so the gradient of a batch is Σ (n_part / n) ∇L(part): the batch is
+processed in micro-batches whose activations are freed. Any other loss has to see all vectors at once. Then every part
+first runs forward and keeps only its vectors, the loss is computed on all of them, and in the backward pass each part
+runs forward once more, with the same dropout, to propagate the gradient of its vectors to the weights: the gradient
+cache of Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", RepL4NLP
+2021, at the price of a second forward pass. Replays (SimCSE's second view, SMART's perturbed pass) are cached in the
+same way.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +20,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from taskloom.core import Prediction, Replay, TrainingError
-from taskloom.core.prediction import Pass
+from taskloom.core.forward import Pass
 from taskloom.runs.training.machine import uses_gpu
 
 
 def parts_of(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Rows in parts of at most ``size``, as even as can be.
+    """Split rows into parts of at most ``size``, as evenly as possible.
 
     >>> [len(part) for part in parts_of(np.arange(10), 4)]
     [4, 3, 3]
@@ -33,10 +34,10 @@ def parts_of(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
 
 
 class PartedPass(Pass):
-    """Several passes that look like one: of each, only what it gives is kept until the way back.
+    """Several passes that act as one; of each, only the outputs are kept until the backward pass.
 
-    ``final`` should be set once the loss is known: until then a gradient that a loss asks for itself, such as SMART's
-    with respect to the embeddings, leaves the weights' gradients alone.
+    Set ``final`` once the loss is known: until then a gradient that a loss computes itself, such as SMART's with
+    respect to the embeddings, does not change the weights' gradients.
     """
 
     def __init__(self, parts: Sequence[Pass], *, loss: str) -> None:
@@ -55,25 +56,27 @@ class PartedPass(Pass):
 
     def replaced(self, parameters: Mapping[str, Tensor], embedded: Tensor | None) -> Prediction:
         if embedded is None:
-            ours = {name: value for name, value in parameters.items() if name.startswith("encoder.")}
-            embedded = torch.cat([self._cached(_Embed(part), ours)[0] for part in self._parts])  # [N, d]
+            encoder_parameters = {
+                name: parameter for name, parameter in parameters.items() if name.startswith("encoder.")
+            }
+            embedded = torch.cat([self._cached(_Embed(part), encoder_parameters)[0] for part in self._parts])  # [N, d]
         starts = torch.split(embedded, [len(part.tokens.ids) for part in self._parts])
-        found = [self._cached(part, parameters, start) for part, start in zip(self._parts, starts, strict=True)]
-        scores, vectors = zip(*found, strict=True)
+        outputs = [self._cached(part, parameters, start) for part, start in zip(self._parts, starts, strict=True)]
+        scores, vectors = zip(*outputs, strict=True)
         return Prediction(torch.cat(scores), torch.cat(vectors, 1), self.rows, Replay(embedded, self))
 
     def _cached(self, module: nn.Module, parameters: Mapping[str, Tensor], *start: Tensor) -> tuple[Tensor, ...]:
-        # Something that requires a gradient, or autograd would not come back to a pass that starts from token ids.
+        # An input that requires a gradient, without which autograd skips the backward pass of a step from token ids.
         anchor = torch.empty(0, requires_grad=True)
         names = tuple(parameters)
-        found: tuple[Tensor, ...] = _Cached.apply(  # type: ignore[no-untyped-call]
+        outputs: tuple[Tensor, ...] = _Cached.apply(  # type: ignore[no-untyped-call]
             module, self, names, anchor, *parameters.values(), *start
         )
-        return found
+        return outputs
 
 
 class _Embed(nn.Module):
-    """The beginning of a pass: token ids → input embeddings, [N, d]."""
+    """The first step of a pass: token ids → input embeddings, [N, d]."""
 
     def __init__(self, part: Pass) -> None:
         super().__init__()
@@ -88,19 +91,20 @@ class Randomness:
     """Every generator that a forward pass may draw from: those bound to its modules, and torch's own."""
 
     def __init__(self, module: nn.Module) -> None:
-        found = [torch.default_generator]
+        generators = [torch.default_generator]
         if uses_gpu():
-            found.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        found += [one for part in module.modules() if isinstance(one := vars(part).get("generator"), torch.Generator)]
-        self.generators = list({id(one): one for one in found}.values())
+            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        bound = [vars(part).get("generator") for part in module.modules()]
+        generators += [generator for generator in bound if isinstance(generator, torch.Generator)]
+        self.generators = list({id(generator): generator for generator in generators}.values())
 
     def states(self) -> list[Tensor]:
-        """Where the generators stand."""
+        """The states of the generators."""
         return [generator.get_state() for generator in self.generators]
 
     @contextmanager
     def at(self, states: Sequence[Tensor]) -> Iterator[None]:
-        """Go back to where the generators stood; afterwards they are where they were before."""
+        """Set the generators to earlier states, and back to the present ones when the block ends."""
         present = self.states()
         self._set(states)
         try:
@@ -114,7 +118,7 @@ class Randomness:
 
 
 class _Cached(torch.autograd.Function):
-    """A step of a :class:`PartedPass`: what it gives now, its graph only on the way back."""
+    """A step of a :class:`PartedPass`: computes its outputs now and its graph only in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, module: nn.Module, owner: PartedPass, names: tuple[str, ...], *tensors: Tensor) -> Any:
@@ -126,35 +130,38 @@ class _Cached(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled():  # create_graph: what is computed here would count as a constant
+        if torch.is_grad_enabled():  # create_graph: the gradients computed here would be constants
             raise TrainingError(
                 f"loss {ctx.owner.loss!r} differentiates a gradient, which micro-batches allow only for a loss that is "
                 "separable; leave micro_batch out"
             )
-        wanted = ctx.needs_input_grad[4:]
-        given = [tensor.detach().requires_grad_(wants) for tensor, wants in zip(ctx.saved_tensors, wanted, strict=True)]
+        needs_gradient = ctx.needs_input_grad[4:]
+        inputs = [
+            tensor.detach().requires_grad_(needed)
+            for tensor, needed in zip(ctx.saved_tensors, needs_gradient, strict=True)
+        ]
         with ctx.owner.random.at(ctx.states), torch.enable_grad():
-            outputs = _outputs(ctx.module, ctx.names, given)
+            outputs = _outputs(ctx.module, ctx.names, inputs)
         known = [
             (output, gradient)
             for output, gradient in zip(outputs, gradients, strict=True)
             if gradient is not None and output.requires_grad
         ]
-        leaves = [tensor for tensor, wants in zip(given, wanted, strict=True) if wants]
-        found: Sequence[Tensor | None] = [None] * len(leaves)
+        leaves = [tensor for tensor, needed in zip(inputs, needs_gradient, strict=True) if needed]
+        leaf_gradients: Sequence[Tensor | None] = [None] * len(leaves)
         if known:
-            reached, slopes = zip(*known, strict=True)
+            reached, output_gradients = zip(*known, strict=True)
             if ctx.owner.final:
-                torch.autograd.backward(reached, slopes)  # straight into the weights' .grad
-                found = [leaf.grad for leaf in leaves]
+                torch.autograd.backward(reached, output_gradients)  # straight into the weights' .grad
+                leaf_gradients = [leaf.grad for leaf in leaves]
             elif leaves:
-                found = torch.autograd.grad(reached, leaves, slopes, allow_unused=True)
-        results = iter(found)
-        return None, None, None, None, *(next(results) if wants else None for wants in wanted)
+                leaf_gradients = torch.autograd.grad(reached, leaves, output_gradients, allow_unused=True)
+        remaining = iter(leaf_gradients)
+        return None, None, None, None, *(next(remaining) if needed else None for needed in needs_gradient)
 
 
 def _outputs(module: nn.Module, names: tuple[str, ...], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What a step gives with other parameters by name, from embeddings where it takes some."""
+    """Run a step with the parameters ``names`` replaced, from input embeddings if it takes any."""
     parameters, start = dict(zip(names, tensors, strict=False)), tuple(tensors[len(names) :])
-    found = functional_call(module, parameters, start) if parameters else module(*start)
-    return (found.score, found.vectors) if isinstance(found, Prediction) else (found,)
+    output = functional_call(module, parameters, start) if parameters else module(*start)
+    return (output.score, output.vectors) if isinstance(output, Prediction) else (output,)

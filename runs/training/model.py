@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from taskloom.core import Encoder, Head, Loss, SharedModules, Tokens, derive_generator
-from taskloom.core.prediction import Pass
+from taskloom.core.forward import Pass
 from taskloom.registry.installed.task import Task
 
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -30,7 +30,9 @@ class Model(nn.Module):
     def __init__(self, encoder: Encoder, tasks: dict[str, Task], *, seed: int, precision: str = "float32") -> None:
         super().__init__()
         self.precision = _PRECISIONS[precision]
-        encoder.asked = frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
+        encoder.requested_poolings = frozenset(
+            task.head.pooling for task in tasks.values() if task.head.pooling is not None
+        )
         encoder.build(generator=derive_generator(seed, "encoder"))
         self.encoder = encoder
         self.shared = SharedModules(seed)
@@ -51,7 +53,7 @@ class Model(nn.Module):
         return Pass(self.encoder, self.head(task), tokens, rows, part=part, precision=self.precision)
 
     def freeze_encoder(self, frozen: bool) -> None:
-        """Keep the encoder's weights as they are, or let them learn if its own options do."""
+        """Freeze the encoder, or make it trainable if its own options say so."""
         self.encoder.requires_grad_(self.encoder.trainable and not frozen)
 
     def shared_parameters(self) -> list[nn.Parameter]:
@@ -65,7 +67,7 @@ class Model(nn.Module):
         return [p for part in parts for p in part.parameters() if p.requires_grad and id(p) not in shared]
 
     def trained_parameters(self, names: Iterable[str]) -> Iterator[tuple[str, nn.Parameter]]:
-        """What a stage with these tasks learns, by name."""
+        """The parameters that a stage with these tasks trains, by name."""
         prefixes = ("shared.", *_prefixes(names))
         for name, parameter in self.named_parameters():
             if parameter.requires_grad and name.startswith(prefixes):
@@ -78,10 +80,10 @@ class Model(nn.Module):
 
 
 def _prefixes(names: Iterable[str]) -> tuple[str, ...]:
-    """How the names of the encoder's tensors and of these tasks' begin."""
+    """The prefixes of the names of the encoder's tensors and of these tasks'."""
     return ("encoder.", *(f"{part}.{name}." for part in ("heads", "losses") for name in names))
 
 
-def device_for_this_process(told: str | None = None) -> torch.device:
-    """The device that this process was told to use, or else the GPU that it sees first, or the CPU."""
-    return torch.device(told or ("cuda" if torch.cuda.is_available() else "cpu"))
+def device_for_this_process(name: str | None = None) -> torch.device:
+    """The device of that name, or else the first visible GPU, or the CPU."""
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

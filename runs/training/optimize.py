@@ -1,10 +1,9 @@
-"""AdamW, learning-rate schedules, and one optimizer step as combiners see it."""
+"""One optimizer step as combiners see it."""
 
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,45 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taskloom.core import Gradients, Group, Step, TrainingError, densify_gradients, place_arrays
+from taskloom.runs.training.cell import Run
 from taskloom.runs.training.machine import annotate_oom
 from taskloom.runs.training.microbatch import PartedPass, parts_of
+from taskloom.runs.training.stage import StageState
 from taskloom.runs.training.together import Together
-
-if TYPE_CHECKING:
-    from taskloom.runs.training.cell import Run
-    from taskloom.runs.training.stage import StageState
-
-
-def make_optimizer(parameters: Sequence[nn.Parameter], options: dict[str, Any]) -> torch.optim.AdamW:
-    """AdamW over the parameters, in one fused kernel; ``options`` are those of ``OptimizerSpec``."""
-    # An empty list is no error here: an untrained baseline, or heads without weights on a frozen encoder.
-    return torch.optim.AdamW([{"params": list(parameters)}], fused=True, **options)
-
-
-def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
-    """The share of the full learning rate at a step (counted from 0) of a stage of ``steps`` steps.
-
-    >>> [rate_factor(step, 10, {"name": "linear", "warmup": 2}) for step in (0, 1, 2, 6, 9)]
-    [0.5, 1.0, 1.0, 0.5, 0.125]
-    """
-    warmup: float = schedule["warmup"] if schedule["warmup"] >= 1 else schedule["warmup"] * steps
-    if step + 1 < warmup:
-        return (step + 1) / warmup
-    progress = min(1.0, max(0.0, (step - warmup) / max(1.0, steps - warmup)))
-    if schedule["name"] == "linear":
-        return 1.0 - progress
-    if schedule["name"] == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * progress))
-    return 1.0
 
 
 class GroupStep(Step):
-    """One optimizer step over a group of task batches: what a combiner is given.
+    """One optimizer step over a group of task batches, as combiners use it.
 
-    It counts the ``examples`` of the group and the tasks' passes, ``backwards``.
+    It counts the ``examples`` of the group and the tasks' backward passes, ``backwards``.
     """
 
-    def __init__(self, group: Group, run: "Run", state: "StageState") -> None:
+    def __init__(self, group: Group, run: Run, state: StageState) -> None:
         self._batches = {batch.task: batch.rows for batch in group}
         self.tasks = tuple(self._batches)
         self._model, self._feeds, self._state, self._device = run.model, run.train, state, run.device
@@ -59,7 +33,7 @@ class GroupStep(Step):
 
     @cached_property
     def _together(self) -> Together:
-        """The batches of all tasks, laid out once for every pass of the step."""
+        """The batches of all tasks, prepared once for all passes of the step."""
         return Together(self._model, self._batches, self._feeds)
 
     def own(self, task: str) -> Sequence[nn.Parameter]:
@@ -93,10 +67,10 @@ class GroupStep(Step):
         if self._most is not None or len(self.tasks) == 1 or replays or not self._model.encoder.takes_copies:
             return super().gradients()
         self.backwards += len(self.tasks)
-        losses, taken = self._together.gradients(self.shared)
+        losses, task_gradients = self._together.gradients(self.shared)
         self._check_losses(losses)
         self._check_gradients(self.tasks)
-        return losses, taken
+        return losses, task_gradients
 
     @torch.no_grad()
     def evaluate(self, task: str) -> Tensor:
@@ -114,16 +88,16 @@ class GroupStep(Step):
         optimizer.zero_grad(set_to_none=True)
 
     def annotate_oom(self) -> AbstractContextManager[None]:
-        """Memory that runs out where all tasks are in it, or none, is put down to the largest batch."""
+        """Attribute an error for lack of memory outside a single task's pass to the largest batch."""
         return self._naming(max(self._batches, key=lambda task: len(self._batches[task])))
 
     @property
     def micro_batch(self) -> int:
-        """The most examples of a task that are in memory at a time."""
+        """The largest number of examples of a task in memory at a time."""
         return max(map(self._size, self.tasks), default=0)
 
     def _size(self, task: str) -> int:
-        """Examples of a task in memory at a time."""
+        """The number of examples of a task in memory at a time."""
         count = len(self._batches[task])
         return count if self._most is None else min(count, self._most)
 
@@ -131,7 +105,7 @@ class GroupStep(Step):
         return annotate_oom(task, micro_batch=self._size(task), batch=len(self._batches[task]))
 
     def _parts(self, task: str) -> list[tuple[float, NDArray[np.int64]]]:
-        """The rows that a loss sees at a time, with their share of the batch."""
+        """The rows that a loss sees at a time, each part with its share of the batch."""
         rows, size = self._batches[task], self._size(task)
         if len(rows) <= size or not self._model.loss(task).separable:
             return [(1.0, rows)]
@@ -149,12 +123,12 @@ class GroupStep(Step):
         return reduce(torch.add, losses)
 
     def _loss(self, task: str, rows: NDArray[np.int64], part: int) -> Tensor:
-        """The loss of some rows; what looks across more rows than are in memory at a time gets cached vectors."""
+        """The loss of these rows; with more rows than fit in memory at a time, it is computed on cached vectors."""
         criterion, feed, size = self._model.loss(task), self._feeds[task], self._size(task)
         passes = []
-        for some in parts_of(rows, size):
-            tokens, (places,) = feed.host_tokens(some).sent(self._device, some)
-            passes.append(self._model.forward_pass(task, tokens, places, part=part))
+        for part_rows in parts_of(rows, size):
+            tokens, (device_rows,) = feed.host_tokens(part_rows).sent(self._device, part_rows)
+            passes.append(self._model.forward_pass(task, tokens, device_rows, part=part))
         whole = passes[0] if len(passes) == 1 else PartedPass(passes, loss=criterion.name)
         loss: Tensor = criterion(whole(None), place_arrays([feed.host_target(rows)], self._device)[0])
         if isinstance(whole, PartedPass):
@@ -163,7 +137,7 @@ class GroupStep(Step):
         return loss
 
     def _check_losses(self, losses: dict[str, Tensor]) -> None:
-        """A loss that is not finite is an error that names it."""
+        """Raise ``TrainingError`` for a loss that is not finite."""
         tasks = tuple(losses)
 
         def judge(values: list[float]) -> None:
@@ -174,7 +148,8 @@ class GroupStep(Step):
         self._state.read(torch.stack([loss.detach().float() for loss in losses.values()]), judge)
 
     def _check_gradients(self, tasks: Sequence[str], shared: Sequence[nn.Parameter] = ()) -> None:
-        """Combiners look at the shared gradients; those of heads and losses are looked at here, and what is summed."""
+        """Raise ``TrainingError`` for a gradient of a head, a loss or ``shared`` that is not finite."""
+        # Combiners check the per-task gradients of shared parameters themselves.
         owners = [(parameter, task) for task in tasks for parameter in self.own(task)]
         owners += [(parameter, "") for parameter in shared]
         known = [(p.grad, task) for p, task in owners if p.grad is not None and not p.grad.is_sparse]

@@ -1,4 +1,4 @@
-"""How large a cell is before it runs: its steps, and the weights that it keeps."""
+"""The size of a cell before it runs: its steps, and the bytes of its weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ Spec = Mapping[str, Any]
 
 
 class Sizes:
-    """Steps and weights of resolved runs; what runs have in common is read and built once."""
+    """Steps and weights of resolved runs; data and encoders that runs share are read and built once."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -28,13 +28,13 @@ class Sizes:
         return sum(self._stage(spec, stage) for stage in spec["stages"])
 
     def weights(self, spec: Spec) -> int:
-        """Bytes of the encoder's, the heads' and the losses' tensors, which are as many for every seed."""
+        """Bytes of the encoder's, the heads' and the losses' tensors, equal for every seed."""
         tasks = {name: self._catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
-        asked = frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
-        key = to_json([spec["encoder"], sorted(asked)])
+        poolings = frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
+        key = to_json([spec["encoder"], sorted(poolings)])
         if key not in self._known:
             encoder = self._catalogue.make(Encoder, spec["encoder"])
-            encoder.asked = asked
+            encoder.requested_poolings = poolings
             encoder.build(generator=torch.Generator())
             self._known[key] = encoder.width, _bytes(encoder)
         width, size = self._known[key]
@@ -42,15 +42,15 @@ class Sizes:
         for name, task in tasks.items():
             task.build_head(width=width, generator=generator, shared=shared)
             task.loss.prepare(labels=task.labels, rows=self._pool(spec["tasks"][name]["data"]).size)
-        parts = [shared, *(part for task in tasks.values() for part in (task.head, task.loss))]
-        return int(size + _bytes(nn.ModuleList(parts)))
+        modules = [shared, *(module for task in tasks.values() for module in (task.head, task.loss))]
+        return int(size + _bytes(nn.ModuleList(modules)))
 
     def _stage(self, spec: Spec, stage: Spec) -> int:
-        data = {name: spec["tasks"][name]["data"] for name in stage["tasks"]}
-        key = to_json([stage["sampler"], stage["epochs"], data])
+        data_specs = {name: spec["tasks"][name]["data"] for name in stage["tasks"]}
+        key = to_json([stage["sampler"], stage["epochs"], data_specs])
         if key not in self._known:
             sampler = self._catalogue.make(Sampler, stage["sampler"])
-            pools = {name: self._pool(each) for name, each in data.items()}
+            pools = {name: self._pool(data_spec) for name, data_spec in data_specs.items()}
             sampler.prepare(pools, generator=torch.Generator(), epochs=stage["epochs"])
             self._known[key] = sampler.steps * stage["epochs"]
         return int(self._known[key])

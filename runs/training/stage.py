@@ -1,6 +1,7 @@
-"""What belongs to one stage of a run: sampler, combiner, optimizer, random states; saved and restored as one."""
+"""The state of one stage of a run: sampler, combiner, optimizer, learning-rate schedule, random states."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,19 +23,18 @@ from taskloom.core import (
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import Diagnostics
-from taskloom.runs.training.optimize import make_optimizer, rate_factor
 
-#: What becomes of numbers that a device has computed once the host knows them.
+#: Called with numbers that a device has computed, once the host has them.
 Then = Callable[[list[float]], None]
-#: What a stage counts: it goes into a checkpoint as it is.
+#: The counters of a stage, which go into checkpoints under these names.
 COUNTED = ("step", "place", "through", "sums", "counts")
-#: The generators that draw on the host whatever the device; the state of another one fits its own device only.
+#: The generators that are on the host whatever the device; the states of others fit only their own device.
 ON_HOST = ("combiner", "torch")
 
 
 @dataclass
 class StageState:
-    """What belongs to one stage: sampler, combiner, optimizer, and the generators they draw from."""
+    """The state of one stage: sampler, combiner, optimizer, and the generators they draw from."""
 
     index: int
     stage: dict[str, Any]
@@ -47,7 +47,7 @@ class StageState:
     micro_batch: int | None  # most examples of a task in memory at a time: see ``microbatch``
     step: int = 0  # of the stage
     place: int = 0  # steps taken in the current epoch
-    through: bool = False  # all steps of the epoch are taken, and the sampler is at the start of the next
+    through: bool = False  # all steps of the epoch were taken, and the sampler is at the start of the next
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
     counts: dict[str, int] = field(default_factory=dict)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)  # of this epoch
@@ -83,7 +83,7 @@ class StageState:
 
     @property
     def learning_rate(self) -> float:
-        """That of the next step."""
+        """The learning rate of the next step."""
         steps = self.sampler.steps * self.stage["epochs"]
         rate: float = self.stage["optimizer"]["lr"]
         return rate * rate_factor(self.step, steps, self.stage["schedule"])
@@ -94,7 +94,7 @@ class StageState:
         return {name: self.sums[name] / self.counts[name] for name in self.sums}
 
     def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
-        """Count a step."""
+        """Add the losses of a step and count it."""
         names = tuple(losses)
 
         def add(values: list[float]) -> None:
@@ -107,14 +107,14 @@ class StageState:
         self.place += 1
 
     def read(self, values: torch.Tensor, then: Then) -> None:
-        """Call ``then`` with numbers of this step, [n]: at once, or from a GPU, which one would wait for, later."""
+        """Call ``then`` with numbers of this step, [n]: at once, or in ``settle`` if a GPU is still computing them."""
         if values.device.type == "cpu":
             then(values.tolist())
         else:
             self.unread.append((values, then, self.place + 1))
 
     def settle(self) -> None:
-        """Read what has not been read, in one copy, in the order of the steps; raises what an earlier step should."""
+        """Read all unread numbers in one copy, in the order of the steps; raises the errors of earlier steps."""
         unread, self.unread = self.unread, []
         if unread:
             numbers = iter(torch.cat([values for values, _, _ in unread]).tolist())
@@ -123,7 +123,7 @@ class StageState:
                     then(list(islice(numbers, len(values))))
 
     def end_epoch(self) -> None:
-        """Reset what is counted per epoch."""
+        """Reset the counters of an epoch."""
         self.place, self.through, self.sums, self.counts = 0, False, {}, {}
         self.diagnostics = Diagnostics()
 
@@ -146,7 +146,7 @@ class StageState:
             "seconds": run.seconds,
             "history": run.history,
         }
-        saved.save_checkpoint(run.folder, self.index, epoch, tensors, state, place=self.place)
+        saved.save_checkpoint(run.folder, self.index, epoch, tensors, state, steps=self.place)
 
     def load(self, run: Run, tensors: saved.Tensors, state: dict[str, Any]) -> None:
         saved.load_module_state(run.model, tensors, "model.")
@@ -154,12 +154,12 @@ class StageState:
         saved.load_optimizer_state(self.optimizer, tensors)
         moved = state["device"] != run.device.type
         if moved:
-            what = f"the checkpoint was written on {state['device']}; the cell goes on from it on {run.device.type}"
-            run.emit(Event("log", run.job.cell, {"message": f"{what}, with other random numbers there"}))
+            message = f"the checkpoint was written on {state['device']}; the cell goes on from it on {run.device.type}"
+            run.emit(Event("log", run.job.cell, {"message": f"{message}, with other random numbers there"}))
         for name, generator in self.generators.items():
             if moved and name not in ON_HOST:
-                place = (self.index, name, state["epoch"], state["place"], run.device.type)
-                generator.manual_seed(derive_seed(run.job.spec["seed"], "moved", *place))
+                position = (self.index, name, state["epoch"], state["place"], run.device.type)
+                generator.manual_seed(derive_seed(run.job.spec["seed"], "moved", *position))
             else:
                 generator.set_state(tensors[f"random.{name}"])
         self.sampler.load_state_dict(state["sampler"])
@@ -168,9 +168,32 @@ class StageState:
         self.diagnostics = Diagnostics(**state["diagnostics"])
 
 
+def make_optimizer(parameters: Sequence[nn.Parameter], options: dict[str, Any]) -> torch.optim.AdamW:
+    """AdamW over the parameters, in one fused kernel; ``options`` are those of ``OptimizerSpec``."""
+    # An empty list is no error here: an untrained baseline, or heads without weights on a frozen encoder.
+    return torch.optim.AdamW([{"params": list(parameters)}], fused=True, **options)
+
+
+def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
+    """The share of the full learning rate at a step (counted from 0) of a stage of ``steps`` steps.
+
+    >>> [rate_factor(step, 10, {"name": "linear", "warmup": 2}) for step in (0, 1, 2, 6, 9)]
+    [0.5, 1.0, 1.0, 0.5, 0.125]
+    """
+    warmup: float = schedule["warmup"] if schedule["warmup"] >= 1 else schedule["warmup"] * steps
+    if step + 1 < warmup:
+        return (step + 1) / warmup
+    progress = min(1.0, max(0.0, (step - warmup) / max(1.0, steps - warmup)))
+    if schedule["name"] == "linear":
+        return 1.0 - progress
+    if schedule["name"] == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0
+
+
 @contextmanager
 def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
-    """Add where training stood to the message of an error."""
+    """Add stage, epoch and step to the message of an error."""
     try:
         yield
     except OutOfMemory:

@@ -10,6 +10,7 @@ from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, Overall, Tra
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
+from taskloom.registry.results.scores import bind
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training import machine
 from taskloom.runs.training.cell import Pulse, Run, Stopped
@@ -23,10 +24,10 @@ Checkpoint = tuple[saved.Tensors, dict[str, Any]]
 
 
 def train(job: Job, emit: Emit) -> None:
-    """Run a cell: go on from its last checkpoint if there is one, train every stage, report.
+    """Run a cell: resume from its last checkpoint if there is one, train every stage, report.
 
-    Asked to stop, it writes a checkpoint where it is and ends as ``interrupted``; a batch that does not fit into
-    memory ends it as ``oom``. Raises what else goes wrong; the engine turns that into the cell's failure.
+    Asked to stop, it writes a checkpoint and ends as ``interrupted``; a batch that does not fit into memory ends it as
+    ``oom``. Any other error is raised; the engine turns it into the cell's failure.
     """
     try:
         alone = sole_worker(Artifacts(Path(job.folder)).cell(job.cell), Pulse(job, emit).raise_if_stopped)
@@ -38,14 +39,14 @@ def train(job: Job, emit: Emit) -> None:
         facts = {"task": error.task, "micro_batch": error.micro_batch, "batch": error.batch, "reason": str(error)}
         end = Event("oom", job.cell, facts)
     if end.what == "oom":
-        machine.release_memory()  # the run and its tensors are gone by now: the next attempt finds room
+        machine.release_memory()  # of the run's tensors, which are freed by now, for the next attempt
     emit(end)
 
 
 def run_cell(job: Job, emit: Emit) -> dict[str, Any]:
-    """Train every stage that is left; returns the facts of the ``finished`` event.
+    """Train the remaining stages; returns the facts of the ``finished`` event.
 
-    The checkpoints stay until the driver has written that down; it removes them.
+    The driver removes the checkpoints once it has recorded the event.
     """
     resumed = find_checkpoint(job, emit)
     run = Run.build(job, emit, load_catalogue(), resumed[1] if resumed else None)
@@ -53,28 +54,29 @@ def run_cell(job: Job, emit: Emit) -> dict[str, Any]:
     for index in range(first, len(job.spec["stages"])):
         run_stage(run, index, resumed if index == first else None)
     facts = {"scores": run.best.scores, "best_epoch": run.best.epoch, "test": run.test, "costs": dict(run.costs)}
-    return {**facts, "seconds": run.seconds, "peak_memory": machine.peak_memory()}
+    digests = bind(run.folder, "dev", run.best.scores) | bind(run.folder, "test", run.test)
+    return {**facts, "digests": digests, "seconds": run.seconds, "peak_memory": machine.peak_memory()}
 
 
 def find_checkpoint(job: Job, emit: Emit) -> Checkpoint | None:
-    """The newest whole checkpoint; reports damaged ones, and whether the cell begins or goes on.
+    """Load the newest intact checkpoint; reports damaged ones, and whether the cell is started or resumed.
 
-    A resumed cell reports again, with the fact ``retold``, what it had reported before the checkpoint was written: its
-    driver may have been dead or unable to write. The ledger keeps what it has missed.
+    A resumed cell repeats, with the fact ``retold``, the events before the checkpoint: its driver may have been dead or
+    unable to write. The ledger adds those that it lacks.
     """
-    found, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
+    checkpoint, damaged = saved.newest_checkpoint(Artifacts(Path(job.folder)).cell(job.cell))
     for message in damaged:
         emit(Event("log", job.cell, {"message": f"checkpoint passed over: {message}"}))
-    where = machine.trained_on(device_for_this_process(job.device), found[1] if found else None)
-    facts = {"versions": {**machine.machine_versions(), "threads": where["threads"]}, "device": where["device"]}
-    emit(Event("resumed" if found else "started", job.cell, facts))
-    for what, known in found[1]["history"] if found else ():
-        emit(Event(what, job.cell, {**known, "retold": True}))
-    return found
+    hardware = machine.trained_on(device_for_this_process(job.device), checkpoint[1] if checkpoint else None)
+    facts = {"versions": {**machine.machine_versions(), "threads": hardware["threads"]}, "device": hardware["device"]}
+    emit(Event("resumed" if checkpoint else "started", job.cell, facts))
+    for event, reported in checkpoint[1]["history"] if checkpoint else ():
+        emit(Event(event, job.cell, {**reported, "retold": True}))
+    return checkpoint
 
 
 def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
-    """Train one stage, from its beginning or from a checkpoint, or take over its result from another cell."""
+    """Train one stage, from its beginning or from a checkpoint, or load its result from another cell."""
     stage, last = run.job.spec["stages"][index], index == len(run.job.spec["stages"]) - 1
     began, key = time.monotonic(), "" if last else run.job.stage_keys[index]
     shared = run.artifacts.stage(key) / "result" if key else None
@@ -112,7 +114,7 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
 
 
 def take_over(run: Run, shared: Path) -> bool:
-    """Load what another cell's stage handed on, if it is there and whole; what it cost counts here, too."""
+    """Load the shared result of another cell's stage, if it exists and is intact, and add its costs."""
     if not shared.is_dir():
         return False
     try:
@@ -122,14 +124,14 @@ def take_over(run: Run, shared: Path) -> bool:
         return False
     # The other cell's encoder may have a part that only its later tasks ask for, and that the stage has left as it was.
     known = {f"encoder.{name}" for name in run.model.encoder.state_dict()}
-    fitting = {name: one for name, one in tensors.items() if name in known or not name.startswith("encoder.")}
+    fitting = {name: tensor for name, tensor in tensors.items() if name in known or not name.startswith("encoder.")}
     saved.load_module_state(run.model, fitting, "")
     run.costs = Counter(facts["costs"])
     return True
 
 
 def train_epoch(run: Run, state: StageState, epoch: int) -> None:
-    """What is left of one pass of the sampler; counts and losses are in the state."""
+    """Train the remaining steps of an epoch; counts and losses are in the state."""
     steps, began, before, state.epoch = state.sampler.steps, time.monotonic(), state.place, epoch
     run.model.train()
     for group in () if state.through else state.sampler.epoch():
@@ -142,7 +144,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
             with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
                 losses = state.combiner.update(step)
         except TrainingError:
-            state.settle()  # what went wrong before, and has not been read, is the true reason
+            state.settle()  # an earlier error that has not been read yet is the true reason
             raise
         state.add_losses(losses)
         run.costs.update(examples=step.examples, backwards=step.backwards)
@@ -188,8 +190,8 @@ def score_epoch(run: Run, state: StageState, epoch: int) -> None:
 
 
 def score_tasks(run: Run, predicted: Mapping[str, Predicted], labels: Mapping[str, Any]) -> dict[str, float]:
-    """The score of each task, and the overall score, unless no task has one that counts."""
-    scores = {name: score_of(run.tasks[name], each, labels[name]) for name, each in predicted.items()}
+    """The score of each task, and the overall score if a task has one that counts."""
+    scores = {name: score_of(run.tasks[name], output, labels[name]) for name, output in predicted.items()}
     correlations = {name for name in scores if run.tasks[name].metric.correlation}
     overall = Overall.of(run.job.spec).score(scores, correlations)
     return scores if overall is None else {**scores, "overall": overall}
@@ -207,20 +209,20 @@ def score_train(run: Run, tasks: Sequence[str]) -> dict[str, float]:
 
 
 def score_test(run: Run) -> dict[str, float]:
-    """The scores of the test split with the weights of the best epoch; tasks without a labelled one have none."""
+    """The scores of the test split with the weights of the best epoch, for tasks with a labelled test split."""
     tensors, _ = saved.load_folder(run.folder / "best")
     saved.load_module_state(run.model, tensors, "")
     predicted, examples = {}, {}
     for name in run.scored_by(len(run.job.spec["stages"]) - 1):
         try:
-            found = run.tasks[name].data.load("test")
-            if found.labels is None or not len(found):
+            test_split = run.tasks[name].data.load("test")
+            if test_split.labels is None or not len(test_split):
                 raise DataError("its test split has no labels")
         except DataError as error:
             run.emit(Event("log", run.job.cell, {"message": f"task {name!r} has no test score: {error}"}))
             continue
-        feed = Feed.open(run.tasks[name], found, run.model.encoder, run.artifacts.cache(), run.device, run.pulse)
-        predicted[name], examples[name] = predictions(run.model, name, feed, run.pulse), found
+        feed = Feed.open(run.tasks[name], test_split, run.model.encoder, run.artifacts.cache(), run.device, run.pulse)
+        predicted[name], examples[name] = predictions(run.model, name, feed, run.pulse), test_split
     if predicted:
         run.store("test", predicted, examples)
-    return score_tasks(run, predicted, {name: each.labels for name, each in examples.items()})
+    return score_tasks(run, predicted, {name: split.labels for name, split in examples.items()})

@@ -102,6 +102,7 @@ def run(plan: Plan, work: str, workers: int, threads: int = 1) -> Timed:
                     ends.append(time.perf_counter())
 
             engine = {"name": "local", "devices": "cpu", "workers": workers, "threads": threads}
+            ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
             outcome = drive.run_plan(plan, catalogue, ledger, engine=engine, listen=listen)
         wall, cpu, children = time.perf_counter() - began, time.process_time() - cpu, _children() - children
         drive.WORK = TRAIN

@@ -18,7 +18,7 @@ from taskloom.core import Event
 from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
-from taskloom.runs.cli.plugins import KINDS
+from taskloom.runs.cli.plugins import COMPONENT_KINDS
 from taskloom.runs.grid.plan import PlannedCell
 
 SPEC = {"tasks": {"sst": {}}, "stages": [{"epochs": 2}, {"epochs": 2}], "seed": 0}
@@ -174,7 +174,7 @@ def test_a_terminal_without_our_signs_still_gets_a_table(registry: Path) -> None
 def test_plugins_lists_components_of_every_kind_with_their_options(taskloom: Invoke) -> None:
     found = json.loads(taskloom("plugins", "--json").stdout)
     assert {"components", "plugins", "failed", "left_out"} == set(found)
-    assert {component["kind"] for component in found["components"]} == set(KINDS)
+    assert {component["kind"] for component in found["components"]} == set(COMPONENT_KINDS)
     assert all({"name", "plugin", "version", "summary", "options"} <= set(one) for one in found["components"])
 
 

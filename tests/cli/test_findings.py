@@ -60,6 +60,17 @@ def test_claims_are_answered_with_difference_interval_and_p(taskloom: Invoke, tm
     assert found[0]["more_seeds"] is None, "nothing is left to settle"
 
 
+def test_a_claim_about_several_pairs_names_all_their_rows(taskloom: Invoke, tmp_path: Path) -> None:
+    claims = [{"says": "both win", "better": ["pcgrad", "mean"], "than": ["sum", "sum"]}]
+    record(tmp_path / "r", ROWS, claims=claims, baseline="sum")
+    (answer,) = answers(taskloom)
+    assert (answer["row"], answer["other"]) == (["pcgrad", "mean"], ["sum", "sum"])
+    assert "both win" in taskloom("claims", "made").stdout
+    page = tmp_path / "page.html"
+    assert taskloom("report", "made", "-o", page).exit_code == 0
+    assert page.read_text(encoding="utf-8").count(" against ") >= 2
+
+
 def test_a_claim_is_marked_as_written_before_or_after_the_run(taskloom: Invoke, tmp_path: Path) -> None:
     record(tmp_path / "r", ROWS, claims=[BETTER])
     after = {"better": "mean", "than": "sum"}

@@ -10,14 +10,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from recorded import Row, record
+from recorded import Row, rebind, record
 
 from taskloom.core import Event
+from taskloom.plugins.metrics.accuracy import Accuracy
 from taskloom.registry.installed.catalogue import load_catalogue
+from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.scores import TaskFacts, judge, save_examples, save_scores
 from taskloom.runs.cli import cli
+from taskloom.runs.grid.contents import read_split
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
 
@@ -146,6 +151,20 @@ def record_predictions(folder: Path) -> dict[str, str]:
     return {"SINGLE": cells[0][:9], "SINGLE2": cells[4][:9]}
 
 
+def keep_predictions() -> None:
+    """Give the finished cell the predictions that its scores follow from: 12 of 16 are right."""
+    artifacts = Artifacts("taskloom-runs")
+    with Ledger.open("taskloom-runs", create=False) as ledger:
+        (cell,) = [cell for cell in ledger.cells() if cell.status == "finished"]
+        examples = save_examples(artifacts, read_split(cell.spec["tasks"]["sst"]["data"], "dev"))
+        predicted = np.where(np.arange(16) < 12, examples.expected, (examples.expected + 1) % 5)
+        judged, influence = judge(Accuracy(), predicted, examples.expected, 5)
+        facts = TaskFacts(examples=examples.key, digest=examples.digests[-1], classes=5, **judged)
+        columns = {"score": np.eye(5, dtype=np.float32)[predicted.astype(int)], "predicted": predicted}
+        save_scores(artifacts.cell(cell.id), "dev", {"sst": facts}, {"sst": {**columns, "influence": influence}})
+    rebind(Path("taskloom-runs"))
+
+
 def record_findings() -> None:
     """Two grids with results that can be judged, beside the one that has none."""
     slow = {"stages.0.optimizer.lr": 0.0001}
@@ -178,6 +197,8 @@ def test_wording(command: str, folder: Path) -> None:
         record_findings()
     if command in ("compare", "errors"):  # which need predictions
         ids |= record_predictions(folder)
+    if command in ("archive", "import"):
+        keep_predictions()
     if command in ("predict", "export"):  # which need weights
         CliRunner().invoke(cli, ["run", "tiny.json", "--engine", "inline", "--registry", "taskloom-runs"])
     for arguments in [[command, "--help"], *COMMANDS[command]]:

@@ -20,7 +20,7 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.cli import cli
 from taskloom.runs.scaffold import package_files, read_name
-from taskloom.runs.scaffold.kinds import KINDS
+from taskloom.runs.scaffold.kinds import PLUGIN_KINDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one package of each kind, called first_<kind>; a shell would split its name."""
     folder = tmp_path_factory.mktemp("all") / "a $name"
     folder.mkdir()
-    for kind in KINDS:
+    for kind in PLUGIN_KINDS:
         done = new_plugin(f"first-{kind}", "--kind", kind, "--into", folder)
         assert done.exit_code == 0, done.output
         (folder / f"{kind}.out").write_text(done.output, encoding="utf-8")
@@ -46,17 +46,17 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_of_component_can_be_begun() -> None:
-    assert set(KINDS) == {*INTERFACES, "grid"}
+    assert set(PLUGIN_KINDS) == {*INTERFACES, "grid"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_a_package_is_complete(packages: Path, kind: str) -> None:
     folder, name = packages / f"taskloom-first-{kind}", f"first_{kind}"
     module = f"taskloom_{name}"
     facts = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (facts["name"], facts["version"]) == (folder.name, "0.1.0")
     assert facts["dependencies"] == ["taskloom>=0.2,<0.3"]
-    assert facts["entry-points"] == {KINDS[kind].group: {name: module}}
+    assert facts["entry-points"] == {PLUGIN_KINDS[kind].group: {name: module}}
     grid = folder / (f"{module}/{name}.json" if kind == "grid" else f"{name}.json")
     spec = GridSpec.model_validate(json.loads(grid.read_text(encoding="utf-8")))
     assert len(spec.seeds) == 2
@@ -135,7 +135,7 @@ def test_any_name_is_refused_or_gives_files_that_can_be_read(given_name: str) ->
         name = read_name(given_name)
     except TaskloomError:
         return
-    for kind in KINDS:
+    for kind in PLUGIN_KINDS:
         for path, text in package_files(name, kind).items():
             assert "$" not in text, path
             if path.endswith(".py"):

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from taskloom.runs.cli import cli
-from taskloom.runs.scaffold.kinds import KINDS
+from taskloom.runs.scaffold.kinds import PLUGIN_KINDS
 
 #: A plugin of each kind: kind → name.
-NAMES = {kind: f"new_{kind}" for kind in KINDS}
+NAMES = {kind: f"new_{kind}" for kind in PLUGIN_KINDS}
 #: Runs several grids in one process, which imports torch once; prints each table as JSON, with the exit code.
 RUN_ALL = """
 import json, sys
@@ -40,7 +40,7 @@ def installed(new_environment: Any, packages: Path, tmp_path_factory: pytest.Tem
     done = new_environment.run(["pip", "wheel", "-q", "--no-deps", "-w", str(wheels), *folders], cwd=wheels)
     assert done.returncode == 0, done.stderr
     built = sorted(map(str, wheels.glob("*.whl")))
-    assert len(built) == len(KINDS)
+    assert len(built) == len(PLUGIN_KINDS)
     done = new_environment.run(["pip", "install", "-q", "--no-deps", *built], cwd=wheels)
     assert done.returncode == 0, done.stderr
     return new_environment
@@ -62,7 +62,7 @@ def test_their_grids_run(installed: Any, packages: Path, tmp_path: Path) -> None
     done = installed.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *tables, rest = done.stdout.split("\nended with 0\n")
-    assert (len(tables), rest) == (len(KINDS), ""), done.stdout + done.stderr
+    assert (len(tables), rest) == (len(PLUGIN_KINDS), ""), done.stdout + done.stderr
     for (kind, name), table in zip(NAMES.items(), tables, strict=True):
         rows = {row["label"]: row for row in json.loads(table)["rows"]}
         assert len(rows) == 2

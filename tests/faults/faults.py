@@ -80,7 +80,9 @@ def run_here(grid: Path, registry: Path, **options: Any) -> Outcome:
     """Run a grid in this process."""
     catalogue = load_catalogue()
     with Ledger.open(registry, create=True) as ledger:
-        return run_plan(make_plan(load_grid(str(grid)), catalogue, ledger), catalogue, ledger, **options)
+        plan = make_plan(load_grid(str(grid)), catalogue, ledger)
+        ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
+        return run_plan(plan, catalogue, ledger, **options)
 
 
 def result_of(registry: Path, grid: str = "grid") -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from taskloom.core.errors import count
+from taskloom.core.errors import count, shortened
 from taskloom.runs.analysis.overview import LOSS, SCORE, Chart, Line
 from taskloom.runs.analysis.tables import TableRow
 from taskloom.runs.show.report.markup import Markup, element
-from taskloom.runs.show.report.svg import Scale, clipped, described, percent, tick_text, ticks
+from taskloom.runs.show.report.svg import Scale, described, percent, tick_text, ticks
 from taskloom.runs.show.report.view import SHORT, Section, View
 
-#: Rows that are drawn as lines, and as bars: the baseline and the best.
+#: The most rows that are drawn as lines, and as bars: the baseline and the best.
 MOST_LINES, MOST_BARS = 40, 300
 #: The size of a chart, and the space left of and below its lines; the height of a bar with its label.
 WIDTH, HEIGHT, LEFT, BOTTOM, BAR = 360, 190, 46, 26, 32
-#: What charts are called; others by their own name.
+#: Titles of charts; others are named after their quantity.
 NAMES = {"conflicts": "share of steps with a conflict", "cosine": "cosine of the gradients"}
 
 
@@ -21,7 +21,7 @@ NAMES = {"conflicts": "share of steps with a conflict", "cosine": "cosine of the
 
 
 def learning_section(view: View) -> Section | None:
-    """Scores and train losses over the epochs."""
+    """Chart scores and training losses over the epochs."""
     charts = [chart for chart in view.overview.charts if chart.what in (SCORE, LOSS)]
     dashed = " Solid: dev. Dashed: a sample of the training data." if any(chart.train for chart in charts) else ""
     text = f"Over the epochs, the mean over the finished seeds of each row.{dashed}"
@@ -29,7 +29,7 @@ def learning_section(view: View) -> Section | None:
 
 
 def diagnostics_section(view: View) -> Section | None:
-    """Margins, conflicts and what else is known of losses and gradients."""
+    """Chart margins, conflicts and other recorded quantities of losses and gradients over the epochs."""
     charts = [chart for chart in view.overview.charts if chart.what not in (SCORE, LOSS)]
     text = "Figures of the losses, and what was seen of the tasks’ gradients; over the epochs, means over seeds."
     return _charts(view, "diagnostics", "Margins and conflicts", text, charts)
@@ -39,8 +39,8 @@ def _charts(view: View, key: str, title: str, text: str, charts: Sequence[Chart]
     figures = []
     for chart in charts:
         about = chart.about.replace("+", " and ")
-        what = NAMES.get(chart.what, chart.what.replace("_", " "))
-        name = f"{about}: {what}" if about else what
+        quantity = NAMES.get(chart.what, chart.what.replace("_", " "))
+        name = f"{about}: {quantity}" if about else quantity
         lines = {label: chart.lines[label] for label in view.overview.ranked[:MOST_LINES] if label in chart.lines}
         if lines:
             figures.append(element("figure", element("figcaption", name), _line_chart(view, chart, lines, name)))
@@ -50,7 +50,7 @@ def _charts(view: View, key: str, title: str, text: str, charts: Sequence[Chart]
 
 
 def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) -> Markup:
-    """A line for each row over the epochs, those for the training data dashed; rows without a colour are grey."""
+    """Draw a line for each row over the epochs, dashed for training data, grey for rows without a colour."""
     train = {label: chart.train[label] for label in lines if label in chart.train}
     every = [point for line in (*lines.values(), *train.values()) for point in line]
     (first, *_, last), (least, *_, most) = (sorted([*values, *values]) for values in zip(*every, strict=True))
@@ -65,7 +65,7 @@ def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) 
         drawn = [_polyline(lines[label], across, upward)]
         drawn += [_polyline(train[label], across, upward, "d")] if label in train else []
         kind = f"l c{view.colours.get(label, 'x')}"
-        marks.append(element("g", title, *drawn, class_=kind, data_r=view.places[label]))
+        marks.append(element("g", title, *drawn, class_=kind, data_r=view.row_indices[label]))
     about = f"Epochs {first:g} to {last:g}, values from {_figure(least)} to {_figure(most)}."
     return described("img", name, about, marks, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}")
 
@@ -93,19 +93,19 @@ def _polyline(line: Line, across: Scale, upward: Scale, kind: str | None = None)
 
 def _legend(view: View) -> Markup:
     ranked = view.overview.ranked
-    items = [
-        element("li", _swatch(colour), view.link(label), data_r=view.places[label])
+    entries = [
+        element("li", _swatch(colour), view.link(label), data_r=view.row_indices[label])
         for label, colour in view.colours.items()
     ]
-    grey = min(len(ranked), MOST_LINES) - len(items)
-    items += [element("li", _swatch("x"), count(grey, "other row"))] if grey > 0 else []
+    grey = min(len(ranked), MOST_LINES) - len(entries)
+    entries += [element("li", _swatch("x"), count(grey, "other row"))] if grey > 0 else []
     left = len(ranked) - MOST_LINES
-    items += [element("li", f"{count(left, 'row')} with less {view.primary} not drawn")] if left > 0 else []
-    return element("ul", *items, class_="legend", aria_label="Rows")
+    entries += [element("li", f"{count(left, 'row')} with less {view.primary} not drawn")] if left > 0 else []
+    return element("ul", *entries, class_="legend", aria_label="Rows")
 
 
 def _swatch(colour: int | str) -> Markup:
-    """A piece of a row's line."""
+    """Draw a short sample of a row's line."""
     line = element("line", x1=1, x2=23, y1=6, y2=6)
     return element("svg", element("g", line, class_=f"l c{colour}"), class_="swatch", aria_hidden="true")
 
@@ -114,7 +114,7 @@ def _swatch(colour: int | str) -> Markup:
 
 
 def bars_section(view: View) -> Section:
-    """Scores by task, with published figures as marks."""
+    """Chart scores by task, with published figures as marks."""
     kept = {*view.overview.ranked[:MOST_BARS]}
     figures = []
     for column in view.overview.columns:
@@ -130,10 +130,10 @@ def bars_section(view: View) -> Section:
 
 
 def _bars(view: View, rows: Sequence[TableRow], column: str) -> Markup:
-    """A bar for each row, as wide as there is space: a dot for each seed, a diamond for a published figure."""
-    values = [value for row in rows for value in (*row.figures[column].values, row.reported.get(column, 0.0))]
-    scale = Scale(min(0.0, *values), max(0.0, *values) or 1.0, 0.6, 98.5)
-    marks = [mark for place, row in enumerate(rows) for mark in _bar(view, row, column, scale, place * BAR)]
+    """Draw a bar for each row over the full width, with a dot for each seed and a diamond for a published figure."""
+    scores = [score for row in rows for score in (*row.figures[column].values, row.reported.get(column, 0.0))]
+    scale = Scale(min(0.0, *scores), max(0.0, *scores) or 1.0, 0.6, 98.5)
+    marks = [mark for index, row in enumerate(rows) for mark in _bar(view, row, column, scale, index * BAR)]
     name = f"{column} of each row"
     about = "; ".join(f"{row.label} {row.figures[column].mean:.{view.digits}f}" for row in rows[:20])
     return described("group", name, about, marks, class_="bars", height=BAR * len(rows) + 2)
@@ -146,16 +146,16 @@ def _bar(view: View, row: TableRow, column: str, scale: Scale, top: int) -> Iter
     published = "" if reported is None else f", published {reported:g} ({row.split})"
     parts = [
         element("title", f"{row.label}: {shown}{published}"),
-        element("text", clipped(row.label, 40), x="0", y=top + 12),
+        element("text", shortened(row.label, 40), x="0", y=top + 12),
         element("text", shown, class_="e", x="100%", y=top + 12),
         element("rect", class_="b", x=percent(left), width=percent(right - left), y=top + 17, height=9),
     ]
-    yield element("a", *parts, href=view.anchor(row.label), data_r=view.places[row.label])
+    yield element("a", *parts, href=view.anchor(row.label), data_r=view.row_indices[row.label])
     for seed in row.seeds:
         cell = view.results.finished.get((row.label, seed))
-        value = None if cell is None else view.results.final_scores(row.label, cell).get(column)
-        if cell is not None and value is not None and value == value:  # not NaN
-            dot = element("circle", cx=percent(scale(value)), cy=top + 21.5, r=2.5)
+        score = None if cell is None else view.results.final_scores(row.label, cell).get(column)
+        if cell is not None and score is not None and score == score:  # not NaN
+            dot = element("circle", cx=percent(scale(score)), cy=top + 21.5, r=2.5)
             # By keyboard and by ear the bar leads there.
             yield element("a", dot, href=f"#c-{cell.id[:SHORT]}", tabindex=-1, aria_hidden="true")
     if reported is not None:

@@ -1,9 +1,10 @@
-"""HTML and SVG text in which nothing that a user wrote can be anything but text."""
+"""HTML and SVG in which text from outside is always escaped."""
 
 import html
 from typing import Any
 
-from taskloom.runs.show.visible import visible
+from taskloom.core.errors import shortened
+from taskloom.runs.show.visible import LONGEST_TEXT, visible
 
 _EMPTY = {"meta", "link", "input", "br", "wbr"}
 _SELF_CLOSING = {"line", "rect", "circle", "path", "polyline", "use"}
@@ -16,16 +17,16 @@ class Markup(str):
 
 
 def text(value: object) -> Markup:
-    r"""A value as text of a page; characters that would steer a terminal or turn the writing are shown as escapes.
+    r"""Escape a value as text of a page, control characters included, and cut it if it is very long.
 
     >>> text("<b>&\x07")
     '&lt;b&gt;&amp;\\u0007'
     """
-    return value if isinstance(value, Markup) else Markup(html.escape(visible(str(value))))
+    return value if isinstance(value, Markup) else Markup(html.escape(visible(shortened(str(value), LONGEST_TEXT))))
 
 
 def element(name: str, /, *content: object, **attributes: Any) -> Markup:
-    """An element; an attribute that is None or False is left out, and ``_`` in a name stands for ``-``.
+    """Build an element; an attribute that is None or False is left out, and ``_`` in a name stands for ``-``.
 
     >>> element("td", "a < b", class_="x", colspan=None, aria_label='"')
     '<td class="x" aria-label="&quot;">a &lt; b</td>'
@@ -41,7 +42,7 @@ def element(name: str, /, *content: object, **attributes: Any) -> Markup:
 
 
 def joined(parts: Any, between: str = "") -> Markup:
-    """Parts one after another."""
+    """Concatenate parts, with ``between`` between them."""
     return Markup(between.join(text(part) for part in parts))
 
 

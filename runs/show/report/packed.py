@@ -1,4 +1,4 @@
-"""Differences as a page shows them: in words, and packed for its script, which puts them in place.
+"""Differences as a page shows them: in words, and packed for its script, which inserts them.
 
 A packed difference is ``delta,low,high,p`` and a letter. Numbers are as text outputs round them, in units of the last
 digit shown; one that needs more digits to show its sign is written out (``0.0003``). ``p`` is in thousandths (1 if it
@@ -20,25 +20,25 @@ LETTERS = {"better": "b", "worse": "w", "equal": "e", "open": "o", "one seed": "
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A difference as it is shown; ``digits`` are those of the table."""
+class ShownDifference:
+    """A judged difference with the texts that a page shows of it, rounded to the table's ``digits``."""
 
     judged: Judged
     digits: int
 
     @property
     def verdict(self) -> str:
-        """The verdict; without any seed, that there is no result."""
+        """The verdict, or ``NO_RESULT`` if no seed has finished."""
         return self.judged.verdict if self.judged.contrast.seeds else NO_RESULT
 
     @property
     def word(self) -> str:
-        """The verdict as it is written, with the margin of what is equal."""
+        """The verdict in words, *equal* with its margin."""
         return format_verdict(self.judged) if self.verdict == "equal" else self.verdict
 
     @property
     def why(self) -> str:
-        """What makes an interval impossible."""
+        """The reason for a missing interval, else ""."""
         return self.judged.contrast.why or ("" if self.judged.interval else "no interval")
 
     @property
@@ -54,12 +54,12 @@ class Shown:
 
     @property
     def interval(self) -> tuple[float, float, float] | None:
-        """Low, middle and high as they are shown."""
+        """Low end, difference and high end, rounded as in the texts."""
         delta, *ends = map(float, difference_texts(self.judged, self.digits) or ["0"])
         return (ends[0], delta, ends[1]) if ends else None
 
     def packed(self, reasons: list[str]) -> str:
-        """For the script; a new reason is added to the list."""
+        """Pack the difference for the script; a new reason is appended to ``reasons``."""
         texts = [self._in_units(text) for text in difference_texts(self.judged, self.digits)]
         if self.why:
             if self.why not in reasons:
@@ -72,20 +72,15 @@ class Shown:
         return ",".join(fields) + (letter.upper() if self.judged.variance == "own" else letter)
 
     def _in_units(self, text: str) -> str:
-        """A number in units of the last digit; one with other digits as it is.
+        """Convert a number to units of the last digit; one that rounds to 0 but is not is written out.
 
-        A decimal point in the text of a whole number of units cannot be: those are integers.
+        The script tells them apart by the decimal point, which whole units do not have.
         """
-        value = round(float(text) * 10**self.digits)
-        return str(value) if value or not float(text) else f"{float(text):.10f}".rstrip("0")
+        units = round(float(text) * 10**self.digits)
+        return str(units) if units or not float(text) else f"{float(text):.10f}".rstrip("0")
 
 
-def shown(judged: Judged, digits: int) -> Shown:
-    """A judged difference for the page."""
-    return Shown(judged, digits)
-
-
-def counted(differences: Iterable[Shown]) -> str:
-    """How many there are of each verdict: ``2 better, 1 worse, 5 open``."""
+def counted(differences: Iterable[ShownDifference]) -> str:
+    """Count the verdicts: ``2 better, 1 worse, 5 open``."""
     words = [difference.verdict for difference in differences]
     return ", ".join(f"{words.count(word)} {word}" for word in (*LETTERS, NO_RESULT) if word in words)

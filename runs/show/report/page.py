@@ -1,7 +1,7 @@
 """A grid's results as one HTML file: figures, tables, and a script of its own; nothing is fetched from anywhere.
 
-The page is whole without its script, which sorts and filters the table, changes the baseline and shows what is under
-the pointer. Every difference that another baseline needs is computed here (``packed.py``).
+The page is complete without its script, which sorts and filters the table, changes the baseline and highlights the row
+under the pointer. The differences to every other baseline are computed here (``packed.py``).
 """
 
 import json
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from taskloom.core.errors import count
-from taskloom.runs.analysis.overview import Overview
+from taskloom.core.errors import count, shortened
+from taskloom.runs.analysis.overview import Differences, Overview
 from taskloom.runs.show.report.figures import bars_section, diagnostics_section, learning_section
-from taskloom.runs.show.report.forest import claims_section, effects_section, forest_section
+from taskloom.runs.show.report.forest import claims_section, effects_section, forest_section, scale_of
 from taskloom.runs.show.report.markup import Markup, element
-from taskloom.runs.show.report.packed import counted, shown
+from taskloom.runs.show.report.packed import ShownDifference, counted
+from taskloom.runs.show.report.svg import strip_axis
 from taskloom.runs.show.report.tables import (
     cells_section,
     environment_section,
@@ -26,7 +27,7 @@ from taskloom.runs.show.report.view import Section, View
 from taskloom.runs.show.visible import visible
 
 ASSETS = Path(__file__).parent / "assets"
-#: The parts of a page in their order.
+#: The sections of a page in their order.
 SECTIONS = (
     forest_section,
     scores_section,
@@ -40,12 +41,12 @@ SECTIONS = (
     environment_section,
     cells_section,
 )
-#: Bytes of a page, about. A grid of hundreds of rows offers as many baselines as fit, the best rows first.
-MOST = 2_800_000
+#: The most bytes of a page, about. A grid of hundreds of rows offers as many baselines as fit, the best rows first.
+MOST = 2_900_000
 
 
 def render_report(overview: Overview) -> str:
-    """The page."""
+    """Render the page."""
     view = View(overview)
     sections = [section for make in SECTIONS if (section := make(view)) is not None]
     style, script = ((ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
@@ -76,7 +77,7 @@ def _section(section: Section) -> Markup:
 
 def _summary(view: View) -> Iterator[Markup]:
     grid = view.results.grid
-    cells = {place.cell.id: place.cell for place in grid.cells}
+    cells = {grid_cell.cell.id: grid_cell.cell for grid_cell in grid.cells}
     finished = sum(cell.status == "finished" for cell in cells.values())
     size = f"{count(len(view.results.rows), 'row')}, {count(len(view.results.seeds), 'seed')}"
     moment = grid.updated[:16].replace("T", " ")
@@ -84,42 +85,50 @@ def _summary(view: View) -> Iterator[Markup]:
     if grid.spec.get("description"):
         yield element("p", grid.spec["description"])
     yield element("p", f"{size}: {finished} of {count(len(cells), 'cell')} finished. Last run {moment} UTC.")
-    if found := view.differences[view.primary]:
-        words = element("strong", counted(found.values()), id="counted")
+    if differences := view.differences[view.primary]:
+        words = element("strong", counted(differences.values()), id="counted")
         yield element("p", "Differences to ", view.base(), f" in {view.primary}: ", words, ".")
         if (stated := grid.spec.get("baseline")) != view.overview.baseline:
             why = f"The grid’s baseline, {stated}, has no result" if stated else "The grid names no baseline"
             yield element("p", f"{why}; the first row that has a result is taken.")
 
 
+def _differences(overview: Overview, baseline: str) -> Differences:
+    return overview.differences if baseline == overview.baseline else overview.against(baseline)
+
+
 def _data(view: View, left: int) -> Markup:
-    """What the script reads: the differences to every row that may become the baseline, in ``left`` bytes."""
+    """Pack the data for the script: the differences to every row that may become the baseline, in ``left`` bytes."""
     overview = view.overview
     against: dict[int, list[str]] = {}
+    axes: dict[int, list[float | str]] = {}  # baseline → the ends of its forest plot's axis, and how that is drawn
     reasons: list[str] = []
     for label in overview.ranked:
-        found = overview.differences if label == overview.baseline else overview.against(label)
+        columns = {
+            column: {row: ShownDifference(judged, view.digits) for row, judged in differences.items()}
+            for column, differences in _differences(overview, label).items()
+        }
         packed = [
-            "".join(
-                shown(found[column][row], view.digits).packed(reasons) if row in found[column] else "x"
-                for row in view.results.rows
-            )
-            for column in overview.columns
+            "".join(differences[row].packed(reasons) if row in differences else "x" for row in view.results.rows)
+            for differences in columns.values()
         ]
-        against[view.places[label]] = packed
-        left -= sum(map(len, packed))
+        scale = scale_of(columns[view.primary].values())
+        axes[view.row_indices[label]] = [scale.low, scale.high, strip_axis(scale)]
+        against[view.row_indices[label]] = packed
+        left -= sum(map(len, packed)) + len(strip_axis(scale))
         if left < 0:
             break
-    places = {column: place for place, column in enumerate(overview.columns)}
-    value = {
+    column_indices = {column: index for index, column in enumerate(overview.columns)}
+    content = {
         "digits": view.digits,
-        "rows": [visible(label) for label in view.results.rows],
-        "base": view.places[overview.baseline],
-        "columns": [places.get(column) for column in view.table.columns],
-        "primary": places[overview.table.primary],
+        "rows": [visible(shortened(label)) for label in view.results.rows],
+        "base": view.row_indices[overview.baseline],
+        "columns": [column_indices.get(column) for column in view.table.columns],
+        "primary": column_indices[overview.table.primary],
         "margin": overview.margin,
         "reasons": reasons,
         "against": against,
+        "axes": axes,
         "left": len(overview.ranked) - len(against),
     }
-    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
+    return Markup(json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))

@@ -14,7 +14,7 @@ STRIP = 24
 
 @dataclass(frozen=True)
 class Scale:
-    """From a value to a position: ``low`` is at ``start`` and ``high`` at ``end``."""
+    """A linear map from values to positions: ``low`` is at ``start`` and ``high`` at ``end``."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from ``low`` to ``high``.
+    """Return round numbers from ``low`` to ``high``, in at most ``most`` steps.
 
     >>> ticks(-0.013, 0.041), ticks(0, 7)
     ([0.0, 0.02, 0.04], [0.0, 2.0, 4.0, 6.0])
@@ -42,7 +42,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def tick_text(value: float, all_ticks: Sequence[float]) -> str:
-    """A tick with as many digits as its neighbours need, by a power of ten where they are many.
+    """Format a tick with the digits that tell it from its neighbours, in scientific notation if they are many.
 
     >>> tick_text(0.5, [0.25, 0.5]), tick_text(-2.0, [-2.0, 0.0]), tick_text(2e-5, [0, 1e-5, 2e-5])
     ('0.50', '−2', '0.00002')
@@ -59,9 +59,9 @@ def tick_text(value: float, all_ticks: Sequence[float]) -> str:
 
 
 def span_of(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """What an axis shows of intervals (low, middle, high): 0 and all of them, but for ends that dwarf the others.
+    """Return the span of an axis for intervals (low, middle, high): 0 and all of them, except outlying ends.
 
-    An end that is more than ten times as far from 0 as the usual one is beyond the axis, and is drawn as an arrow.
+    An end more than ten times as far from 0 as the usual one lies beyond the axis, and is drawn as an arrow.
 
     >>> span_of([(-1, 0, 1), (-9, 0.5, 10)])
     (-9, 10)
@@ -81,46 +81,47 @@ def percent(value: float) -> str:
 
 
 def strip(interval: tuple[float, float, float] | None, scale: Scale, kind: str, margin: float | None = None) -> Markup:
-    """One line of a forest plot, as wide as there is space: low, middle, high; ends beyond the axis are arrows."""
+    """Draw an interval (low, middle, high) over the full width; ends beyond the axis are arrows.
+
+    Without an interval its marks are present but hidden, so that the page's script only has to move them.
+    """
+    low, middle, high = map(scale, interval or (0.0, 0.0, 0.0))
     zero = percent(scale(0.0))
-    marks = [element("line", class_="z", x1=zero, x2=zero, y2=STRIP)]
+    marks = []
     if margin:
         left, right = (min(max(scale(edge), 0.0), 100.0) for edge in (-margin, margin))
-        marks.insert(0, element("rect", class_="m", x=percent(left), width=percent(right - left), height=STRIP))
-    if interval is not None:
-        low, middle, high = interval
-        left, right = max(scale(low), 0.5), min(scale(high), 99.5)
-        marks.append(element("line", class_="i", x1=percent(left), x2=percent(right), y1=12, y2=12))
-        if scale(low) < 0:
-            marks.append(element("text", "‹", class_="a", x="0%", y=17))
-        if scale(high) > 100:
-            marks.append(element("text", "›", class_="a e", x="100%", y=17))
-        marks.append(element("circle", cx=percent(min(max(scale(middle), 1.0), 99.0)), cy=12, r=5))
+        marks.append(element("rect", class_="m", x=percent(left), width=percent(right - left), height=STRIP))
+    marks += [
+        element("line", class_="z", x1=zero, x2=zero, y2=STRIP),
+        element("line", class_="i", x1=percent(max(low, 0.5)), x2=percent(min(high, 99.5)), **_hidden(not interval)),
+        element("text", "‹", class_="a", x="0%", **_hidden(not interval or low >= 0)),
+        element("text", "›", class_="a e", x="100%", **_hidden(not interval or high <= 100)),
+        element("circle", cx=percent(min(max(middle, 1.0), 99.0)), r=5, **_hidden(not interval)),
+    ]
     return element("svg", *marks, class_=f"f {kind.replace(' ', '-')}", height=STRIP, aria_hidden="true")
 
 
+def _hidden(hidden: bool) -> dict[str, str]:
+    return {"display": "none"} if hidden else {}
+
+
 def strip_axis(scale: Scale) -> Markup:
-    """The axis over a forest plot."""
+    """Draw the axis above a forest plot."""
     shown = ticks(scale.low, scale.high)
     marks = []
     for tick in shown:
-        place = scale(tick)
-        side = " s" if place < 6 else " e" if place > 94 else ""
-        end = tick in (shown[0], shown[-1]) and abs(place - scale(0.0)) > (45 if side else 30)
+        position = scale(tick)
+        side = " s" if position < 6 else " e" if position > 94 else ""
+        end = tick in (shown[0], shown[-1]) and abs(position - scale(0.0)) > (45 if side else 30)
         kind = "t" if tick == 0 or end else "t n"  # where there is little space the others are left out
         text = ("+" if tick > 0 else "") + tick_text(tick, shown)
-        marks.append(element("text", text, class_=kind + side, x=percent(place), y=13))
-        marks.append(element("line", class_="g", x1=percent(place), x2=percent(place), y1=17, y2=22))
+        marks.append(element("text", text, class_=kind + side, x=percent(position), y=13))
+        marks.append(element("line", class_="g", x1=percent(position), x2=percent(position), y1=17, y2=22))
     return element("svg", *marks, class_="f axis", height=22, aria_hidden="true")
 
 
 def described(role: str, name: str, about: str, marks: Sequence[Markup], **attributes: object) -> Markup:
-    """An SVG with a title and a description for those who do not see it."""
+    """Build an SVG with a title and a description for screen readers."""
     key = f"f{zlib.crc32((role + name).encode(errors='replace')):x}"
     heads = [element("title", name, id=key), element("desc", about, id=f"{key}d")]
     return element("svg", *heads, *marks, role=role, aria_labelledby=key, aria_describedby=f"{key}d", **attributes)
-
-
-def clipped(label: str, most: int) -> str:
-    """A label, cut where it is too long."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"

@@ -14,7 +14,7 @@ from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make
 
 
 def scores_section(view: View) -> Section:
-    """The table, what controls it, and what its readers should know."""
+    """Show the table with its controls and notes."""
     table, columns = view.table, view.table.columns
     caption = joined(
         [
@@ -25,18 +25,20 @@ def scores_section(view: View) -> Section:
         ]
     )
     heads = ("row", "seeds", *map(_column_name, columns))
-    made = make_table(
+    scores = make_table(
         caption, heads, [_row(view, row) for row in table.rows], id="scores-table", name="Table of scores"
     )
     notes = [*table.checks, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes, *table.laid]
-    notes += [f"{each.task}: {each.says} scores {each.score:.{view.digits}f}." for each in table.constants]
-    parts = [_controls(view), made]
+    notes += [
+        f"{constant.task}: {constant.says} scores {constant.score:.{view.digits}f}." for constant in table.constants
+    ]
+    parts = [_controls(view), scores]
     return "table", "Table", [*parts, *([element("h3", "What to know"), make_list(notes)] if notes else [])]
 
 
 def _controls(view: View) -> Markup:
-    """What only the script can serve, which also shows it."""
-    verdicts = [element("option", each, value=each) for each in ("any verdict", *LETTERS)]
+    """Build the controls of the table, hidden until the script that serves them shows them."""
+    verdicts = [element("option", verdict, value=verdict) for verdict in ("any verdict", *LETTERS)]
     parts = [
         element("label", "Baseline ", element("select", id="base")),
         element("label", "Rows with ", element("input", id="filter", type="search", placeholder="part of a name")),
@@ -53,7 +55,7 @@ def _row(view: View, row: TableRow) -> Markup:
         element("td", seeds, class_=None if row.complete else "lacking", data_v=row.n),
         *(_figure(view, row, column) for column in view.table.columns),
     ]
-    return element("tr", *cells, data_r=view.places[row.label])
+    return element("tr", *cells, data_r=view.row_indices[row.label])
 
 
 def _figure(view: View, row: TableRow, column: str) -> Markup:
@@ -67,14 +69,14 @@ def _figure(view: View, row: TableRow, column: str) -> Markup:
     if row.complete and len(figure.values) < len(row.seeds):
         parts.append(element("span", f" ({len(figure.values)} of {len(row.seeds)})", class_="lacking"))
     if column in view.differences:
-        each = view.differences[column].get(row.label)
-        numbers = f" {each.numbers}" if each and each.numbers else ""
-        parts.append(element("small", verdict_word(each.word if each else "baseline"), numbers))
+        difference = view.differences[column].get(row.label)
+        numbers = f" {difference.numbers}" if difference and difference.numbers else ""
+        parts.append(element("small", verdict_word(difference.word if difference else "baseline"), numbers))
     return element("td", *parts, data_v=f"{figure.mean:.6g}")
 
 
 def errors_section(view: View) -> Section | None:
-    """What the baseline and the best other row predicted for what."""
+    """Show the confusion matrices of the baseline and the best other row."""
     tables: dict[str, list[Markup]] = {}
     for label in view.overview.ranked[:2]:
         for confusion in view.overview.confusions(label):
@@ -86,15 +88,15 @@ def errors_section(view: View) -> Section | None:
         "counted in bins. Of the baseline and the best other row."
     )
     parts = [element("p", text)]
-    for task, made in tables.items():
-        parts += [element("h3", task), element("div", *made, class_="charts")]
+    for task, confusions in tables.items():
+        parts += [element("h3", task), element("div", *confusions, class_="charts")]
     return "errors", "Errors", parts
 
 
 def _confusion(view: View, label: str, confusion: Confusion) -> Markup:
     rows = []
-    for name, line in zip(confusion.names, confusion.counts.tolist(), strict=True):
-        cells = [_share(each, sum(line)) for each in line]
+    for name, counts in zip(confusion.names, confusion.counts.tolist(), strict=True):
+        cells = [_share(predicted, sum(counts)) for predicted in counts]
         rows.append(element("tr", element("th", name, scope="row"), *cells))
     return make_table(view.link(label), ("is \\ predicted", *confusion.names), rows, class_="confusion")
 
@@ -107,8 +109,8 @@ def _share(part: int, total: int) -> Markup:
 
 
 def failures_section(view: View) -> Section | None:
-    """Cells without a result, and figures that are not numbers."""
-    cells = {(place.label, place.seed): place.cell for place in view.results.grid.cells}
+    """List cells without a result, and figures that are not numbers."""
+    cells = {(grid_cell.label, grid_cell.seed): grid_cell.cell for grid_cell in view.results.grid.cells}
     rows = []
     for row in view.table.rows:
         for missing in row.missing:
@@ -132,17 +134,17 @@ def environment_section(view: View) -> Section:
 
 
 def cells_section(view: View) -> Section:
-    """Every cell, under its row: what numbers lead to."""
+    """List every cell under its row; the figures elsewhere link here."""
     columns = view.table.columns
-    own = {label: [place for place in view.results.grid.cells if place.label == label] for label in view.places}
     seen: set[str] = set()
     bodies = []
-    for label, places in own.items():
+    for label in view.row_indices:
+        grid_cells = [grid_cell for grid_cell in view.results.grid.cells if grid_cell.label == label]
         rows: list[Markup] = []
-        for place in places:
-            anchor = f"c-{place.cell.id[:SHORT]}"
-            head = [] if rows else [element("th", label, scope="rowgroup", rowspan=len(places))]
-            cells = _cell(view, label, place.seed, place.cell, columns)
+        for grid_cell in grid_cells:
+            anchor = f"c-{grid_cell.cell.id[:SHORT]}"
+            head = [] if rows else [element("th", label, scope="rowgroup", rowspan=len(grid_cells))]
+            cells = _cell(view, label, grid_cell.seed, grid_cell.cell, columns)
             rows.append(element("tr", *head, *cells, id=None if anchor in seen else anchor))
             seen.add(anchor)
         bodies.append(element("tbody", *rows, id=view.anchor(label)[1:]))
@@ -156,8 +158,8 @@ def _cell(view: View, label: str, seed: int, cell: CellRecord, columns: Sequence
     values = {**view.results.final_scores(label, cell), **costs}
     figures = []
     for column in columns:
-        value = values.get(column)
-        figures.append(element("td", "—" if value is None else number(column, value, view.digits)))
+        figure = values.get(column)
+        figures.append(element("td", "—" if figure is None else number(column, figure, view.digits)))
     command = element("code", f"taskloom cells {cell.id[:SHORT]}")
     return [element("td", seed), element("td", cell.status), *figures, element("td", command)]
 

@@ -73,6 +73,7 @@ def test_the_kit_tells_what_real_runs_tell(tmp_path: Path) -> None:
     plan = make_plan(load_grid(str(tmp_path / "small.json")), catalogue, None)
     for one in (recorder, again):
         with Ledger.open(tmp_path, create=True) as ledger, Trackers([one], tmp_path, "small") as trackers:
+            ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
             run_plan(plan, catalogue, ledger, attempts=1, retry_failed=False, trackers=trackers)
     kit = {"good": run_calls(), "untrained": run_calls(last=0), "bad": run_calls(fails=True)}
     assert {method for calls in kit.values() for method, _ in calls} == {*METHODS.values()}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taskloom.core import GradientCombiner
+from taskloom.core import GradientCombiner, bind_generator
 from taskloom.core.testing import Law, laws
 from taskloom.core.testing.combiners import SmallStep
 from taskloom.plugins.combiners import (
@@ -18,6 +18,7 @@ from taskloom.plugins.combiners import (
     AlignedMTL,
     CAGrad,
     GradVac,
+    Mean,
     NashMTL,
     PCGrad,
     Sum,
@@ -48,6 +49,45 @@ VARIANTS: list[Made] = [
 @pytest.mark.parametrize(("combiner", "options"), VARIANTS, ids=lambda value: getattr(value, "name", str(value)))
 def test_conformance(combiner: type[GradientCombiner], options: dict[str, Any], law: Law) -> None:
     law(combiner, **options)
+
+
+class ScaledStep(SmallStep):
+    """A step whose gradients are a multiple of a plain step's; they move the parameters as far as the plain ones."""
+
+    def __init__(self, count: int, factor: float) -> None:
+        super().__init__(count)
+        self.factor = factor
+
+    def backward(self, task: str, scale: float = 1.0) -> Tensor:
+        return super().backward(task, scale * self.factor)
+
+    def apply(self) -> None:
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= self.factor
+        super().apply()
+
+
+SCALING: list[Made] = [
+    *((combiner, {}) for combiner in (Sum, Mean, Weighted, PCGrad, GSE, GradVac, CAGrad, IMTLG, MGDA, AlignedMTL)),
+    *((combiner, options) for combiner, options in VARIANTS if combiner not in (NashMTL, FAMO, Uncertainty)),
+]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(("combiner", "options"), SCALING, ids=lambda value: getattr(value, "name", str(value)))
+def test_larger_gradients_make_an_equally_larger_update(
+    combiner: type[GradientCombiner], options: dict[str, Any], count: int
+) -> None:
+    updated = []
+    for step in (SmallStep(count), ScaledStep(count, 0.125), ScaledStep(count, 8.0)):
+        prepared = combiner(**options)
+        prepared.prepare(tasks=step.tasks)
+        bind_generator(prepared, torch.Generator().manual_seed(3))
+        prepared.update(step)
+        updated.append(step.values())
+    for parameters in updated[1:]:
+        torch.testing.assert_close(parameters, updated[0], rtol=0.0, atol=1e-4 * float(updated[0].abs().max()))
 
 
 #: Weights from the Gramian alone, without state.

@@ -34,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def built(folder: Path | str, asked: frozenset[str] = frozenset(), **options: Any) -> HuggingFace:
     encoder = HuggingFace(weights=str(folder), **options)
-    encoder.asked = asked
+    encoder.requested_poolings = asked
     encoder.check()
     encoder.build(generator=derive_generator(0))
     return encoder.eval()

@@ -220,7 +220,7 @@ def test_what_onednn_multiplies_has_the_gradients_of_plain_products(monkeypatch:
     x, weight, bias = (torch.randn(*shape, generator=draw) for shape in ((37, 384), (512, 384), (512,)))
     found = []
     for smallest in (1, 2**40):
-        monkeypatch.setattr(copies, "SMALL", smallest)
+        monkeypatch.setattr(copies, "MIN_ONEDNN_SIZE", smallest)
         given = [part.clone().requires_grad_() for part in (x, weight, bias)]
         out = copies.linear(*given, (37,))
         assert copies.by_onednn(x, weight) == (smallest == 1)

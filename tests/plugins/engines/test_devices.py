@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from taskloom.core import RequestError
 from taskloom.plugins.engines import devices
-from taskloom.plugins.engines.devices import Inventory, Slot, inventory, place
+from taskloom.plugins.engines.devices import Inventory, Slot, assign_slots, inventory
 from taskloom.plugins.engines.local import Local
 
 TWO = Inventory(cores=8, cuda=("0", "1"))
@@ -51,7 +51,7 @@ def visible(slots: tuple[Slot, ...], variable: str = "CUDA_VISIBLE_DEVICES") -> 
     ],
 )
 def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str]) -> None:
-    slots = place(machine, **asked)
+    slots = assign_slots(machine, **asked)
     assert visible(slots, machine.variable) == expected
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         assert all(slot.environment[name] == str(slot.threads) for slot in slots)
@@ -96,7 +96,7 @@ def test_what_a_machine_cannot_give_is_refused(
     machine: Inventory, asked: dict[str, Any], path: str, message: str
 ) -> None:
     with pytest.raises(RequestError, match=message) as caught:
-        place(machine, **asked)
+        assign_slots(machine, **asked)
     assert [problem.path for problem in caught.value.problems] == [path]
 
 
@@ -113,10 +113,10 @@ def test_threads_are_divided_and_depend_on_nothing_else(
     machine = Inventory(cores, tuple(map(str, range(gpus))))
     asked = {"workers": workers, "devices": devices, "cells_per_gpu": per_gpu}
     try:
-        slots = place(machine, **asked)
+        slots = assign_slots(machine, **asked)
     except RequestError:
         return
-    assert slots == place(machine, **asked)
+    assert slots == assign_slots(machine, **asked)
     assert len({slot.threads for slot in slots}) == 1, "a cell's result would depend on the worker it gets"
     assert slots[0].threads == max(1, cores // len(slots))
     assert len({slot.name for slot in slots}) == len(slots)
@@ -150,8 +150,8 @@ def test_devices_keep_the_names_that_this_process_was_given(
     found = seen_by(monkeypatch, count, CUDA_VISIBLE_DEVICES=inherited)
     assert list(found.cuda) == expected
     if expected:
-        assert visible(place(found, devices="cuda")) == expected, "a worker would use a GPU that is another's"
-    assert visible(place(found, devices="cpu:1")) == [""]
+        assert visible(assign_slots(found, devices="cuda")) == expected, "a worker would use a GPU that is another's"
+    assert visible(assign_slots(found, devices="cpu:1")) == [""]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_on_rocm_the_variable_of_hip_is_read_and_set(
     found = seen_by(monkeypatch, count, **variables)
     assert (list(found.cuda), found.variable) == (expected, "HIP_VISIBLE_DEVICES")
     if expected:
-        slots = place(found, devices="cuda")
+        slots = assign_slots(found, devices="cuda")
         assert visible(slots, "HIP_VISIBLE_DEVICES") == expected
         assert not any("CUDA_VISIBLE_DEVICES" in slot.environment for slot in slots), "HIP reads one of the two"
 
@@ -234,7 +234,7 @@ def test_omp_num_threads_is_a_limit_unless_threads_are_given(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     machine = Inventory(cores=8, max_threads=inventory().max_threads)
-    slots = place(machine, workers=2, **asked)
+    slots = assign_slots(machine, workers=2, **asked)
     assert [(slot.threads, slot.environment["OMP_NUM_THREADS"]) for slot in slots] == [(threads, str(threads))] * 2
 
 
@@ -243,4 +243,4 @@ def test_this_machine() -> None:
     assert 1 <= found.cores <= (os.cpu_count() or 1)
     engine = Local(devices="cpu:2", threads=3)
     engine.check()
-    assert (engine.slots, engine.describe()) == (2, "2 worker processes on cpu, 3 threads each")
+    assert engine.free == 2

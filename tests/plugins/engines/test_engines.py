@@ -21,7 +21,7 @@ from faults import PATIENCE, until
 from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.plugins.engines import local as local_engine
 from taskloom.plugins.engines import worker
-from taskloom.plugins.engines.devices import DEFAULTS, Inventory, place
+from taskloom.plugins.engines.devices import DEFAULTS, Inventory, assign_slots
 from taskloom.plugins.engines.inline import Inline
 from taskloom.plugins.engines.local import Local, describe_death
 
@@ -91,11 +91,12 @@ def test_an_end_says_why_and_the_engine_goes_on(name: str, request: pytest.Fixtu
     engine: Watched = request.getfixturevalue(name)
     ends = {"raise": "failed", "memory": "oom", "not json": "failed" if name == "local" else "finished"}
     ends |= {"device": "lost"} if name == "local" else {}
+    free = engine.engine.free
     for do, end in ends.items():
         engine.submit(do)
         assert engine.end(do).what == end
         assert engine.of(do)[-1] is engine.end(do)
-    assert engine.engine.free == engine.engine.slots
+    assert engine.engine.free == free
     assert engine.end("raise").facts["reason"] == "ValueError: a plugin's defect"
     assert "in work" in engine.end("raise").facts["traceback"]
     assert (engine.end("memory").facts["micro_batch"], engine.end("memory").facts["task"]) == (8, "sst")
@@ -121,13 +122,13 @@ def test_a_worker_that_cannot_use_its_gpu_refuses_instead_of_using_the_cpu(
     monkeypatch.setattr(local_engine, "inventory", lambda: Inventory(cores=2, cuda=("0", "1")))
     watched = Watched(Local(), tmp_path)
     try:
-        assert watched.engine.slots == 2
+        assert watched.engine.free == 2
         watched.submit("a", "fine")
         end = watched.end("a")
         assert end.what == "lost"
         assert "torch cannot use the GPU that this worker was given (AssertionError: " in end.facts["reason"]
         assert [event.what for event in watched.of("a")] == ["lost"], "it began on the CPU"
-        assert (watched.engine.slots, watched.engine.free) == (1, 1), "it would get the next cell, too"
+        assert watched.engine.free == 1, "it would get the next cell, too"
         watched.submit("b", "fine")
         with pytest.raises(EngineError, match=r"^cuda:1: torch cannot use the GPU .*; --devices cpu trains on"):
             watched.end("b")
@@ -155,10 +156,10 @@ def test_cells_that_share_a_gpu_divide_its_memory(monkeypatch: pytest.MonkeyPatc
     given: list[float] = []
     monkeypatch.setattr(torch, "empty", lambda *size, device: None)  # a GPU that is not there
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
-    for slot in place(Inventory(8, ("0", "1")), cells_per_gpu=3):
+    for slot in assign_slots(Inventory(8, ("0", "1")), cells_per_gpu=3):
         worker.confine(torch.get_num_threads(), slot.device, slot.share)
     assert given == pytest.approx([0.3] * 6), "together 90 %, and CUDA itself takes memory in each process"
-    for slot in place(Inventory(8, ("0", "1"))):
+    for slot in assign_slots(Inventory(8, ("0", "1"))):
         worker.confine(torch.get_num_threads(), slot.device, slot.share)
     assert len(given) == 6, "a cell that has its GPU for itself may use all of it"
 
@@ -298,11 +299,11 @@ def test_where_no_more_workers_can_be_started_the_present_ones_go_on(local: Watc
         end = local.end(f"c{files}")
         assert (end.what, end.attempt) == ("lost", 4)
         assert end.facts["reason"] == "no worker process could be started: Too many open files"
-        assert (local.engine.slots, local.engine.free) == (1, 1), "nobody would ever try again"
+        assert local.engine.free == 1, "nobody would ever try again"
         assert open_files() == before
     local.submit("next", "fine")
     assert local.end("next").what == "finished"
-    assert local.engine.slots == 1, "it would be tried again at once, in vain"
+    assert local.engine.free == 1, "it would be tried again at once, in vain"
 
 
 def test_a_worker_that_the_system_killed_because_memory_ran_out_ran_out_of_it(

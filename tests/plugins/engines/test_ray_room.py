@@ -164,7 +164,8 @@ def test_a_head_that_dies_ends_the_run_with_the_command_that_goes_on(
             patient.wait_until_held(2)
             made.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
             stopped.signal(signal.SIGINT)
-            stopped.wait_for_line("Stopping")
+            # Unless it has noticed by then that its cluster is gone, and ended.
+            stopped.wait_for(lambda: any("Stopping" in line for line in stopped.lines))
             stopped.signal(signal.SIGINT)
             code, _, said = patient.finish()
             assert f"the Ray cluster at {made.address} has not answered for 10 s" in said

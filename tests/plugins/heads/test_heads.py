@@ -54,6 +54,7 @@ def numbers(layer: Any) -> tuple[Any, Any]:
         ("single", 5, 1, {"activation": "tanh"}, "Tanh"),  # a dense layer of one task alone
         ("single", 5, 2, {"activation": "gelu"}, "GELU"),
         ("pair", 1, 1, {"activation": "none"}, "Identity"),
+        ("pair", 1, 0, {"last_activation": "tanh"}, "ReLU"),
     ],
 )
 def test_linear_is_layers_with_activation_and_dropout_and_a_linear_map(
@@ -67,6 +68,8 @@ def test_linear_is_layers_with_activation_and_dropout_and_a_linear_map(
     for k in range(layers):
         h = act(linear(h, head.front[1 + 3 * k].weight, head.front[1 + 3 * k].bias))
     expected = linear(h, head.last.weight, head.last.bias)
+    if "last_activation" in options:
+        expected = expected.tanh()
     torch.testing.assert_close(head(x).score, expected if outputs > 1 else expected[:, 0])
     assert head(x).vectors is x
 

@@ -19,8 +19,8 @@ from taskloom.core import (
     TrainingError,
     bind_generator,
     derive_generator,
-    finish,
     predict,
+    run_program,
 )
 from taskloom.core.testing import check
 from taskloom.plugins.encoders.minbert import MinBert
@@ -152,7 +152,7 @@ def test_the_first_step_goes_up_the_gradient_of_finite_differences(kind: Kind, b
             expected[row] = moved / (max(moved.abs().tolist()) + 0.3)
         else:
             expected[row] = torch.tensor([min(max(x, -0.3), 0.3) for x in delta + 0.5 * g / max(g.abs().tolist())])
-    torch.testing.assert_close(finish(loss.perturbation(prediction), prediction), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(run_program(loss.perturbation(prediction), prediction), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
@@ -162,7 +162,7 @@ def test_a_token_without_gradient_keeps_a_finite_perturbation() -> None:
             parameter.zero_()  # whatever is changed, the score stays
     prediction = case.predict()
     for bound in ("normalise", "project"):
-        assert finish(case.smart(bound=bound).perturbation(prediction), prediction).isfinite().all()
+        assert run_program(case.smart(bound=bound).perturbation(prediction), prediction).isfinite().all()
 
 
 # The loss
@@ -329,7 +329,7 @@ def test_the_ascent_leaves_no_gradient_and_computes_none_for_weights(kind: Kind)
     weights = {parameter.data_ptr() for parameter in case.parameters}
     handles = [parameter.register_hook(lambda _: seen.append("weight gradient")) for parameter in case.parameters]
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        finish(case.smart(steps=2).perturbation(prediction), prediction)
+        run_program(case.smart(steps=2).perturbation(prediction), prediction)
     for handle in handles:
         handle.remove()
     assert "weight gradient" not in seen

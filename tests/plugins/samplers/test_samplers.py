@@ -261,6 +261,38 @@ def test_the_order_of_a_mixture_is_random() -> None:
     assert chisquare([pairs[pair] for pair in expected], list(expected.values())).pvalue > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [({}, [8544, 141506, 6041]), ({"weights": "equal"}, [1, 1, 1]), ({"weights": {"para": 2}}, [1, 2, 1])],
+    ids=str,
+)
+def test_rows_mixed_across_tasks_fill_every_batch(options: Any, shares: list[float]) -> None:
+    """The course's 156,091 rows in batches of 64 are 2,439 steps; an epoch has each task's share of rows to one row."""
+    sampler = prepared(Mixed(batch_size=64, mix="rows", **options), COURSE)
+    assert sampler.steps == 2439
+    epoch = plain(list(sampler.epoch()))
+    assert {sum(len(rows) for _, rows in group) for group in epoch} == {64}
+    counts = Counter(name for name, _ in seen(epoch).elements())
+    expected = 2439 * 64 * np.array(shares) / sum(shares)
+    assert np.abs(np.array([counts[task] for task in COURSE]) - expected).max() < 1
+
+
+def test_the_tasks_of_a_mixed_batch_are_drawn_without_regard_to_each_other() -> None:
+    """The number of a task's rows in a batch is hypergeometric: its variance is n·p·(1 − p)·(N − n)/(N − 1)."""
+    sampler = prepared(Mixed(batch_size=8, mix="rows"), {"a": 100, "b": 300}, epochs=400)
+    counts = np.array([len(rows) for _ in range(400) for rows in rows_of(plain(list(sampler.epoch())), "a")])
+    steps = 400 * sampler.steps
+    mean, square = counts.sum() / steps, (counts**2).sum() / steps  # a task without a row in a step counts as 0
+    assert mean == 2  # exactly: an epoch holds every row once
+    assert square - mean**2 == pytest.approx(8 * 0.25 * 0.75 * 392 / 399, rel=0.05)
+
+
+def test_rows_are_mixed_only_in_plain_batches() -> None:
+    for options in ({"composition": "no_duplicates"}, {"buckets": True}, {"batch_size": {"sst": 4}}):
+        with pytest.raises(ValueError, match="mix 'rows'"):
+            Mixed(mix="rows", **options)
+
+
 # Composition
 
 
@@ -414,6 +446,7 @@ def test_options_that_do_not_go_together_are_refused(options: Any, message: str)
         (Sequential, {"batch_size": 3, "iterations": "0.5x", "buckets": True}),
         (Mixed, {"weights": "equal", "composition": "no_duplicates"}),
         (Mixed, {"temperature": 3, "iterations": 7, "buckets": True}),
+        (Mixed, {"mix": "rows", "batch_size": 5, "weights": "equal"}),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ import taskloom.plugins
 from taskloom.core import hookspecs
 from taskloom.registry.installed.entries import INTERFACES
 from taskloom.runs.scaffold import package_files
-from taskloom.runs.scaffold.kinds import KINDS
+from taskloom.runs.scaffold.kinds import PLUGIN_KINDS
 
 HOOKS = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
 
@@ -30,7 +30,7 @@ def hooks_in(code: str) -> set[str]:
 
 def test_every_hook_is_implemented_by_a_new_plugin() -> None:
     """Which is installed, tested and run for real in ``test_new_plugin_installed``."""
-    codes = {kind: package_files("new", kind)["taskloom_new/__init__.py"] for kind in KINDS}
+    codes = {kind: package_files("new", kind)["taskloom_new/__init__.py"] for kind in PLUGIN_KINDS}
     found = {kind: hooks_in(code) for kind, code in codes.items()}
     expected = {kind: {"taskloom_components"} for kind in INTERFACES}
     assert found == {**expected, "grid": {"taskloom_grids"}}

@@ -84,7 +84,7 @@ def test_it_is_brought_up_to_date_after_a_copy(registry: Path) -> None:
 
 def test_all_steps_are_taken_or_none(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dump(registry / FILE)
-    monkeypatch.setattr(ledger_file, "STEPS", {4: f"{ledger_file.STEPS[4]}; CREATE TABLE cells (id TEXT)"})
+    monkeypatch.setattr(ledger_file, "STEPS", {**ledger_file.STEPS, 5: "CREATE TABLE cells (id TEXT)"})
     with pytest.raises(RegistryError, match="table cells already exists"):
         Ledger.open(registry, create=False)
     assert dump(registry / FILE) == before

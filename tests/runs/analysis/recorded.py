@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from taskloom.plugins.metrics.pearson import Pearson
 from taskloom.registry.installed.light import make_light
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
+from taskloom.registry.results.scores import TaskFacts, bind, save_examples, save_scores
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.grid.paths import assign
 from taskloom.runs.grid.plan import PlannedCell
@@ -89,7 +90,7 @@ def record(
         task: read_split(data_sets[task], "dev") if task in data_sets else examples_of(task, examples)
         for task in METRICS
     }
-    keys = {task: save_examples(artifacts, each) for task, each in data.items()}
+    keys = {task: save_examples(artifacts, each).key for task, each in data.items()}
     hard = {task: np.random.default_rng(9).normal(0, 1, len(each)) for task, each in data.items()}
     labels = {task: make_light(DataSet, each).labels for task, each in data_sets.items()}
     names = {task: each.names for task, each in labels.items() if each is not None}
@@ -109,11 +110,23 @@ def record(
                 shown = {task: score * (0.7 + 0.1 * epoch) for task, score in scores.items()}
                 losses = {task: 2 - score for task, score in shown.items() if task != "overall"}
                 ledger.write(Event("epoch", cell.id, {**facts, "losses": losses, "scores": shown, **epochs}))
-            end = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
+            end: dict[str, Any] = {"scores": scores, "seconds": 6.0, "best_epoch": 3, "peak_memory": 2**28}
             if test:
                 end["test"] = _score(artifacts.cell(cell.id), row, cell, data, keys, hard, names, split="test")
+            folder_of_cell = artifacts.cell(cell.id)
+            end["digests"] = bind(folder_of_cell, "dev", scores) | bind(folder_of_cell, "test", end.get("test", {}))
             ledger.write(Event("finished", cell.id, end))
     return folder
+
+
+def rebind(folder: Path) -> None:
+    """Let the cells own the score files that are there now, or that they have none."""
+    with Ledger.open(folder, create=False) as ledger:
+        for cell in ledger.cells():
+            home = folder / "cells" / cell.id
+            digests = bind(home, "dev", cell.scores) | bind(home, "test", cell.test)
+            with ledger.transaction() as db:
+                db.execute("UPDATE cells SET digests = ? WHERE id = ?", [json.dumps(digests), cell.id])
 
 
 def _score(

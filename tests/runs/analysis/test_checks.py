@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import METRICS, Row, examples_of, record
+from recorded import METRICS, Row, examples_of, rebind, record
 
 from taskloom.core import Examples
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, EpochRecord
-from taskloom.registry.results.scores import find_scores, load_examples, save_examples, save_scores
+from taskloom.registry.results.scores import bind, find_scores, load_examples, save_examples, save_scores
 from taskloom.runs.analysis.checks import checks_of, constants_of
 from taskloom.runs.analysis.metrics import metric_named
 from taskloom.runs.analysis.results import Results
@@ -32,7 +32,12 @@ def results_of(folder: Path, change: Callable[[str, CellRecord], CellRecord] = l
     """The results of the recorded grid, its cells changed."""
     with Ledger.open(folder, create=False) as ledger:
         grid = ledger.grid("made")
-    cells = [replace(place, cell=change(place.label, place.cell)) for place in grid.cells]
+
+    def changed(label: str, cell: CellRecord) -> CellRecord:
+        cell = change(label, cell)
+        return replace(cell, digests=bind(folder / "cells" / cell.id, "dev", cell.scores))
+
+    cells = [replace(row, cell=changed(row.label, row.cell)) for row in grid.cells]
     return Results(replace(grid, cells=tuple(cells)), folder)
 
 
@@ -40,15 +45,17 @@ def rewrite(results: Results, label: str, task: str, predicted: Any = None, **fa
     """Let the cells of a row have predicted something else, or know something else of their examples."""
     for (row, _), cell in results.finished.items():
         if row == label:
-            stored = find_scores(results.registry, cell.id)
+            stored = find_scores(results.registry, cell)
             assert stored is not None
             columns = {each: {"predicted": stored.read(each, "predicted")} for each in stored.tasks}
             for each, column in columns.items():
                 column["influence"] = stored.read(each, "influence")
+                column["score"] = stored.read(each, "score")
             if predicted is not None:
                 columns[task]["predicted"] = np.full(len(columns[task]["predicted"]), float(predicted))
             tasks = {**stored.tasks, task: replace(stored.tasks[task], **facts)}
             save_scores(stored.path.parent, "dev", tasks, columns)
+    rebind(results.registry)
 
 
 def histories(results: Results, **given: Callable[[int, int], Mapping[str, Any]]) -> Callable[[str], list[EpochRecord]]:
@@ -165,7 +172,7 @@ def test_examples_that_share_texts_and_texts_seen_in_training(made: Path) -> Non
     key = results.stored(results.finished["a", 0].id).tasks["sst"].examples  # type: ignore[union-attr]
     labels = load_examples(made, key).expected
     texts = tuple(f"text {number // 2 if number < 10 else number}" for number in range(200))
-    doubled = save_examples(Artifacts(made), Examples((texts,), labels, tuple(map(str, range(200)))))
+    doubled = save_examples(Artifacts(made), Examples((texts,), labels, tuple(map(str, range(200))))).key
     for label in ("a", "b"):
         rewrite(results, label, "sst", examples=doubled, seen=7)
     results = results_of(made)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import Row, record
+from recorded import Row, rebind, record
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from statsmodels.stats.contingency_tables import mcnemar
@@ -281,12 +281,13 @@ def test_one_number_is_a_probability_only_if_it_is_a_logit(
 ) -> None:
     folder = record(tmp_path / "r", [Row("a")], seeds=(0,), examples=4)
     cell = row(folder, "a").cells[0].cell
-    stored = find_scores(folder, cell.id)
+    stored = find_scores(folder, cell)
     assert stored is not None
     score = np.array([-2.0, 0.0, 0.3, 3.0])
     columns = {"para": {"score": score[:, None], "predicted": np.array(decided, float), "influence": score}}
     save_scores(folder / "cells" / cell.id, "dev", {"para": replace(stored.tasks["para"], logit=logit)}, columns)
-    found = Predictions.load(folder, "para", [cell])
+    rebind(folder)
+    found = Predictions.load(folder, "para", [row(folder, "a").cells[0].cell])
     assert (found.confidence is not None) == is_probability
     if found.confidence is not None:
         assert found.confidence[0] == pytest.approx(1 / (1 + np.exp(-np.abs(score))))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskloom.runs.analysis.contrasts import judge
-from taskloom.runs.analysis.influence import Moves, gathered, joined_texts, largest_group, shared_covariance
+from taskloom.runs.analysis.influence import ExampleInfluence, gathered, joined_texts, largest_group, shared_covariance
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 40))
@@ -52,7 +52,7 @@ def differences(texts: np.ndarray, seed: int, effect: float = 0.0) -> list[str]:
     scores = right.mean(2)
     key = (("task", "examples"),)
     moves = {
-        (row, number): Moves(key, (right[row, number] - scores[row, number]) / n, texts)
+        (row, number): ExampleInfluence(key, (right[row, number] - scores[row, number]) / n, texts)
         for row in range(4)
         for number in range(3)
     }
@@ -82,7 +82,7 @@ def test_one_example_in_sixty_is_no_certainty_because_all_share_a_text() -> None
     right[1, :, 40] = 1.0
     scores = right.mean(2)
     moves = {
-        (row, seed): Moves((("t", "e"),), (right[row, seed] - scores[row, seed]) / n, texts)
+        (row, seed): ExampleInfluence((("t", "e"),), (right[row, seed] - scores[row, seed]) / n, texts)
         for row in range(2)
         for seed in range(3)
     }

@@ -21,7 +21,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.contrasts import judge
 from taskloom.runs.analysis.metrics import ClassScore, metric_named
 from taskloom.runs.analysis.results import Results
-from taskloom.runs.analysis.tables import Table, Wanted, table_of
+from taskloom.runs.analysis.tables import Table, TableRequest, table_of
 from taskloom.runs.cli import cli
 from taskloom.runs.show.differences import format_difference, format_p
 from taskloom.runs.show.render import as_json, render
@@ -36,7 +36,7 @@ def results_of(folder: Path, name: str = "made", metric: Metric | None = None) -
 
 
 def made_table(results: Results, **wanted: Any) -> Table:
-    return table_of(results, Wanted(**wanted))
+    return table_of(results, TableRequest(**wanted))
 
 
 def taskloom(folder: Path, *arguments: str) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import METRICS, Row, examples_of, record
+from recorded import METRICS, Row, examples_of, rebind, record
 
 from taskloom.core import Examples
 from taskloom.core.errors import RegistryError
@@ -57,10 +57,13 @@ def test_what_differs_is_found_and_what_does_not_is_open(made):
 def test_the_texts_of_examples_are_numbered(tmp_path):
     one = examples_of("sst", 30)
     twice = Examples((one.columns[0] * 2,), np.tile(one.labels, 2), (*one.ids, *(f"{id}b" for id in one.ids)))
-    found = load_examples(tmp_path, save_examples(Artifacts(tmp_path), twice))
+    found = load_examples(tmp_path, save_examples(Artifacts(tmp_path), twice).key)
     assert found.ids == twice.ids
     assert found.texts[:, 0].tolist() == [*range(30)] * 2
-    assert number_texts((("a", "b", "A  "), ("x", "a", "y"))).tolist() == [[0, 2], [1, 0], [0, 3]]
+    columns = ("a", "b", "A  "), ("x", "a", "y")
+    assert number_texts(columns).tolist() == [[0, 2], [1, 0], [0, 3]]
+    pairs = save_examples(Artifacts(tmp_path), Examples(columns, np.zeros(3), ("1", "2", "3")))
+    assert load_examples(tmp_path, pairs.key).texts.tolist() == [[0, 2], [1, 0], [0, 3]], "the file has the same order"
 
 
 def test_predictions_that_are_gone_or_damaged_are_never_guessed(tmp_path):
@@ -68,10 +71,13 @@ def test_predictions_that_are_gone_or_damaged_are_never_guessed(tmp_path):
     results = results_of(folder)
     file = folder / "cells" / results.finished["a", 0].id / "scores-dev.safetensors"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(RegistryError, match="cannot be read"):
-        find_scores(folder, results.finished["a", 0].id)
-    assert results_of(folder).difference("overall", "b", "a").why == UNKNOWN, "the row, and not the whole table"
+    with pytest.raises(RegistryError, match="does not belong to it"):
+        find_scores(folder, results.finished["a", 0])
+    assert [*results_of(folder).finished] == [("a", 1), ("b", 0), ("b", 1)], "a hole, and not the whole table"
     file.unlink()
+    with pytest.raises(RegistryError, match="is missing"):
+        find_scores(folder, results.finished["a", 0])
+    rebind(folder)  # as in a registry of a version that kept none
     assert results_of(folder).difference("overall", "b", "a").why == UNKNOWN
 
 
@@ -135,3 +141,43 @@ def test_claims_are_answered(tmp_path):
     first = json.dumps({"margin": None, **claims[0]}, sort_keys=True)
     assert answers(folder, {first: "1999-01-01"})[0].before is True
     assert answers(folder, {first: "2999-01-01"})[0].before is False
+
+
+PAIRED = [Row("a"), Row("b"), Row("c", 1.5), Row("d", 1.3)]
+
+
+def test_a_claim_about_several_pairs_is_about_the_mean_of_their_differences(tmp_path):
+    claims = [
+        {"better": ["c", "d"], "than": ["a", "b"], "on": "sst"},
+        {"better": "c", "than": "a", "on": "sst"},
+        {"better": ["c"], "than": ["a"], "on": "sst"},
+        {"equal": ["c", "a"], "to": ["a", "c"], "within": 0.1},
+        {"better": ["c", "a"], "than": ["a", "b"], "on": "sst"},
+    ]
+    folder = record(tmp_path / "r", PAIRED, claims=claims)
+    several, plain, listed, nothing, chain = answers(folder, {})
+    scores = results_of(folder).scores("sst")
+    a, b, c, d = scores.values
+    by_hand = scores.contrast(np.array([-0.5, -0.5, 0.5, 0.5]))
+    assert several.judged.contrast.delta == pytest.approx(((c - a) + (d - b)).mean() / 2)
+    assert several.judged.contrast.delta == by_hand.delta
+    assert several.judged.contrast.noises == by_hand.noises
+    assert several.pairs == (("c", "a"), ("d", "b"))
+    assert several.says == "'c', 'd' are on average better than 'a', 'b' on sst"
+    assert listed.pairs == plain.pairs, "a list of one row is the row"
+    assert listed.judged.contrast.noises == plain.judged.contrast.noises
+    assert nothing.judged.contrast.why, "a difference and its opposite come to nothing"
+    assert chain.judged.contrast.delta == pytest.approx((c - b).mean() / 2)
+
+
+def test_a_claim_about_several_pairs_has_the_mean_of_their_published_differences(tmp_path):
+    figures = {"a": 0.5, "b": 0.4, "c": 0.6, "d": 0.7}
+    rows = [Row(row.label, row.skill, reported={"sst": figures[row.label]}) for row in PAIRED]
+    claims = [{"better": ["c", "d"], "than": ["a", "b"], "on": column} for column in ("sst", "para")]
+    folder = record(tmp_path / "r", rows, claims=claims, baseline="a")
+    published, unpublished = answers(folder, {})
+    assert published.reported == pytest.approx(0.2)
+    assert unpublished.reported is None
+    assert published.in_table is None, "the table has no such difference"
+    key = json.dumps({"margin": None, **claims[0]}, sort_keys=True)
+    assert answers(folder, {key: "1999-01-01"})[0].before is True

@@ -19,7 +19,7 @@ from taskloom.runs.api.find import finished_results
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli import cli
 from taskloom.runs.show.differences import format_difference, format_p, format_verdict
-from taskloom.runs.show.report.packed import shown
+from taskloom.runs.show.report.packed import ShownDifference
 
 COLUMNS = (*METRICS, "overall")
 FACTS = ("delta", "interval", "p", "verdict", "margin", "p_equal", "variance", "seeds")
@@ -102,21 +102,21 @@ def test_every_output_agrees_on_every_difference(grid: dict[str, Any], data: st.
 
         # the page: what stands in it, and what its script puts there
         overview = look(folder, split)
-        page = folder / "page.html"
+        page = folder.with_name("page.html")
         run(folder, "report", "made", "-o", str(page), *chosen)
         html = page.read_text()
         packed = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html)[1])
         reasons: list[str] = packed["reasons"]
         for number, column in enumerate(overview.columns):
-            base = packed["against"].get(str(overview.results.place_of[overview.baseline]))
+            base = packed["against"].get(str(overview.results.row_index[overview.baseline]))
             texts = re.findall(r"[-\d,.]*[a-zA-Z]", base[number])
             for place, label in enumerate(overview.results.rows):
                 if (label, column) not in judged or overview.baseline != whole.found.baseline:
                     continue
                 difference = judged[label, column]
                 assert overview.differences[column][label] == difference
-                assert texts[place] == shown(difference, 3).packed(reasons)
-                numbers = shown(difference, 3).numbers
+                assert texts[place] == ShownDifference(difference, 3).packed(reasons)
+                numbers = ShownDifference(difference, 3).numbers
                 assert numbers.replace("−", "-").replace("\u00a0", " ") in ("", format_difference(difference))
                 assert numbers in html
 

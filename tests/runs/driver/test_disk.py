@@ -1,6 +1,7 @@
 """What a registry takes on the disk: nothing that counts ever goes, and what is said to go does."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,33 @@ def test_heads_are_enough_where_the_encoder_was_not_trained(run: tuple[Path, Pla
     assert "its weights are gone: they were not kept" in predicted(frozen, "none").stderr
 
 
-def test_cells_that_no_grid_has_any_more_keep_their_scores_only(run: tuple[Path, Plan]) -> None:
+def test_cells_without_a_row_are_listed_and_kept_until_they_are_named(run: tuple[Path, Plan]) -> None:
     registry, plan = run
+    row, lost = (cell.id for cell in plan.cells)
+    checkpoint = registry / "cells" / lost / "checkpoint-000-00001"
+    checkpoint.mkdir()
+    (checkpoint / "state.json").write_text("{}")
+    assert json.loads(taskloom(registry, "gc", "--dry-run", "--json").stdout)["without_row"] == {}
     run_grid(registry, {**GRID, "cells": GRID["cells"][:1]})
-    assert taskloom(registry, "gc").exit_code == 0
-    kept, gone = (registry / "cells" / cell.id for cell in plan.cells)
-    assert (kept / "best").exists()
-    assert not (gone / "best").exists()
-    assert (gone / "scores-dev.safetensors").exists()
+    assert re.search(rf"\n{lost} +\d.* +kept\n", taskloom(registry, "gc", "--keep", "none").stdout)
+    assert not (registry / "cells" / row / "best").exists(), "which is what --keep none asks for"
+    (registry / "cells" / row / "best").mkdir()
+    best = registry / "cells" / lost / "best"
+    assert best.exists()
+    assert checkpoint.exists()
+    size = on_disk(best) + on_disk(checkpoint)
+    shown = json.loads(taskloom(registry, "gc", "--cell", lost[:9], "--dry-run", "--json").stdout)
+    assert (shown["without_row"], shown["may_go"], shown["freed"]) == ({lost: size}, size, 0)
+    assert best.exists()
+
+    for name, message in ((row, f"cell {row} is row 'trained' of grid"), ("zz", "no cell 'zz'")):
+        refused = taskloom(registry, "gc", "--cell", lost, "--cell", name)
+        assert (refused.exit_code, best.exists()) == (2, True)
+        assert message in refused.stderr
+    assert json.loads(taskloom(registry, "gc", "--cell", lost, "--json").stdout)["freed"] == size
+    assert not best.exists()
+    assert not checkpoint.exists()
+    assert (registry / "cells" / lost / "scores-dev.safetensors").exists()
 
 
 def test_what_unfinished_cells_need_stays_and_so_does_all_while_a_run_goes_on(run: tuple[Path, Plan]) -> None:

@@ -33,10 +33,6 @@ class Scripted(Engine):
         pass
 
     @property
-    def slots(self) -> int:
-        return self._slots
-
-    @property
     def free(self) -> int:
         return self._slots - len(self.jobs)
 

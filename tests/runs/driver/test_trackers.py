@@ -64,6 +64,7 @@ def followed(grid: Path, *ears: Tracker, meanwhile: Callable[[], None] = lambda:
     plan = make_plan(load_grid(str(grid)), catalogue, None)
     registry = grid.parent / "registry"
     with Ledger.open(registry, create=True) as ledger, Trackers(ears, registry, "small", said.append) as trackers:
+        ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
         outcome = run_plan(plan, catalogue, ledger, trackers=trackers)
         assert (outcome.finished + outcome.cached, outcome.reasons) == (2, {})
         meanwhile()

@@ -37,7 +37,7 @@ ENCODER = {"name": "minbert", "layers": 2, "width": 16, "heads": 2, "vocabulary"
 DPHA = {"name": "both_orders", "difference": True, "activation": "tanh"}
 TASKS: dict[str, Any] = {
     "sst": generated("sentiment", head={"name": "linear", "layers": 2, "activation": "gelu"}),
-    "joint": generated("paraphrase", head={"name": "linear", "reads": "joint"}),
+    "joint": generated("paraphrase", head={"name": "linear", "reads": "joint", "last_activation": "tanh"}),
     "para": generated("paraphrase", head={"name": "shared_layer", "head": DPHA}, loss="binary_cross_entropy"),
     "sts": generated("similarity", head={"name": "cosine", "layers": 1}, loss="mse", metric="pearson"),
 }

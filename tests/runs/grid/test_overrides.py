@@ -15,7 +15,7 @@ from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.overrides import Overrides, named, override
-from taskloom.runs.grid.places import Places
+from taskloom.runs.grid.places import PathResolver
 from taskloom.runs.grid.plan import Plan, make_plan
 
 Invoke = Callable[..., Result]
@@ -67,7 +67,7 @@ def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
     def overridden(grid: dict[str, Any] | None = None, **overrides: Any) -> Expansion:
         loaded = load_grid(str(write(**(grid or {}))))
         laid = Overrides(**overrides)
-        return override(expand(named(loaded, laid)), laid, Places(load_catalogue(), loaded.folder))
+        return override(expand(named(loaded, laid)), laid, PathResolver(load_catalogue(), loaded.folder))
 
     return overridden
 

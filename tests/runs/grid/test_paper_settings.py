@@ -3,12 +3,17 @@
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from taskloom.core import Pool, Sampler
 from taskloom.core.specs import ClaimSpec, RunSpec, plain
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.grid.expansion import copied, expand
@@ -23,9 +28,12 @@ MARGIN, COSINE, TUNING, LOSING, ROBUST = PAPERS = (
     "robust-embeddings",
 )
 SEQUENTIAL = {"name": "sequential", "order": ["para", "sst", "sts"], "batch_size": 32}
+SHUFFLED = {"name": "mixed", "weights": "proportional", "batch_size": 32}  # batches of one task each
 #: Grid, rows, path, value, and what the paper says, in our words.
 SETTINGS: list[tuple[str, str, str, Any, str]] = [
     (MARGIN, "3-margin: dynamic*", "tasks.para.loss.follows", "overall", "Algorithm 1: one metric of the dev set"),
+    (MARGIN, "3-margin*reversed", "tasks.sts.loss.direction", "up", "5.3: less sensitive, or more, after a loss"),
+    (MARGIN, "3-margin*reversed", "tasks.para.loss.direction", "up", "5.3: less sensitive, or more, after a loss"),
     (MARGIN, "4-test*", "tasks.sts.loss.follows", "overall", "Algorithm 1: one metric of the dev set"),
     (MARGIN, "*surgery", "stages.0.combiner.reduction", "sum", "4.3: the three projected gradients are added up"),
     (MARGIN, "1-minbert: frozen*", "stages.0.optimizer.lr", 1e-3, "5.3: rate of pretraining"),
@@ -50,6 +58,7 @@ SETTINGS: list[tuple[str, str, str, Any, str]] = [
     (TUNING, "*(2d+1 features)*", "tasks.sts.head.dropout", 0.3, "2bii introduces dropout"),
     (TUNING, "*Mean Pooling", "tasks.sts.head.pooling", "mean", "2c builds on the extension of STS"),
     (TUNING, "control*all tasks", "encoder.pooling", "mean", "2c, the other reading"),
+    (TUNING, "*", "encoder.pooling", "cls", "2c: [CLS] is the default pooling"),
     (TUNING, "Cosine Embeddings Loss", "tasks.sts.loss.positive_from", 2.5, "4.3: threshold 2.5"),
     (TUNING, "*3x*", "stages.0.sampler.iterations", "3x", "4.5: three times the iterations"),
     (LOSING, "Multitask*MNR", "stages.0.sampler.run_out", "as_shuffled", "5.3: the same hyperparameters throughout"),
@@ -62,6 +71,16 @@ SETTINGS: list[tuple[str, str, str, Any, str]] = [
     (ROBUST, "[23] RR*", "tasks.para.head.layout", "concatenated", "4: input ids and masks are concatenated"),
     (ROBUST, "*+ CL*", "tasks.para.head.head.layout", "concatenated", "4: input ids and masks are concatenated"),
     (ROBUST, "*+ CL*", "tasks.sts.head.head.layout", "concatenated", "4: input ids and masks are concatenated"),
+    (ROBUST, "1 VM", "tasks.*.head.last_activation", "tanh", "4: a linear layer followed by an activation"),
+    (ROBUST, "[789] *", "stages.0.sampler.mix", "rows", "3.3: sentences are sampled to make a batch"),
+    (ROBUST, "[789] *", "stages.0.combiner", "mean", "3.3: the average of individual task losses"),
+    (ROBUST, "1[0134] *", "stages.0.sampler.mix", "rows", "3.3: sentences are sampled to make a batch"),
+    (ROBUST, "1[0134] *", "stages.0.combiner", "mean", "3.3: the average of individual task losses"),
+    (ROBUST, "*SimCSE*", "stages.1.sampler.mix", "rows", "3.3: sentences are sampled to make a batch"),
+    (ROBUST, "*SimCSE*", "stages.1.combiner", "mean", "3.3: the average of individual task losses"),
+    (ROBUST, "control: 7, prop*", "stages.0.sampler", SHUFFLED, "R4 asks about the order of the same batches"),
+    (ROBUST, "control: 14*", "tasks.pairs.loss.name", "mnr", "3.2: multiple negatives ranking for paraphrases"),
+    (ROBUST, "12*", "stages.0.sampler.batch_size", 8, "6.2: batches of 8 of each task"),
     (ROBUST, "5.1*", "stages.1.sampler.batch_size", 32, "5.1: batch 32"),
     (ROBUST, "5.1*", "stages.1.epochs", 5, "5.1: 5 epochs"),
     (ROBUST, "5.1*", "stages.0.tasks", ["nli"], "5.1: from the additionally pretrained model"),
@@ -91,6 +110,35 @@ def test_rows_with_and_without_the_ranking_loss_take_the_same_steps() -> None:
     assert all("one_positive" not in str(each) or each["run_out"] == "as_shuffled" for each in samplers)
 
 
+def test_all_margins_steps_and_directions_of_the_dynamic_margin_are_rows() -> None:
+    losses = [
+        spec["tasks"]["sts"]["loss"]
+        for label, spec in specs_of(MARGIN).items()
+        if label.startswith("3-margin: dynamic")
+    ]
+    tried = [(loss["margin"], loss["step"], loss.get("direction", "down")) for loss in losses]
+    assert sorted(tried) == sorted(product([0, 0.25, 0.5], [0.05, 0.1, 0.2], ["down", "up"]))
+
+
+@pytest.mark.parametrize(("larger", "smaller"), [("8 MT-DNN + PH + CL", "7 MT-DNN + PH + CL"), ("5 RR*", "4 RR*")])
+def test_rows_of_different_batch_sizes_go_through_the_same_data(larger: str, smaller: str) -> None:
+    sizes = {"sst": 854, "para": 14151, "sts": 604}  # a tenth of the paper's
+    numbers = {task: np.arange(size) for task, size in sizes.items()}
+    pools = {task: Pool(len(rows), None, rows, rows[:, None]) for task, rows in numbers.items()}
+    rows, steps = {}, {}
+    for pattern in (larger, smaller):
+        (stages,) = [spec["stages"] for label, spec in specs_of(ROBUST).items() if fnmatchcase(label, pattern)]
+        sampler = load_catalogue().make(Sampler, stages[0]["sampler"])
+        sampler.prepare(pools, generator=torch.Generator())
+        rows[pattern], steps[pattern] = Counter[str](), 0
+        for group in sampler.epoch():
+            rows[pattern].update({part.task: len(part.rows) for part in group})
+            steps[pattern] += stages[0]["epochs"]
+    for task in sizes:
+        assert rows[larger][task] == pytest.approx(rows[smaller][task], abs=64), "up to a last batch"
+    assert 2 * steps[larger] == pytest.approx(steps[smaller], rel=0.02)
+
+
 SLIPS = {
     (COSINE, "2-surgery-layers: 2 LL in all heads"): "0.864",
     (COSINE, "2-surgery-epochs: 20 epochs"): "dropout 0.5",
@@ -114,7 +162,9 @@ def test_slips_are_recorded_beside_their_rows() -> None:
 def test_only_controls_and_rows_without_figures_have_none() -> None:
     silent = [cell.label for name in PAPERS for cell in load_grid(name).spec.cells if not cell.reported]
     others = [label for label in silent if not label.startswith("control: ")]
-    assert others == ["SMART Loss w/ GSE", "5.1: MT-DNN + DPHA + CL + SimCSE, batch 32"]
+    dynamic = [label for label in others if label.startswith("3-margin: dynamic ")]
+    assert len(dynamic) == 15
+    assert sorted(set(others) - set(dynamic)) == ["5.1: MT-DNN + DPHA + CL + SimCSE, batch 32", "SMART Loss w/ GSE"]
     for name in PAPERS:
         for cell in load_grid(name).spec.cells:
             assert not cell.label.startswith("control: ") or cell.note, "a control says what it is for"
@@ -168,7 +218,7 @@ def test_every_alternative_that_a_note_names_is_valid_and_changes_the_rows_it_is
 # Claims
 
 #: How many claims a paper has, by the letter of its claims.
-CLAIMS = {MARGIN: ("M", 5), COSINE: ("C", 9), TUNING: ("T", 9), LOSING: ("L", 5), ROBUST: ("R", 11)}
+CLAIMS = {MARGIN: ("M", 5), COSINE: ("C", 9), TUNING: ("T", 9), LOSING: ("L", 5), ROBUST: ("R", 12)}
 EQUIVALENCES = {"C5", "C7", "C8", "C9", "R10", "R11"}
 
 
@@ -186,7 +236,7 @@ def test_every_claim_of_a_paper_is_in_its_grid(name: str) -> None:
     ids = list(dict.fromkeys(id for id, _, _ in claims_of(name)))
     assert ids == [f"{letter}{number}" for number in range(1, count + 1)], "all of them, in order"
     assert {id for id, _, claim in claims_of(name) if claim.equal} == {id for id in EQUIVALENCES if id[0] == letter}
-    rows = [row for _, _, claim in claims_of(name) for row in (claim.better or claim.equal, claim.than)]
+    rows = [row for _, _, claim in claims_of(name) for row in (*claim.rows, *claim.than)]
     controls = [label for label in specs_of(name) if label.startswith("control: ")]
     assert set(controls) <= set(rows), "a control that answers nothing"
 
@@ -232,9 +282,10 @@ CLEAN = {
     "R8": ["tasks.*.head.dropout"],
     "R9 control": ["stages.0.combiner*"],
     "R10 control": ["tasks.nli.*", "stages.*"],
+    "R12 control": ["tasks.nli.*", "tasks.pairs.*", "stages.*"],
 }
 #: Confounded as the paper ran them, by design or because its controls are missing; R11 is about whole models.
-CONFOUNDED = {"M5", "T1", "T3", "T5", "L1", "L3", "L4", "L5", "R1", "R3", "R4", "R7", "R10", "R11"}
+CONFOUNDED = {"M5", "T1", "T3", "T5", "L1", "L3", "L4", "L5", "R1", "R3", "R4", "R7", "R10", "R11", "R12"}
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -256,7 +307,8 @@ def test_the_rows_of_a_clean_claim_differ_in_nothing_else(name: str) -> None:
         key = f"{id} control" if control else id
         if key in CONFOUNDED:
             continue
-        one, other = specs[str(claim.better or claim.equal)], specs[claim.than]
+        ((row,), (compared_with,)) = claim.rows, claim.than
+        one, other = specs[row], specs[compared_with]
         differing = [path for path in one.keys() | other.keys() if one.get(path) != other.get(path)]
         assert differing, claim.says
         wrong = [path for path in differing if not any(fnmatchcase(path, allowed) for allowed in CLEAN[key])]

@@ -16,7 +16,7 @@ from small_runs import generated, run_grid
 
 from taskloom.core import Event, Examples, Labels
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import find_scores, load_examples
+from taskloom.registry.results.scores import load_examples, read_scores
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan, PlannedCell
 from taskloom.runs.predict.submission import file_name, file_text
@@ -81,8 +81,7 @@ def test_dev_predictions_are_those_of_the_run_to_the_last_digit(predict: Invoke,
         result = predict(cell.id, "--split", "dev", "--format", "jsonl", "--out", cell.id)
         assert result.exit_code == 0
         assert len(list(Path(cell.id).iterdir())) == 3
-        stored = find_scores(registry, cell.id)
-        assert stored is not None
+        stored = read_scores(registry / "cells" / cell.id / "scores-dev.safetensors")
         assert list(stored.tasks) == ["sst", "para", "sts"]
         for task, facts in stored.tasks.items():
             examples = load_examples(registry, facts.examples)
@@ -106,8 +105,7 @@ def test_a_plain_table_for_data_of_ones_own(predict: Invoke, trained: tuple[Path
         assert f"predictions/{task}-dev-output.csv" in result.stdout
         with Path(f"predictions/{task}-dev-output.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        stored = find_scores(registry, cell)
-        assert stored is not None
+        stored = read_scores(registry / "cells" / cell / "scores-dev.safetensors")
         examples = load_examples(registry, stored.tasks[task].examples)
         assert [row["id"] for row in rows] == list(examples.ids)
         assert [float(row["prediction"]) for row in rows] == stored.read(task, "predicted").tolist()

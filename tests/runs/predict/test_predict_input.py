@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from pyarrow import parquet
 from small_runs import run_grid
 
-from taskloom.registry.results.scores import find_scores, load_examples
+from taskloom.registry.results.scores import load_examples, read_scores
 from taskloom.runs.cli import cli
 from taskloom.runs.predict import sheets
 
@@ -89,8 +89,7 @@ def test_what_the_run_predicted_for_its_dev_texts_it_predicts_for_them_as_new_on
 ) -> None:
     result = predict(task, "--input", source(ran, task), "--out", "new.csv")
     assert result.exit_code == 0, result.output
-    stored = find_scores(*ran)
-    assert stored is not None
+    stored = read_scores(ran[0] / "cells" / ran[1] / "scores-dev.safetensors")
     expected = dict(
         zip(load_examples(ran[0], stored.tasks[task].examples).ids, stored.read(task, "predicted"), strict=True)
     )
@@ -214,7 +213,7 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_predicted(predict: In
         ("level", ["--out", "."], b"", "is a folder; with --input it should be a file"),
         ("level", ["--out", "file/new.csv"], b"text\nfine\n", "new.csv cannot be written"),
         ("level", ["--out", "registry/new.csv"], b"text\nfine\n", "is inside the registry"),
-        ("level", ["--input", "file", "--out", "file", "--format", "csv"], b"", "is the input itself"),
+        ("level", ["--input", "file", "--out", "file", "--format", "csv"], b"", "is a file that this command reads"),
         ("level", ["--format", "parquet"], b"text\nfine\n", "needs a file: --out FILE"),
         ("level", ["--format", "submission"], b"", "should be csv or tsv or jsonl or parquet with --input"),
         ("level", ["--split", "dev"], b"", "--split means nothing with --input"),
@@ -246,9 +245,9 @@ def test_a_file_is_replaced_whole_or_stays_as_it_was(
     predict: Invoke, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("new.csv").write_text("old")
-    assert predict("level", "--input", "-", "--out", "new.csv", stdin=b"text\n \n").exit_code == 2
+    assert predict("level", "--input", "-", "--out", "new.csv", "--force", stdin=b"text\n \n").exit_code == 2
     assert Path("new.csv").read_text() == "old"
-    assert predict("level", "--input", "-", "--out", "new.csv", stdin=b"text\nfine\n").exit_code == 0
+    assert predict("level", "--input", "-", "--out", "new.csv", "--force", stdin=b"text\nfine\n").exit_code == 0
     assert len(read_rows(Path("new.csv"))) == 1
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = predict("level", "--input", "-", "--out", "new.parquet", stdin=b"text\nfine\n")

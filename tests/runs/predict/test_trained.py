@@ -25,7 +25,7 @@ from taskloom.plugins.metrics import Accuracy
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import find_scores
+from taskloom.registry.results.scores import read_scores
 from taskloom.runs.analysis.predictions import Predictions
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.trained import TrainedModel, load_trained
@@ -62,8 +62,7 @@ def dev(trained: TrainedModel, task: str) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("task", ["sst", "para", "same", "near", "sts"])
 def test_dev_texts_give_the_stored_dev_predictions(ran: Ran, task: str) -> None:
     folder, trained = ran
-    stored = find_scores(folder.parent.parent, folder.name)
-    assert stored is not None
+    stored = read_scores(folder / "scores-dev.safetensors")
     found = trained.predict(task, dev(trained, task))
     assert found.values.tolist() == found.labels == stored.read(task, "predicted").tolist()
     assert {type(label) for label in found.labels} == {float if task == "sts" else int}
@@ -100,8 +99,7 @@ def test_probabilities_are_of_classes_and_agree_with_what_is_decided(ran: Ran) -
 
 
 def test_two_classes_by_regression_are_the_nearest_of_their_numbers(ran: Ran) -> None:
-    stored = find_scores(ran[0].parent.parent, ran[0].name)
-    assert stored is not None
+    stored = read_scores(ran[0] / "scores-dev.safetensors")
     score = stored.read("near", "score")
     assert ((score > 0) & (score < 0.5)).any(), "some would count as the second class if they were logits"
     assert stored.read("near", "predicted").tolist() == (score > 0.5).tolist()

@@ -11,7 +11,7 @@ from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.overview import Overview, overview_of
 from taskloom.runs.api.find import finished_results
-from taskloom.runs.cli.report import KINDS
+from taskloom.runs.cli.report import FIGURES
 from taskloom.runs.show import plots
 
 SEEN = {"diagnostics": {"pairs": {"para+sst": {"cosine": -0.5, "conflicts": 0.75}}}, "train": {"sst": 0.75}}
@@ -30,10 +30,10 @@ def overview(tmp_path_factory: pytest.TempPathFactory) -> Overview:
 
 
 def test_there_is_a_figure_of_every_kind() -> None:
-    assert tuple(plots.KINDS) == KINDS
+    assert tuple(plots.FIGURES) == FIGURES
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FIGURES)
 def test_a_figure_is_as_wide_as_a_column_and_names_what_it_shows(overview: Overview, kind: str) -> None:
     drawn = plots.draw(overview, kind, ".svg").decode()
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', drawn)

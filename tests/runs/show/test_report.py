@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
-from recorded import Row, record
+from recorded import Row, rebind, record
 
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
@@ -112,7 +112,7 @@ def test_the_page_is_whole_in_itself_and_every_number_leads_to_its_cell(page: Pa
     assert {link[1:] for link in links if link.startswith("#")} <= {*ids}
     assert [link for link in links if not link.startswith("#")] == ["data:,"]
     assert not outline.all("src")
-    assert re.findall(r"\w+://[^\"]*", text) == ["http://www.w3.org/2000/svg"], "a name, not an address"
+    assert "://" not in text
     sections = [attributes["id"] for tag, attributes in outline.elements if tag == "section"]
     assert sections == SECTIONS
     for place, row in enumerate(ROWS):
@@ -158,6 +158,7 @@ def test_results_without_stored_predictions_have_a_page_too(registry: Path, fold
     copy = record(folder / "bare", ROWS[:2], baseline="sum")
     for file in copy.glob("cells/*/scores-dev.safetensors"):
         file.unlink()
+    rebind(copy)  # as in a registry of a version that kept none
     text = make(copy)
     assert "their predictions are not in the registry" in text
     assert 'id="errors"' not in text
@@ -168,6 +169,7 @@ def test_a_figure_that_is_not_a_number_is_named_and_not_averaged(folder: Path) -
     with Ledger.open(registry, create=False) as ledger:
         cell = ledger.grid("made").cells[0].cell
         ledger.write(Event("finished", cell.id, {"scores": {**cell.scores, "sst": math.nan}}))
+    rebind(registry)
     text = make(registry)
     assert "sst is nan" in text
     assert "(2 of 3)" in text

@@ -38,6 +38,7 @@ def run_grid(
     catalogue, events = load_catalogue(), list[Event]()
     with Ledger.open(registry, create=True) as ledger:
         plan = make_plan(load_grid(str(path)), catalogue, ledger)
+        ledger.record_grid(plan.grid.name, plan.grid.raw, plan.cells)
         outcome = run_plan(plan, catalogue, ledger, engine=engine, listen=events.append)
     return plan, outcome, events
 

@@ -8,8 +8,8 @@ import torch
 from small_runs import ENCODER, NO_DROPOUT, SMART_AND_RANKED, Bench, generated
 from torch import Tensor
 
-from taskloom.core import Course, Head, Loss, Prediction, TrainingError
-from taskloom.core.prediction import Pass, Replay
+from taskloom.core import Head, Loss, LossProgram, Prediction, Replay, TrainingError
+from taskloom.core.forward import Pass
 from taskloom.plugins.losses.smart import Smart
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.training import optimize
@@ -140,7 +140,7 @@ def test_dropout_and_noise_are_the_same_on_the_way_back(
 class Steady(Smart):
     """SMART with a perturbation that is no matter of chance, so that parts and whole can be compared."""
 
-    def perturbation(self, prediction: Prediction) -> Course:
+    def perturbation(self, prediction: Prediction) -> LossProgram:
         assert prediction.replay is not None
         return 0.3 * torch.sin(9 * prediction.replay.embedded.detach())
         yield

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskloom.runs.training.optimize import make_optimizer, rate_factor
+from taskloom.runs.training.stage import make_optimizer, rate_factor
 
 
 def reference(

@@ -119,7 +119,7 @@ def test_a_pooler_that_is_asked_for_changes_no_other_first_weight() -> None:
     states = []
     for asked in (frozenset[str](), frozenset({"pooler"})):
         encoder = MinBert(layers=1, width=8, heads=2, vocabulary=64, pooling="mean")
-        encoder.asked = asked
+        encoder.requested_poolings = asked
         encoder.build(generator=torch.Generator().manual_seed(0))
         states.append(encoder.state_dict())
     assert {*states[1]} - {*states[0]} == {"pooler.dense.weight", "pooler.dense.bias"}

@@ -50,7 +50,7 @@ def test_the_stored_scores_of_examples_give_the_scores_of_the_ledger(ran: tuple[
         with Ledger.open(registry, create=False) as ledger:
             cell = ledger.cell(place.id)
         for split, scores in (("dev", cell.scores), ("test", cell.test)):
-            stored = find_scores(registry, cell.id, split)
+            stored = find_scores(registry, cell, split)
             assert stored is not None
             assert list(stored.tasks) == list(METRICS)
             for task, metric in METRICS.items():

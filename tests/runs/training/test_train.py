@@ -11,7 +11,7 @@ from torch import Tensor
 
 from taskloom.core import Event, Loss, Prediction, TrainingError
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import find_scores, load_examples
+from taskloom.registry.results.scores import load_examples, read_scores
 from taskloom.runs.analysis.cell_states import states_of
 from taskloom.runs.driver.drive import Outcome
 from taskloom.runs.grid.plan import Plan
@@ -129,7 +129,7 @@ def test_a_gradient_that_is_not_finite_names_task_and_parts(tmp_path: Path, froz
 
 def test_reading_and_scoring_give_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_work, "PULSE", -1.0)  # whenever it may
-    monkeypatch.setattr(feed, "SOME", 16)
+    monkeypatch.setattr(feed, "TEXTS_AT_A_TIME", 16)
     monkeypatch.setattr(evaluate, "TOKENS", 64)
     events: list[Event] = []
     train(job_of(tmp_path, {"encoder": ENCODER, "tasks": {"sst": SST}, "stages": [STAGE]}), events.append)
@@ -154,8 +154,7 @@ def test_selection_keeps_the_epoch_it_names_with_its_scores_and_predictions(tmp_
         assert (event.facts["best_epoch"], event.facts["scores"]) == (wanted, scores)
         sts = (scores["sts"] + 1) / 2 if how == "normalised" else scores["sts"]
         assert scores["overall"] == pytest.approx((scores["sst"] + sts) / 2, abs=1e-12)
-        stored = find_scores(tmp_path / "r", event.cell)
-        assert stored is not None
+        stored = read_scores(tmp_path / "r" / "cells" / event.cell / "scores-dev.safetensors")
         expected = load_examples(tmp_path / "r", stored.tasks["sst"].examples).expected
         assert (stored.read("sst", "predicted") == expected).mean() == pytest.approx(scores["sst"])
         assert stored.read("sst", "score").argmax(1).tolist() == stored.read("sst", "predicted").tolist()

@@ -33,70 +33,34 @@
   const cache = {};
   const against = (base) => (cache[base] ??= data.against[base].map(unpack));
 
-  // The axis of the forest plot: the same rules as svg.py.
-  const ticksOf = (low, high) => {
-    const span = high - low;
-    if (!(span > 0)) return [low];
-    const power = 10 ** Math.floor(Math.log10(span / 5));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => span / size <= 5);
-    const found = [];
-    for (let k = Math.ceil(low / step - 1e-9); k <= Math.floor(high / step + 1e-9); k++) found.push(k * step);
-    return found;
+  // The forest plot, as svg.py draws it: its marks are moved to where another baseline puts them.
+  const percent = (position, from, to) => `${Math.min(Math.max(position, from), to).toFixed(1).replace(/\.0$/, "")}%`;
+  const move = (mark, shown, attributes) => {
+    if (shown) mark.removeAttribute("display");
+    else mark.setAttribute("display", "none");
+    for (const name in attributes) mark.setAttribute(name, attributes[name]);
   };
-  const spanOf = (intervals) => {
-    const ends = intervals.map(([low, , high]) => Math.max(Math.abs(low), Math.abs(high))).sort((a, b) => a - b);
-    const middles = intervals.map(([, middle]) => Math.abs(middle) * 1.25);
-    const usual = Math.max(...middles, ends[Math.floor(0.8 * (ends.length - 1))] || 0);
-    const most = (ends.at(-1) <= 2 * usual ? ends.at(-1) : usual) || 1;
-    return [
-      Math.max(-most, Math.min(-most / 5, ...intervals.map((each) => each[0]))),
-      Math.min(most, Math.max(most / 5, ...intervals.map((each) => each[2]))),
-    ];
-  };
-  const draw = (name, attributes, text) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const key in attributes) made.setAttribute(key, attributes[key]);
-    if (text) made.textContent = text;
-    return made;
-  };
-  const drawForest = (found) => {
-    const [low, high] = spanOf(found.filter((each) => each.interval).map((each) => each.interval));
-    const place = (value) => 2 + ((value - low) / (high - low)) * 96;
-    const clip = (value, from, to) => `${Math.min(Math.max(value, from), to).toFixed(1)}%`;
-    const shown = ticksOf(low, high);
-    const step = shown.length > 1 ? shown[1] - shown[0] : 1;
-    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-    forest.querySelector(".axis").replaceChildren(...shown.flatMap((tick) => {
-      const x = place(tick), at = clip(x, 0, 100);
-      const side = x < 6 ? " s" : x > 94 ? " e" : "";
-      const end = [shown[0], shown.at(-1)].includes(tick) && Math.abs(x - place(0)) > (side ? 45 : 30);
-      const kind = Math.abs(tick) < step / 2 || end ? "t" : "t n";
-      const text = (tick > step / 2 ? "+" : "") + Math.abs(tick).toFixed(digits);
-      return [
-        draw("text", { class: kind + side, x: at, y: 13 }, tick < -step / 2 ? `−${text}` : text),
-        draw("line", { class: "g", x1: at, x2: at, y1: 17, y2: 22 }),
-      ];
-    }));
+  const moveForest = (differences, base) => {
+    const [low, high, axis] = data.axes[base];
+    const scale = (number) => 2 + ((number - low) / (high - low || 1)) * 96;
+    forest.querySelector(".axis").outerHTML = axis;
+    const edges = [-data.margin, data.margin].map((edge) => Math.min(Math.max(scale(edge), 0), 100));
     for (const row of all(forest, "tbody tr")) {
-      const each = found[row.dataset.r], svg = row.querySelector("svg"), zero = clip(place(0), 0, 100);
-      const marks = [];
-      if (data.margin) {
-        const left = Math.max(place(-data.margin), 0), width = Math.min(place(data.margin), 100) - left;
-        marks.push(draw("rect", { class: "m", x: clip(left, 0, 100), width: clip(width, 0, 100), height: 24 }));
-      }
-      marks.push(draw("line", { class: "z", x1: zero, x2: zero, y2: 24 }));
-      if (each.interval) {
-        const [from, middle, to] = each.interval.map(place);
-        marks.push(draw("line", { class: "i", x1: clip(from, 0.5, 99.5), x2: clip(to, 0.5, 99.5), y1: 12, y2: 12 }));
-        if (from < 0) marks.push(draw("text", { class: "a", x: "0%", y: 17 }, "‹"));
-        if (to > 100) marks.push(draw("text", { class: "a e", x: "100%", y: 17 }, "›"));
-        marks.push(draw("circle", { cx: clip(middle, 1, 99), cy: 12, r: 5 }));
-      }
-      svg.setAttribute("class", `f ${each.verdict.replace(" ", "-")}`);
-      svg.replaceChildren(...marks);
+      const difference = differences[row.dataset.r], svg = row.querySelector("svg"), shown = !!difference.interval;
+      const [from, middle, to] = (difference.interval ?? [0, 0, 0]).map(scale);
+      const [zero, line, left, right, dot] = [...svg.children].slice(-5);
+      const at = percent(scale(0), 0, 100);
+      const band = { x: percent(edges[0], 0, 100), width: percent(edges[1] - edges[0], 0, 100) };
+      if (data.margin) move(svg.firstElementChild, true, band);
+      move(zero, true, { x1: at, x2: at });
+      move(line, shown, { x1: percent(from, 0.5, Infinity), x2: percent(to, -Infinity, 99.5) });
+      move(left, shown && from < 0);
+      move(right, shown && to > 100);
+      move(dot, shown, { cx: percent(middle, 1, 99) });
+      svg.setAttribute("class", `f ${difference.verdict.replace(" ", "-")}`);
       const note = document.createElement("small");
-      note.textContent = each.chance;
-      row.lastElementChild.replaceChildren(verdict(each), each.numbers && ` ${each.numbers}`, note);
+      note.textContent = difference.chance;
+      row.lastElementChild.replaceChildren(verdict(difference), difference.numbers && ` ${difference.numbers}`, note);
     }
   };
   const verdict = (each) => {
@@ -117,7 +81,7 @@
         if (place) place.replaceChildren(verdict(each), each.numbers && ` ${each.numbers}`);
       });
     }
-    if (forest) drawForest(primary);
+    if (forest) moveForest(primary, base);
     const counted = document.getElementById("counted");
     if (counted) {
       const count = (word) => primary.filter((each) => each.verdict === word).length;

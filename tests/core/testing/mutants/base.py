@@ -61,7 +61,6 @@ class Added(GradientCombiner):
     """The sum of the tasks' gradients."""
 
     name = "added"
-    scales = True
 
     def weights(self, gramian: Tensor) -> Tensor:
         return torch.ones(len(gramian), dtype=gramian.dtype, device=gramian.device)

@@ -18,7 +18,6 @@ class Chance(Added):
     """Weights that are drawn."""
 
     name = "chance"
-    scales = False
 
     def weights(self, gramian: Tensor) -> Tensor:
         return 1 + torch.rand(len(gramian), generator=self.generator, dtype=torch.float64)
@@ -113,7 +112,6 @@ MUTANTS = {
         mutant(
             Added,
             "divides by a length that may be zero",
-            scales=False,
             weights=lambda self, gramian: 1 / gramian.diagonal().sqrt(),
         ),
         mutant(
@@ -133,13 +131,6 @@ MUTANTS = {
             Chance,
             "weighs by place and chance",
             weights=lambda self, gramian: Chance.weights(self, gramian) * torch.arange(1, len(gramian) + 1),
-        ),
-    ],
-    "larger gradients make an equally larger update": [
-        mutant(
-            Added,
-            "has updates of one length, and says that they grow",
-            weights=weighed(lambda self, weights, gramian: weights / gramian.sum().clamp(1e-30).sqrt()),
         ),
     ],
     "it works in half precision": [mutant(Added, "goes through numpy", update=through_numpy)],

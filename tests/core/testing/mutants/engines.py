@@ -62,9 +62,9 @@ MUTANTS = {
     "events carry the attempt of their job": [
         mutant(Inline, "loses the attempt", poll=each(lambda e: Event(e.what, e.cell, e.facts))),
     ],
-    "it says where it runs and how many jobs": [
+    "free is how many more jobs it takes": [
         mutant(Inline, "is always free", free=property(lambda self: 1)),
-        mutant(Inline, "has too much to say", describe=lambda self: "here\nand there"),
+        mutant(Inline, "is never free", free=property(lambda self: 0)),
     ],
     "a job that is stopped is interrupted or lost": [
         mutant(

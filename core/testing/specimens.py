@@ -1,4 +1,4 @@
-"""What laws are tried on: a component class with options, also at the edges of what each option allows."""
+"""What laws are tried on: a component class with options, also at the edges of each option's range."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,18 +16,18 @@ from taskloom.core.component import Component
 from taskloom.core.errors import TaskloomError
 from taskloom.core.options import Option, options_of
 
-#: How a component says that it does not take what it was given.
+#: How a component refuses an input.
 REFUSALS = (TaskloomError, ValueError)
-#: What breaks a law when it is raised: a plugin may not end the program either.
+#: Exceptions that break a law: a plugin may not end the program either.
 RAISED = (Exception, SystemExit)
 _NUDGE = 0.01  # how far inside a bound, as a share of the range (or of 1): a power near 0 is not like 0
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class Specimen:
     """A component class with the options under which it is tested.
 
-    ``edge`` marks one at the edge of an option's range, which is shown fewer inputs; there it may refuse them all.
+    ``edge``: one option is at the edge of its range. There fewer inputs are tried, and all of them may be refused.
     """
 
     component: type[Component]
@@ -36,36 +36,36 @@ class Subject:
 
     @cached_property
     def known(self) -> dict[str, Option]:
-        """Its options; none where the constructor breaks a rule, which is a law of its own."""
+        """Its options; none where the constructor breaks a rule, for which there is a law."""
         try:
             return options_of(self.component)
         except RAISED:
             return {}
 
     def make(self, /, **more: Any) -> Any:
-        """A new component; options that are components themselves are not shared between two of them."""
+        """A new component; options that are components themselves are copied."""
         return self.component(**copy.deepcopy({**self.options, **more}))
 
     def can_be_made(self) -> bool:
-        """Whether the constructor takes the options; a law of all components judges how it refuses them."""
+        """Whether the constructor accepts the options; how it refuses them is the subject of a law."""
         try:
             self.make()
         except RAISED:
             return False
         return True
 
-    def edges(self) -> Iterator["Subject"]:
-        """The same with one option at a time at each edge of what it allows."""
+    def edges(self) -> Iterator["Specimen"]:
+        """Specimens with one option at a time at each edge of its range."""
         for name, option in self.known.items():
             for value in edge_values(option.annotation):
-                # Whoever gives a value where None would do chose it: a size that keeps things small, a limit.
+                # A value in place of None was chosen on purpose: a size that keeps the test small, a limit.
                 chosen = name in self.options
-                now = self.options[name] if chosen else option.default
-                if not (chosen and value is None) and (repr(value) != repr(now) or option.required):
-                    yield Subject(self.component, {**self.options, name: value}, edge=True)
+                current = self.options[name] if chosen else option.default
+                if not (chosen and value is None) and (repr(value) != repr(current) or option.required):
+                    yield Specimen(self.component, {**self.options, name: value}, edge=True)
 
     def other_values(self) -> Iterator[tuple[str, Any]]:
-        """Other values of options that were not given: edges of their range, and the next number."""
+        """Other values of options at their defaults: edges of their range, and the next number."""
         for name, option in self.known.items():
             if name not in self.options and not option.required:
                 values = [value for value in edge_values(option.annotation) if value != option.default]
@@ -99,12 +99,12 @@ def edge_values(annotation: Any, metadata: Iterable[Any] = ()) -> list[Any]:
 
 
 def _bounds(kind: Any, metadata: list[Any]) -> list[Any]:
-    """What the bounds of a number allow at and next to them; a validator of the plugin's own may refuse some."""
+    """The numbers at and next to the bounds, less those that a validator of the plugin's own refuses."""
     limits = {
         key: limit
-        for one in metadata
+        for constraint in metadata
         for key in ("ge", "gt", "le", "lt")
-        if (limit := getattr(one, key, None)) is not None
+        if (limit := getattr(constraint, key, None)) is not None
     }
     if not limits:
         return []
@@ -112,11 +112,11 @@ def _bounds(kind: Any, metadata: list[Any]) -> list[Any]:
     step = 1 if kind is int else _NUDGE * (high - low if low is not None and high is not None else 1)
     annotated: Any = getitem(Annotated, (kind, *metadata))
     adapter: TypeAdapter[Any] = TypeAdapter(annotated)
-    found: list[Any] = []
+    values: list[Any] = []
     for limit, inside in ((low, step), (high, -step)):
         allowed = []
         for value in () if limit is None else (limit, limit + inside):
             with suppress(ValueError):
                 allowed.append(adapter.validate_python(kind(value), strict=True))
-        found += allowed[:1] if kind is int else allowed
-    return found
+        values += allowed[:1] if kind is int else allowed
+    return values

@@ -1,0 +1,84 @@
+"""Whether what somebody else has recorded agrees: cells with their identities, rows with their grid."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from taskloom.core.errors import RequestError
+from taskloom.registry.results.archive import without_folders
+from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
+from taskloom.runs.grid.changes import complete, lay
+from taskloom.runs.grid.expansion import LARGE, expand
+from taskloom.runs.grid.grid import read_grid
+from taskloom.runs.grid.identity import without_defaults
+
+#: What is no part of a result, what --data replaces, and what a smoke run does.
+FREE = frozenset({"resources"})
+DATA, SMOKE = FREE | {"data"}, FREE | {"data", "encoder", "epochs", "iterations"}
+
+
+def is_same_spec(cell: CellRecord) -> bool:
+    """Whether a cell's specification, without defaults and locations, is the one in the facts of its identity."""
+    from taskloom.registry.installed.catalogue import load_catalogue
+
+    stated, catalogue = cell.facts["spec"], load_catalogue()
+    if "plugins" in cell.facts:  # up to 0.2 the facts had every option
+        stated = without_defaults(stated, catalogue)
+    return bool(without_defaults(cell.spec, catalogue) == stated)
+
+
+def check_rows(record: GridRecord) -> str:
+    """What is wrong with the rows of a grid that somebody else has recorded; empty if nothing is.
+
+    The grid is expanded as it is written, with the recorded changes. A row has to be one of its rows, and each of its
+    cells to have the settings that the grid states for it. Locations of files may be others.
+    """
+    try:
+        grid = read_grid({**record.written, "name": record.name}, Path(record.name))
+    except RequestError as error:
+        return str(error.problems[0])
+    size = math.prod(
+        [*map(len, grid.spec.axes.values()), *(len(next(iter(axes.values()))) for axes in grid.spec.zip if axes)]
+    )
+    packaged = f" (it builds on the packaged grid {grid.spec.base!r})" if isinstance(grid.spec.base, str) else ""
+    expansion = expand(grid, allow_large=size <= 10 * LARGE)
+    specs = {row.label: complete(row.spec) for row in expansion.variants if not row.problems}
+    rows = {label: lay(record.laid, [spec], strict=False)[0] for label, spec in specs.items() if spec is not None}
+    for change in record.changes:
+        rows |= {change.called(row): lay(change, [rows[row]], strict=False)[0] for row in change.rows if row in rows}
+    rows = {without_folders(label): spec for label, spec in rows.items()}
+    published = {without_folders(row.label): row.reported for row in expansion.variants}
+    lines = record.spec.get(OVERRIDES, ())
+    replaced = SMOKE if any(line.startswith("smoke") for line in lines) else DATA if lines else FREE
+    for row in record.cells:
+        if row.label not in rows:
+            return f"it has no row {row.label!r}{packaged}"
+        if row.reported and row.reported != published.get(row.label, row.reported):
+            return f"row {row.label!r} has other published figures than the grid states{packaged}"
+        stated, actual = {**rows[row.label], "seed": row.seed}, complete(row.cell.spec) or {"tasks": {}}
+        stated["tasks"] = {
+            task: stated["tasks"].get(task, {}) for task in actual["tasks"]
+        }  # those that no stage has: none
+        if not _states(stated, actual, replaced):
+            return f"row {row.label!r}, seed {row.seed} has another cell than the grid states{packaged}"
+    return ""
+
+
+def _states(stated: Any, actual: Any, replaced: frozenset[str]) -> bool:
+    """Whether a cell's specification has what a row states; components may be written as names."""
+    match stated, actual:
+        case (None, _):
+            return True
+        case (str(), {"name": name}):
+            return bool(stated == name)
+        case (str(), str()):
+            return Path(stated).name == Path(actual).name
+        case ({}, {}):
+            return all(key in replaced or _states(value, actual.get(key), replaced) for key, value in stated.items())
+        case ([*parts], [*others]):
+            return len(parts) == len(others) and all(
+                _states(a, b, replaced) for a, b in zip(parts, others, strict=True)
+            )
+        case ([first, *_], _):  # further metrics are no part of a cell
+            return _states(first, actual, replaced)
+    return bool(stated == actual)
