@@ -192,14 +192,14 @@ def test_weights_that_are_gone_damaged_or_of_another_shape(
     shutil.copytree(trained[0], copy)
     best = copy / "cells" / cell / "best"
     with Ledger.open(copy, create=False) as ledger:
-        spec = ledger.cell(cell).spec
+        spec, scores = ledger.cell(cell).spec, ledger.cell(cell).scores
         wide = {**spec, "encoder": {**spec["encoder"], "width": 32}}
         gone = {**spec, "tasks": {"sst": {**spec["tasks"]["sst"], "head": {"name": "elsewhere"}}}}
         changed = [planned("wide", wide), planned("gone", gone)]
         ledger.record_grid("changed", {}, changed)
-        for one in changed:
-            ledger.write(Event("started", one.id, {"versions": {"taskloom": "0.0.1"}}))
-            ledger.write(Event("finished", one.id, {"scores": {}, "seconds": 1.0}))
+        for changed_cell in changed:
+            ledger.write(Event("started", changed_cell.id, {"versions": {"taskloom": "0.0.1"}}))
+            ledger.write(Event("finished", changed_cell.id, {"scores": scores, "seconds": 1.0}))
     shutil.copytree(best, copy / "cells" / "wide" / "best")
     message = refused(predict("wide", registry=copy))
     assert "do not fit" in message
