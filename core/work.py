@@ -9,7 +9,8 @@ import re
 import signal
 import threading
 import traceback
-from contextlib import chdir, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -46,7 +47,7 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
     """
     reports = _Reports(job, emit)
     try:
-        with chdir("."):  # and come back
+        with _same_folder_after(emit):
             work(job, reports)
     except BaseException as error:  # SystemExit too: a component may end its cell, and nothing else
         if is_ctrl_c(error):
@@ -55,6 +56,17 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
     else:
         if not reports.ended:
             reports(Event("failed", job.cell, {"reason": "the work returned without reporting how it ended"}))
+
+
+@contextmanager
+def _same_folder_after(emit: Emit) -> Iterator[None]:
+    """Come back to the current folder, unless nobody waits for this job any more: the process has gone on since."""
+    folder = os.getcwd()
+    try:
+        yield
+    finally:
+        if not getattr(emit, "abandoned", False):
+            os.chdir(folder)
 
 
 class _Reports:
