@@ -316,7 +316,9 @@ def test_a_folder_is_written_whole_or_not_at_all(
     assert "mine holds no export" in refused(export("mixed", "mine", "--replace"))
     Path("file").touch()
     assert "Found a file" in refused(export("mixed", "file"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "out"]
+    assert Path("file").read_bytes() == b""
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "mine", "out"}, "parts were left"
 
 
 def test_what_cannot_be_exported_is_said(
