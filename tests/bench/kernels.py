@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "runs" / "training"))
+sys.path.append(str(Path(__file__).parents[1] / "helpers"))
 
 import numpy as np
 import torch

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs" / "analysis"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from recorded import METRICS, Row, record
 

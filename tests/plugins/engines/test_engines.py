@@ -30,7 +30,7 @@ from taskloom.plugins.engines.local import Local, describe_death
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "helpers"), prepend=os.pathsep)
 
 
 def gone(pid: int) -> bool:

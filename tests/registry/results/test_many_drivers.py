@@ -13,7 +13,7 @@ from drivers import planned
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import holder
 
-SCRIPT = Path(__file__).with_name("drivers.py")
+SCRIPT = Path(__file__).parents[2] / "helpers" / "drivers.py"
 
 
 @contextmanager

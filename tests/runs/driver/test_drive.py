@@ -23,7 +23,7 @@ from taskloom.runs.driver.signals import Stop
 
 @pytest.fixture(autouse=True)
 def _workers_find_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "helpers"), prepend=":")
 
 
 def jobs_of(ledger: Ledger, **dos: str | tuple[str, ...]) -> list[Job]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from test_resume import Ear, cell_of, same_result, write_grid
+from resumed import Ear, cell_of, same_result, write_grid
 
 from taskloom.core import Event, Job
 from taskloom.registry.installed.catalogue import load_catalogue

@@ -27,9 +27,6 @@ from taskloom.plugins.samplers.mixed import Mixed
 from taskloom.runs.training import machine, stage
 from taskloom.runs.training.stage import StageState
 
-FOLDER = Path(__file__).parent
-TESTS = FOLDER.parents[1]
-
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Measured]:
@@ -172,8 +169,7 @@ def test_another_processor_gives_the_same_results(recorded: Recorded) -> None:
         "measured = {key: gate_runs.measure(key) for key in json.loads(sys.argv[1])}\n"
         "print(json.dumps(gate_file.unexplained(json.loads(sys.argv[2]), measured)))"
     )
-    helpers = [str(TESTS / part) for part in ("runs/gate", "runs/training", "plugins/encoders")]
-    path = os.pathsep.join([*helpers, os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(gate_file.__file__).parent), os.environ.get("PYTHONPATH", "")])
     older = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(DELICATE), json.dumps(recorded)],

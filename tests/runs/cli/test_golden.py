@@ -1,6 +1,7 @@
 """The wording of every command, in one file each under ``golden/``; other tests look at facts, not at wording.
 
-``TASKLOOM_GOLDEN=write pytest tests/cli/test_golden.py`` writes them anew: read the difference before you commit it.
+``TASKLOOM_GOLDEN=write pytest tests/runs/cli/test_golden.py`` writes them anew: read the difference before you
+commit it.
 """
 
 import json

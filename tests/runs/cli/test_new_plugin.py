@@ -22,7 +22,7 @@ from taskloom.runs.cli import cli
 from taskloom.runs.scaffold import package_files, read_name
 from taskloom.runs.scaffold.kinds import PLUGIN_KINDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def new_plugin(*arguments: Any) -> Result:

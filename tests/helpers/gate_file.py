@@ -7,7 +7,7 @@ from typing import Any
 
 from gate_runs import Digest, Measured
 
-PATH = Path(__file__).parent / "results.json"
+PATH = Path(__file__).parents[1] / "runs" / "gate" / "results.json"
 #: Another processor moves losses and weights by about 1e-5 of their value and a correlation by 3e-4.
 RELATIVE = 2e-3
 #: Scores and drifts may be near zero: a score moves by this much, a drift by this share of the change it belongs to.

@@ -20,7 +20,7 @@ from taskloom.runs.cli import cli
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 MODULES = [
     module.name
     for package in (taskloom.core, taskloom.plugins, taskloom.registry, taskloom.runs)

@@ -1,10 +1,12 @@
 """Engines that break a law."""
 
+import threading
 from typing import Any
 
 from mutants.base import mutant, then
 
 from taskloom.core import Event
+from taskloom.core.testing.engines import OUTLIVED
 from taskloom.plugins.engines.inline import Inline
 
 PLAIN = ("finished", "failed")
@@ -23,6 +25,8 @@ def each(change: Any) -> Any:
 def close_when_idle(self: Any) -> None:
     if self.free:
         Inline.close(self)
+    else:  # the job outlives its engine for as long as the kit looks, and not into other tests
+        threading.Timer(OUTLIVED + 1, Inline.stop, [self], {"at_once": True}).start()
 
 
 def last_first(self: Any, events: list[Event]) -> list[Event]:

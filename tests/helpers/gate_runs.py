@@ -121,7 +121,7 @@ def without_run() -> list[str]:
     tables = {"head": HEADS, "loss": LOSSES, "metric": METRICS, "data": DATA}
     names = {"head": "HEADS", "loss": "LOSSES", "metric": "METRICS", "data": "DATA"}
     return [
-        f"{key!r} has no tiny run: add one to {names[kind]} in tests/runs/gate/gate_runs.py"
+        f"{key!r} has no tiny run: add one to {names[kind]} in tests/helpers/gate_runs.py"
         for key in built_in()
         for kind, _, name in [key.partition(" ")]
         if name not in tables.get(kind, {name})

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "runs" / "docs" / "pages" / "how-to" / "plugin.md"
+PAGE = Path(__file__).parents[3] / "runs" / "docs" / "pages" / "how-to" / "plugin.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n+^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
