@@ -61,7 +61,7 @@ def perform(work: Work, job: Job, emit: Emit) -> None:
 @contextmanager
 def _same_folder_after(emit: Emit) -> Iterator[None]:
     """Come back to the current folder, unless nobody waits for this job any more: the process has gone on since."""
-    folder = os.getcwd()
+    folder = Path.cwd()
     try:
         yield
     finally:
