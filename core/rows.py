@@ -6,8 +6,8 @@ import io
 import json
 import os
 import stat
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -17,12 +17,9 @@ Format = Literal["auto", "csv", "tsv", "jsonl"]
 Values = Mapping[str, object]
 #: The line at which a row begins, and its values by column, or why it cannot be read.
 Row = tuple[int, Values | str]
-#: Whether values could be a row of a file with this delimiter.
-IsRow = Callable[[Values, str], bool]
-#: Why a row cannot be read whose quotes are wrong.
-OPEN_QUOTE = "a quote opens and does not close, or text follows the closing quote"
-#: Lines after which a quote that does not close counts as a plain one.
-LONGEST = 10_000
+#: Characters of the longest text, far above the 128 KiB that the csv module allows. What follows a quote that does not
+#: close is read up to here.
+LONGEST = 2**24
 
 
 def open_file(path: Path) -> io.BufferedReader:
@@ -41,18 +38,13 @@ class UnreadableError(Exception):
     """Why a row cannot be used."""
 
 
-def has_tabs(values: Values, delimiter: str) -> bool:
-    """Tabs are rare in texts: a line that has as many as the header is a row."""
-    return delimiter == "\t"
-
-
 class Rows:
     """The rows of a stream of UTF-8, with or without a byte-order mark; iterating reads on.
 
     ``columns`` are those of the header, or of JSON lines the keys so far. ``format`` is found by the suffix of ``name``
-    and by the first line. ``quotes`` in CSV and TSV may hold delimiters and ends of lines; of a quote that does not
-    close only its own line is lost, and ``is_row`` helps to tell it from a text of several lines. Of JSON lines only
-    the ``wanted`` keys are kept, if some are named: most of SNLI, for one, is parse trees.
+    and by the first line. CSV and TSV are read as Python's ``csv`` reads them: ``quotes`` may hold delimiters and ends
+    of lines, and one that does not close raises ``DataError``. Of JSON lines only the ``wanted`` keys are kept, if some
+    are named: most of SNLI, for one, is parse trees.
 
     >>> [*Rows(io.BytesIO(b"id,text\\n1,fine\\n2\\n"), "new.csv")]
     [(2, {'id': '1', 'text': 'fine'}), (3, 'the number of fields is 1; the header has 2')]
@@ -66,127 +58,81 @@ class Rows:
         format: Format = "auto",
         quotes: bool = True,
         wanted: Collection[str] | None = None,
-        is_row: IsRow = has_tabs,
     ) -> None:
         self.name = name
         self.columns: list[str] = []
-        self._stream, self._format, self._quotes = stream, format, quotes
-        self._wanted, self._is_row = wanted, is_row
+        self._stream, self._format, self._quotes, self._wanted = stream, format, quotes, wanted
 
     def __iter__(self) -> Iterator[Row]:
         # A byte that is not UTF-8 becomes a lone surrogate, for its row to show. Ends of lines stay as they are.
         text = io.TextIOWrapper(self._stream, "utf-8-sig", errors="surrogateescape", newline="")
         try:
-            yield from self._read(_Lines(text))
+            yield from self._read(text)
         finally:
             text.detach()  # the stream is its owner's to close
 
-    def _read(self, lines: "_Lines") -> Iterator[Row]:
-        first = ""
-        for first in lines:
-            lines.row_lines = []
-            if first.strip(" \r\n"):
-                break
+    def _read(self, lines: Iterator[str]) -> Iterator[Row]:
+        blank, first = 0, next(lines, "")
+        while first and not first.strip(" \r\n"):
+            blank, first = blank + 1, next(lines, "")
         if first.startswith(("\udcff\udcfe", "\udcfe\udcff")):
             raise DataError(f"{self.name} is UTF-16; save it as UTF-8")
         if first.startswith("\x1f\udc8b"):
             raise DataError(f"{self.name} is compressed; unpack it first (gunzip)")
         if "\0" in first:
             raise DataError(f"{self.name} should be a text file: CSV, TSV or JSON lines. Found binary data.")
-        if not first.strip(" \r\n"):
+        if not first:
             raise DataError(f"{self.name} is empty")
-        lines.push_back([first])
+        lines = chain([first], lines)
         suffix, form = self.name.lower().rpartition(".")[2], self._format
         if form == "auto" and (suffix in ("jsonl", "ndjson", "json") or first.lstrip().startswith("{")):
             form = "jsonl"
         if form == "jsonl":
-            return self._read_json(lines)
+            return self._read_json(lines, blank)
         # By the header before the file's name: the course's tab-separated files are called .csv.
         tabs = form == "tsv" or (form == "auto" and ("\t" in first or (suffix == "tsv" and "," not in first)))
-        csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 KiB that the module allows
-        return self._read_delimited(lines, "\t" if tabs else ",")
+        return self._read_delimited(lines, blank, "\t" if tabs else ",")
 
-    def _read_json(self, lines: "_Lines") -> Iterator[Row]:
+    def _read_json(self, lines: Iterator[str], blank: int) -> Iterator[Row]:
         known: set[str] = set()
-        for line in lines:
-            lines.row_lines = []
+        for number, line in enumerate(lines, blank + 1):
             if not line.strip():
                 continue
             try:
                 values = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield lines.number, f"not JSON: {error}"
+                yield number, f"not JSON: {error}"
                 continue
             if not isinstance(values, dict):
-                yield lines.number, f'not an object like {{"text": "…"}}: {line.strip()[:40]!r}'
+                yield number, f'not an object like {{"text": "…"}}: {line.strip()[:40]!r}'
                 continue
             if not values.keys() <= known:
                 self.columns += [column for column in values if column not in known]
                 known.update(values)
             kept = values if self._wanted is None else {name: values[name] for name in self._wanted if name in values}
-            yield lines.number, kept
+            yield number, kept
 
-    def _read_delimited(self, lines: "_Lines", delimiter: str) -> Iterator[Row]:
-        reader = csv.reader(
-            lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE, strict=True
-        )
+    def _read_delimited(self, lines: Iterator[str], blank: int, delimiter: str) -> Iterator[Row]:
+        csv.field_size_limit(LONGEST)
+        quoting = csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE
+        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         while True:
-            lines.row_lines = []
-            number = lines.number + 1
+            number = blank + reader.line_num + 1
             try:
                 fields = next(reader)
-                if self._has_swallowed_rows(lines.row_lines, delimiter):
-                    raise csv.Error
             except StopIteration:
                 return
             except csv.Error:
-                if not self.columns:
-                    raise DataError(f"{self.name}, line {number}: {OPEN_QUOTE}") from None
-                lines.push_back(lines.row_lines[1:])  # rows of their own
-                yield number, OPEN_QUOTE
-                continue
+                raise DataError(
+                    f"{self.name}, line {number}: a quote opens and does not close, or text follows the closing quote; "
+                    'correct the file, or, if quotes are plain characters in it, read it with "quotes": false'
+                ) from None
             if fields and not self.columns:
                 self.columns = [column.strip() for column in fields]
             elif fields and len(fields) != len(self.columns):
                 yield number, f"the number of fields is {len(fields)}; the header has {len(self.columns)}"
             elif fields:
                 yield number, dict(zip(self.columns, fields, strict=True))
-
-    def _has_swallowed_rows(self, lines: list[str], delimiter: str) -> bool:
-        """Whether most lines of one row would be rows by themselves: a quote may reach up to that of a later row."""
-
-        def is_row(line: str) -> bool:
-            fields = [part.strip().strip('"') for part in line.split(delimiter)]
-            same = len(fields) == len(self.columns) > 1
-            return same and self._is_row(dict(zip(self.columns, fields, strict=True)), delimiter)
-
-        return len(lines) > 1 and 2 * sum(map(is_row, lines)) > len(lines)
-
-
-class _Lines:
-    """The lines of a stream; lines can be pushed back to be read again."""
-
-    def __init__(self, stream: Iterator[str]) -> None:
-        self._stream = stream
-        self._pushed_back: deque[str] = deque()
-        self.number = 0  # of the line that was read last
-        self.row_lines: list[str] = []  # since the last row began
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        if len(self.row_lines) >= LONGEST:
-            raise csv.Error
-        line = self._pushed_back.popleft() if self._pushed_back else next(self._stream)
-        self.number += 1
-        self.row_lines.append(line)
-        return line
-
-    def push_back(self, lines: list[str]) -> None:
-        self._pushed_back.extendleft(reversed(lines))
-        self.number -= len(lines)
-        self.row_lines = []
 
 
 def text_in(values: Values, column: str) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from taskloom.core import Labels
+from taskloom.core import DataError, Examples, Labels, Split
 from taskloom.plugins.datasets.folder import FolderDataSet
 from taskloom.plugins.datasets.reading import FileLayout
 
@@ -22,7 +22,8 @@ class CS224N(FolderDataSet):
 
     Columns are found by name, so the odd first columns of some files do no harm. Texts are stripped and otherwise
     left as they are. A row that cannot be read (no second sentence, no label, a label out of range …) is skipped
-    and named; more than 1 % of a file is an error. Test files have no labels.
+    and named; more than 1 % of a file is an error. So is a quote that reaches into later rows. Test files have no
+    labels.
 
     Reads: ``ids-sst-*.csv``, ``ids-cfimdb-*.csv``, ``quora-*.csv``, ``sts-*.csv``, where * is train, dev, test-student.
 
@@ -61,3 +62,11 @@ class CS224N(FolderDataSet):
         self.columns = len(texts)
         self.layout = FileLayout(texts, label, id="id", labels=self.labels, format="tsv", strict=self.strict)
         self.reading = {"columns": [texts, label]}
+
+    def read(self, split: Split) -> Examples:
+        examples = super().read(split)
+        for column in examples.columns:
+            for row_id, text in zip(examples.ids, column, strict=True):
+                if "\t" in text and "\n" in text:  # no text of the course has both, and rows have
+                    raise DataError(f"{self.path(split)}, id {row_id}: a quote opens and swallows later rows")
+        return examples

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, unknown
-from taskloom.core.rows import OPEN_QUOTE, Format, Row, Rows, UnreadableError, text_in, utf8, written_in
+from taskloom.core.rows import Format, Row, Rows, UnreadableError, text_in, utf8, written_in
 from taskloom.plugins.datasets.files import read_bytes
 from taskloom.plugins.datasets.labels import read_number, spelling
 
@@ -37,24 +37,16 @@ class FileLayout:
     #: Whether a row belongs to the split; others are left out. Raises ``UnreadableError`` where that is unclear.
     keep: Callable[[Mapping[str, object]], bool] | None = None
 
-    def is_row(self, values: Mapping[str, object], delimiter: str) -> bool:
-        """Whether a line inside a quoted text looks like a row: by its label, or without one by its tabs."""
-        if self.label is None or self.label not in values or (self.partial and not written_in(values, self.label)):
-            return delimiter == "\t"
-        try:
-            _read_label(values, self)
-        except UnreadableError:
-            return False
-        return True
-
 
 def read_examples(path: Path, layout: FileLayout, *, needs_labels: bool) -> Examples:
     """Read a file; unless it ``needs_labels``, a file without any gives examples without labels."""
     columns = [*layout.texts, *filter(None, (layout.label, layout.id))]
-    file_columns, rows = _read_rows(path, layout, columns)
+    content = io.BytesIO(read_bytes(path))
+    source = Rows(content, str(path), format=layout.format, quotes=layout.quotes, wanted=columns)
+    rows = [*source]
     written_labels = (written_in(values, layout.label) for _, values in rows if not isinstance(values, str))
     labelled = layout.label is not None and (needs_labels or any(written_labels))
-    _check_columns(path, file_columns, rows, [column for column in columns if labelled or column != layout.label])
+    _check_columns(path, source.columns, rows, [column for column in columns if labelled or column != layout.label])
     texts, labels, ids = [], [], []
     skipped: list[str] = []
     left_out = unlabelled = 0
@@ -84,27 +76,6 @@ def read_examples(path: Path, layout: FileLayout, *, needs_labels: bool) -> Exam
     _check_share(path, skipped, len(rows) - unlabelled, left_out)
     text_columns = tuple(zip(*texts, strict=True))
     return Examples(text_columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped), unlabelled)
-
-
-def _read_rows(path: Path, layout: FileLayout, wanted: Sequence[str]) -> tuple[list[str], list[Row]]:
-    """A file's columns and rows; a quote that does not close is an error, because it may be one of many."""
-    source = Rows(
-        io.BytesIO(read_bytes(path)),
-        str(path),
-        format=layout.format,
-        quotes=layout.quotes,
-        wanted=wanted,
-        is_row=layout.is_row,
-    )
-    rows: list[Row] = []
-    for line, values in source:
-        if values == OPEN_QUOTE:
-            raise DataError(
-                f"{path}, line {line}: {OPEN_QUOTE}; correct the file, or, if quotes are plain characters in it, read "
-                'it as data set "table" with "quotes": false'
-            )
-        rows.append((line, values))
-    return source.columns, rows
 
 
 def _read_label(values: Mapping[str, object], layout: FileLayout) -> float:

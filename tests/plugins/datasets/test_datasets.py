@@ -58,20 +58,14 @@ def written(format: str, header: list[str], records: list[list[object]]) -> str:
     return out.getvalue()
 
 
-def tells_apart(text: str, format: str) -> bool:
-    """Not a text of several lines that hold the delimiter: those may look like swallowed rows."""
-    return format == "jsonl" or WRITERS[format] not in text or not ("\n" in text or "\r" in text)
-
-
 @in_folder
 @pytest.mark.parametrize("format", ["csv", "tsv", "jsonl"])
 @pytest.mark.parametrize("named", [True, False])
 @given(records=st.lists(st.tuples(texts, texts, st.integers(0, 2)), min_size=1, max_size=8))
 @example(records=[('"', '""', 0), ('a "b" c', "line one\nline two\r\nline\rfour", 1), ("\ufeffx", "\x00", 2)])
 @example(records=[("word " * 100_000, "longer than the csv module allows", 0)])
-@example(records=[("a,b", "c\td", 0), ("'", "\\", 1), ("\u2028x\x85y", "\x1c z", 2)])
+@example(records=[("a,b\n1,2,0,c", "c\td\n\te", 0), ("'", "\\", 1), ("\u2028x\x85y", "\x1c z", 2)])
 def test_any_text_survives_the_round_trip(tmp_path, format, named, records):
-    records = [row for row in records if tells_apart(row[0], format) and tells_apart(row[1], format)] or [("a", "b", 1)]
     path = file(
         tmp_path, written(format, ["a", "n", "label", "b"], [[a, n, y, b] for n, (a, b, y) in enumerate(records)])
     )
@@ -162,12 +156,6 @@ def test_a_column_without_a_label_is_an_error(tmp_path):
     )
     lines = file(tmp_path, '{"text": "a", "label": null}\n{"text": "b"}\n', "x.jsonl")
     assert "the column 'label' is empty" in refusal(table(lines))
-
-
-def test_an_open_quote_swallows_no_rows_without_labels_either(tmp_path):
-    good = [f"text number {n}\t{n if n == 7 else ''}" for n in range(300)]
-    path = file(tmp_path, "\n".join(["text\tlabel", *good[:100], '"open\t1', *good[100:], 'it closes"\t1']))
-    assert "line 102: a quote opens and does not close" in refusal(table(path, classes=8))
 
 
 def parts(folder: Path, **contents: str) -> list[str]:
@@ -590,9 +578,9 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
     assert examples.columns[0][0] == "one\ntwo\nthree"
 
 
-@pytest.mark.parametrize("closing", ['he said so"\t1', 'x "y" z\t1', '"quoted"\t1', "nothing closes\t1"])
+@pytest.mark.parametrize("closing", ['x "y" z\t1', '"quoted"\t1', "nothing closes\t1"])
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_an_open_quote_is_an_error_and_swallows_no_rows(tmp_path, closing, delimiter):
+def test_an_open_quote_is_an_error(tmp_path, closing, delimiter):
     good = [f"text number {n}\t1" for n in range(300)]
     lines = ["text\tlabel", *good[:100], '"open\t1', *good[100:150], "", *good[150:200], closing, *good[200:]]
     path = file(tmp_path, "\n".join(lines).replace("\t", delimiter))
@@ -600,10 +588,10 @@ def test_an_open_quote_is_an_error_and_swallows_no_rows(tmp_path, closing, delim
     assert len(table(path, quotes=False).load("train")) == 302
 
 
-def test_an_open_quote_does_not_swallow_rows_without_labels(tmp_path):
-    lines = ["id\ttext", *(f"{n}\tx" for n in range(200)), '7\t"open', *(f"{n}\ty" for n in range(9)), '8\tclose"']
-    path = file(tmp_path, "\n".join(lines))
-    assert "line 202: a quote opens" in refusal(table(path, test=str(path)), "test")
+def test_a_quote_of_the_courses_files_swallows_no_rows(tmp_path):
+    path = course_folder(tmp_path) / "ids-sst-train.csv"
+    path.write_text(path.read_text().replace("\t sentence train 7 ", '\t"open').replace("train 8 ", 'closes"'))
+    assert "id id7: a quote opens and swallows later rows" in refusal(CS224N(task="sst", dir=str(tmp_path)))
 
 
 @pytest.mark.parametrize(("bad", "good", "refused"), [(1, 99, False), (1, 98, True), (2, 198, False), (5, 100, True)])
