@@ -68,6 +68,8 @@ class Rows:
         text = io.TextIOWrapper(self._stream, "utf-8-sig", errors="surrogateescape", newline="")
         try:
             yield from self._read(text)
+        except OSError as error:
+            raise DataError(f"{self.name} cannot be read to its end: {error.strerror}") from error
         finally:
             text.detach()  # the stream is its owner's to close
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from taskloom.core.errors import RegistryError
+from taskloom.registry.results.binding import bind
 from taskloom.registry.results.errors import explained, primary_code, refusal
 from taskloom.registry.results.locks import REGISTRY, Lock
 
@@ -115,6 +116,8 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
             raise NotADirectoryError(errno.ENOTDIR, "it is a file")
         elif not path.exists():
             raise MissingRegistryError(folder)
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise RegistryError(f"{path} is not a regular file; move it away, or choose another --registry")
     except OSError as error:
         failure = f"registry {folder} cannot be {'made' if create else 'read'}"
         raise refusal(failure, error, "Choose a folder that you may write to with --registry.") from error
@@ -208,8 +211,6 @@ def _brought_up_to_date(database: sqlite3.Connection, path: Path, old_version: i
 
 def _take(steps: list[str], database: sqlite3.Connection, folder: Path) -> None:
     """Take the steps, and record the digests of the score files, which versions before 6 lack."""
-    from taskloom.registry.results.scores import bind
-
     for step in steps:
         database.execute(step)
     for cell, test in database.execute("SELECT id, test FROM cells WHERE status = 'finished'").fetchall():

@@ -11,13 +11,14 @@ from typing import Any
 
 from taskloom.registry.results.archive import ArchivedCell, ArchivedGrid, without_folders
 from taskloom.registry.results.artifacts import Artifacts, write_bytes
+from taskloom.registry.results.binding import bind
 from taskloom.registry.results.errors import refusal
 from taskloom.registry.results.events import now
 from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import REGISTRY
 from taskloom.registry.results.records import IMPORTED, SOURCE, GridRecord
-from taskloom.registry.results.scores import bind, read_scores
+from taskloom.registry.results.scores import read_scores
 from taskloom.registry.results.unpacking import Checks, unpack
 
 #: Columns of a cell that hold its result, as opposed to its identity.

@@ -60,7 +60,7 @@ class CellRecord:
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
     ``content``, ``code`` (what each component does) and ``trainer``; up to 0.2 ``plugins`` (distribution → version)
     stood in the place of code. ``identity`` is its identity in this version, None if an older version made it and it
-    was not planned since. ``digests`` bind its score files and its scores, by split (``scores.bind``).
+    was not planned since. ``digests`` bind its score files and its scores, by split (``binding.py``).
     """
 
     id: str

@@ -8,8 +8,8 @@
 ``score`` is the head's output (logits or a value), ``predicted`` the decision in the data's own units, ``influence``
 how much an example moves the task's metric (``Metric.influence``). ``texts`` numbers the distinct texts.
 
-The ledger keeps a digest of each of a cell's score files together with the scores that it records (:func:`bind`), and a
-score file one of its examples, so that an exchanged or edited file is noticed when it is read.
+The ledger keeps a digest of each of a cell's score files together with the scores that it records (``binding.py``),
+and a score file one of its examples, so that an exchanged or edited file is noticed when it is read.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from taskloom.core.data import Examples, Metric
 from taskloom.core.errors import RegistryError, TrainingError
 from taskloom.registry.results.artifacts import Artifacts, write_bytes
+from taskloom.registry.results.binding import bound_file, score_file
 from taskloom.registry.results.records import CellRecord
 from taskloom.registry.results.shapes import checked, conforms
 
@@ -209,39 +210,13 @@ def save_scores(
     }
     # One entry: several would come in any order, and the same scores should make the same file.
     metadata = {"tasks": json.dumps({task: asdict(facts) for task, facts in tasks.items()})}
-    write_bytes(folder / f"scores-{split}.safetensors", save(arrays, metadata))
-
-
-def bind(folder: Path, split: str, scores: Mapping[str, float]) -> dict[str, str]:
-    """``{split: digest}`` of a split's score file in a cell's folder and of the scores that the ledger records for it.
-
-    Empty if there is no such file.
-    """
-    path = folder / f"scores-{split}.safetensors"
-    if not path.is_file():
-        return {}
-    with path.open("rb") as file:
-        content = hashlib.file_digest(file, "sha256")
-    content.update(json.dumps({task: float(score) for task, score in scores.items()}, sort_keys=True).encode())
-    return {split: content.hexdigest()}
+    write_bytes(score_file(folder, split), save(arrays, metadata))
 
 
 def find_scores(registry: Path, cell: CellRecord, split: str = "dev") -> StoredScores | None:
     """The stored scores of a cell; None if it has none, ``RegistryError`` if the file is not what it stored."""
-    path = registry / "cells" / cell.id / f"scores-{split}.safetensors"
-    try:
-        digest = bind(path.parent, split, cell.scores if split == "dev" else cell.test).get(split)
-    except OSError as error:
-        raise RegistryError(f"{path} cannot be read: {error.strerror}. Put back a copy.") from error
-    if digest != cell.digests.get(split):
-        problem = (
-            "is missing" if digest is None else "does not belong to it: the file, or the recorded scores, were changed"
-        )
-        raise RegistryError(
-            f"score file of cell {cell.id[:12]} ({split}) {problem}. Put back a copy of {path}, or run its grid in "
-            "another --registry."
-        )
-    return None if digest is None else read_scores(path)
+    path = bound_file(registry, cell, split)
+    return None if path is None else read_scores(path)
 
 
 def read_scores(path: Path) -> StoredScores:

@@ -3,16 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from taskloom.core.errors import RegistryError
+from taskloom.registry.results.binding import bound_file
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import holder
 from taskloom.registry.results.records import CellRecord, GridRecord
 
 #: Every state that a cell can be in, the most urgent first.
 STATES = ("running", "failed", "oom", "interrupted", "planned", "finished")
+#: Why a finished cell's scores are left out: its files are not those that it stored.
+UNVERIFIED = "its scores are not shown"
 SHORT = 12  # characters of an identity or a fingerprint that are shown
 
 
@@ -86,6 +90,7 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
     driver = None if cell.status == "finished" else holder(ledger.folder, cell.id)
     if cell.status == "running" and driver is None:  # a driver records the end before it releases the lock: read again
         cell = ledger.cell(cell.id)
+    cell = _verified(ledger, cell)
     state, reason, worker = cell.status, cell.reason, None
     score, seconds = cell.scores.get("overall"), cell.seconds
     if driver is not None or state not in ("finished", "planned"):
@@ -103,6 +108,16 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
         if state in ("running", "interrupted"):
             score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
     return CellState(grid, label, seed, cell, state, reason, driver, worker, score, seconds, _shared(ledger, cell))
+
+
+def _verified(ledger: Ledger, cell: CellRecord) -> CellRecord:
+    """A cell without the scores that its score files do not confirm, with the reason."""
+    for split, column in (("dev", "scores"), ("test", "test")) if cell.status == "finished" else ():
+        try:
+            bound_file(ledger.folder, cell, split)
+        except RegistryError as error:
+            cell = replace(cell, **{column: {}, "reason": f"{UNVERIFIED}: {error}"})
+    return cell
 
 
 def _shared(ledger: Ledger, cell: CellRecord) -> int:

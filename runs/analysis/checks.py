@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from taskloom.core.errors import count
 from taskloom.registry.results.records import IMPORTED, CellRecord, EpochRecord
 from taskloom.registry.results.scores import StoredScores, TaskFacts
+from taskloom.runs.analysis.cell_states import UNVERIFIED
 from taskloom.runs.analysis.influence import largest_group
-from taskloom.runs.analysis.results import UNVERIFIED, Constant, Results
+from taskloom.runs.analysis.results import Constant, Results
 from taskloom.runs.driver.wording import named
 from taskloom.runs.grid.trainer import TRAINER
 

@@ -23,6 +23,7 @@ from taskloom.registry.results.scores import (
     find_scores,
     load_examples,
 )
+from taskloom.runs.analysis.cell_states import UNVERIFIED
 from taskloom.runs.analysis.contrasts import ONE_RUN, Contrast, Scores, Values
 from taskloom.runs.analysis.influence import NO_INFLUENCE, ExampleInfluence, gathered, joined_texts
 from taskloom.runs.analysis.metrics import asking, fits, light_metric, width_of
@@ -30,8 +31,6 @@ from taskloom.runs.analysis.metrics import asking, fits, light_metric, width_of
 OVERALL = "overall"
 #: Splits that can be scored. Predictions are kept for dev and test.
 SPLITS = ("dev", "test", "train")
-#: Why a finished cell is not shown.
-UNVERIFIED = "its scores are not shown"
 #: Returns the recorded epochs of a cell.
 Epochs = Callable[[str], Sequence[EpochRecord]]
 

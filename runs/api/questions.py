@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.outputs import output
+from taskloom.registry.results.outputs import check_kind, output
 from taskloom.registry.results.records import GridRecord
 from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
 from taskloom.runs.api.find import (
@@ -100,11 +101,12 @@ def table(
 
 def write_table(table: TableAnswer, form: str, out: Path, *, force: bool = False) -> str:
     """Write a table to a file; csv has no room for what to know of it, which goes to a file beside it."""
-    files = {out: table.format(form)}
+    texts = {out: table.format(form)}
     if form == "csv" and table.checks:
-        files[out.with_name(f"{out.name}.notes.txt")] = "\n".join([NOTES, *table.checks])
-    written = [_written(path, f"{text}\n".encode(), (), reads=table.reads, force=force) for path, text in files.items()]
-    return "\n".join(map(str, written))
+        texts[out.with_name(f"{out.name}.notes.txt")] = "\n".join([NOTES, *table.checks])
+    contents = {path: f"{text}\n".encode() for path, text in texts.items()}
+    _write_files(contents, reads=table.reads, force=force)
+    return "\n".join(f"{path} ({file_size(len(content))})" for path, content in contents.items())
 
 
 def claims(ledger: Ledger, grid: GridRecord, split: str = "") -> "Answer[list[Claim]]":
@@ -352,12 +354,22 @@ def _check_limit(limit: int) -> None:
         raise TaskloomError(f"limit should be an integer from 0 on. Found {limit!r}.")
 
 
-def _written(path: Path, content: bytes, checks: tuple[str, ...], **writing: Any) -> Answer[Path]:
+def _write_files(contents: Mapping[Path, bytes], *, force: bool, reads: Iterable[str | Path] = ()) -> None:
+    """Write all of these files, or none if one of them may not be written."""
+    path = None
     try:
-        with output(path, **writing) as part:
-            part.write_bytes(content)
+        with ExitStack() as files:
+            for path, content in contents.items():
+                part = files.enter_context(output(path, force=force, reads=reads))
+                part.write_bytes(content)
+                if not force:  # before any of them is put in its place
+                    check_kind(part, path)
     except OSError as error:
         raise TaskloomError(f"{path} cannot be written: {error.strerror}; choose another file") from error
+
+
+def _written(path: Path, content: bytes, checks: tuple[str, ...], **writing: Any) -> Answer[Path]:
+    _write_files({path: content}, **writing)
     facts = {"path": str(path), "bytes": len(content)}
     return Answer(
         path,

@@ -9,8 +9,8 @@ from typing import Any
 from taskloom.core import DataError, Emit, Event, Job, OutOfMemory, Overall, TrainingError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.binding import bind
 from taskloom.registry.results.locks import sole_worker
-from taskloom.registry.results.scores import bind
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training import machine
 from taskloom.runs.training.cell import Pulse, Run, Stopped

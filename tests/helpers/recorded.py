@@ -15,8 +15,9 @@ from taskloom.plugins.metrics.accuracy import Accuracy
 from taskloom.plugins.metrics.pearson import Pearson
 from taskloom.registry.installed.light import make_light
 from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.binding import bind
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.scores import TaskFacts, bind, save_examples, save_scores
+from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.grid.paths import assign
 from taskloom.runs.grid.plan import PlannedCell

@@ -75,6 +75,22 @@ def test_data(name: str, endless: Path, tmp_path: Path) -> None:
             read()
 
 
+@pytest.mark.parametrize("command", ["table", "run"])
+def test_a_ledger(command: str, endless: Path, registry: Path, tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "ledger.sqlite").symlink_to(endless)
+    refused = taskloom(command, registry.parent / "mine.json", "--registry", tmp_path / "r")
+    assert refused.exit_code == 2
+    assert "ledger.sqlite is not a regular file" in refused.stderr
+
+
+def test_a_file_that_cannot_be_read_to_its_end(registry: Path) -> None:
+    """Linux refuses to read a process's memory at 0, with the error of a broken disk."""
+    refused = taskloom("predict", "mine", "--input", "/proc/self/mem", "--format", "csv", "--registry", registry)
+    assert refused.exit_code == 2, refused.output
+    assert "mem cannot be read to its end: Input/output error" in refused.stderr
+
+
 def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "real.csv").write_text("text,label\nfine,1\nbad,0\n")
     for name in FILES.values():

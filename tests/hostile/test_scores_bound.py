@@ -61,6 +61,11 @@ def test_what_is_not_a_cells_own_is_named_and_not_shown(
     assert any(
         line.startswith("Not shown, because their files of scores are not their own") for line in shown["checks"]
     )
+    labels = ("sum", "pcgrad") if change is swapped else ("sum",)
+    changed = {cells_of(registry)[label, 0].name for label in labels}
+    for cell in json.loads(taskloom("cells", "mine", "--json", "--registry", registry).stdout)["cells"]:
+        assert (cell["score"] is None) == (cell["id"] in changed)
+        assert (why in (cell["reason"] or "")) == (cell["id"] in changed)
     assert "Not shown" in taskloom("effects", "mine", "--registry", registry).output
     assert is_one_sentence(taskloom("errors", "sum", "--registry", registry))
     refused = taskloom("archive", "mine", registry / "out.zip", "--registry", registry)

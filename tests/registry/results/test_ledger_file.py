@@ -78,7 +78,7 @@ def test_what_is_not_a_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
         refusal(folder, create=False)
 
     (tmp_path / "folder" / FILE).mkdir(parents=True)
-    assert "cannot be opened. It should be a file" in refusal(tmp_path / "folder")
+    assert "is not a regular file" in refusal(tmp_path / "folder")
 
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / FILE).write_text("this is not a database, but long enough to be looked at " * 20)

@@ -11,9 +11,10 @@ from recorded import METRICS, Row, examples_of, rebind, record
 
 from taskloom.core import Examples
 from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.binding import bind
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, EpochRecord
-from taskloom.registry.results.scores import bind, find_scores, load_examples, save_examples, save_scores
+from taskloom.registry.results.scores import find_scores, load_examples, save_examples, save_scores
 from taskloom.runs.analysis.checks import checks_of, constants_of
 from taskloom.runs.analysis.metrics import metric_named
 from taskloom.runs.analysis.results import Results
