@@ -26,7 +26,7 @@ from taskloom.core.component import kind_schema
 
 _NAME = "letters, digits, '_' and '-', starting with a letter or digit"
 _TASK_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
-_GRID_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+_GRID_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}$"
 #: Names of columns, which a task's name would hide; "last" is a way to select an epoch.
 RESERVED = ("overall", "seconds", "memory", "examples", "backwards", "combiner", "last")
 #: Characters of a row's label.
@@ -56,7 +56,7 @@ def _task_name(name: str) -> str:
 
 def _grid_name(name: str) -> str:
     if not re.fullmatch(_GRID_NAME, name):
-        allowed = _NAME.replace("digits", "digits, dots", 1)
+        allowed = _NAME.replace("digits,", "digits, dots, '+', '=',", 1)
         raise ValueError(f"a grid's name (its file's, unless it sets \"name\") should be up to 100 {allowed}")
     return name
 

@@ -178,7 +178,8 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
     )
     ours = json.loads(db.execute("SELECT spec FROM grids WHERE name = ?", [name]).fetchone()["spec"])
     for key, added in _parts(grid.spec)[1].items():
-        ours[key] = _united(ours.get(key, []), added)
+        known_here = ours.get(key, [])
+        ours[key] = [*known_here, *(entry for entry in added if entry not in known_here)]
     db.execute("UPDATE grids SET spec = ? WHERE name = ?", [json.dumps(ours), name])
     turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
     for position, archived in enumerate(new_rows, start=len(cells_here)):
@@ -196,23 +197,6 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
     seen = {row["moment"] for row in db.execute("SELECT moment FROM looks WHERE grid = ?", [name])}
     db.executemany("INSERT INTO looks VALUES (?, ?)", [[name, look] for look in grid.looks if look not in seen])
     return name
-
-
-def _united(ours: list[Any], theirs: list[Any]) -> list[Any]:
-    """Both lists merged; a change that is in both applies to the rows of both."""
-    united = list(ours)
-    for change in theirs:  # or a seed
-        same = [index for index, other in enumerate(united) if _without_rows(other) == _without_rows(change)]
-        if not same:
-            united.append(change)
-        elif isinstance(change, dict):
-            rows = dict.fromkeys([*united[same[0]]["rows"], *change["rows"]])
-            united[same[0]] = {**change, "rows": list(rows)}
-    return united
-
-
-def _without_rows(change: Any) -> Any:
-    return {key: value for key, value in change.items() if key != "rows"} if isinstance(change, dict) else change
 
 
 def _cells_of_rows(db: sqlite3.Connection, grid: str) -> dict[tuple[str, int], str]:

@@ -1,51 +1,19 @@
 """The ledger's records: plain and immutable. Light to import, like the ledger itself."""
 
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from taskloom.core.errors import count
 from taskloom.registry.results.shapes import FactsShape, GridShape, RunShape
 
-#: Where a recorded grid says what its file does not: in words what the command line laid over it, the seeds and the
-#: changed rows that it added, what is laid over every row of a table with a name of its own, and which file it is;
-#: and, by task, the metrics of its rows after the first, which are no part of any cell.
+#: Where a recorded grid says what its file does not: in words what the command line laid over it, the seeds that it
+#: added, what is laid over every row of a table with a name of its own, and which file it is; and, by task, the metrics
+#: of its rows after the first, which are no part of any cell. Up to 0.2 a table could also have changed rows.
 OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE = "overrides", "added_seeds", "changes", "laid", "source"
 METRICS = "metrics"
 #: The source of a grid that comes with a plugin; that of any other is its file.
 PACKAGED = "packaged"
-
-
-@dataclass(frozen=True)
-class Change:
-    """What the command line lays over runs: paths with values, and the most epochs that a stage may have.
-
-    Each of ``rows`` has a changed row beside it, ``sum [lr=0.001]``, where ``label`` is what the brackets hold.
-    """
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    epochs: int | None = None
-    label: str = ""
-    rows: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.settings) or self.epochs is not None
-
-    def called(self, row: str) -> str:
-        """The label of a row under this change."""
-        return f"{row} [{self.label}]"
-
-    @property
-    def in_words(self) -> str:
-        """The change in words: ``at most 1 epoch per stage, stages.0.clip = 1``."""
-        most = [] if self.epochs is None else [f"at most {count(self.epochs, 'epoch')} per stage"]
-        return ", ".join([*most, *(f"{path} = {json.dumps(value)}" for path, value in self.settings.items())])
-
-    def lays_the_same(self, other: "Change") -> bool:
-        return (dict(self.settings), self.epochs) == (dict(other.settings), other.epochs)
 
 
 @dataclass(frozen=True)
@@ -177,21 +145,6 @@ class GridRecord:
     def added_seeds(self) -> list[int]:
         """The seeds that the command line has added to the file's."""
         return list(self.spec.get(ADDED_SEEDS, ()))
-
-    @cached_property
-    def changes(self) -> list[Change]:
-        """What the command line laid over rows, which stand in the table beside them."""
-        return [Change(**change) for change in self.spec.get(CHANGES, ())]
-
-    @property
-    def laid(self) -> Change:
-        """What is laid over every row, in a table with a name of its own."""
-        return Change(**self.spec.get(LAID, {}))
-
-    @cached_property
-    def unchanged(self) -> dict[str, str]:
-        """Changed row → the row of the grid's file that it stands beside."""
-        return {change.called(row): row for change in self.changes for row in change.rows}
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,7 @@ def _pairs(results: Results, claim: Mapping[str, Any]) -> tuple[tuple[str, str],
     """The pairs of rows that a claim compares."""
     stated = claim.get("better") or claim["equal"], claim.get("than") or claim["to"]
     rows, others = ([labels] if isinstance(labels, str) else labels for labels in stated)
-    labels = results.alike(*rows, *others)
-    return tuple(zip(labels[: len(rows)], labels[len(rows) :], strict=True))
+    return tuple(zip(rows, others, strict=True))
 
 
 def _in_table(table: Table, row: str, other: str, column: str) -> Judged | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from taskloom.registry.results.records import GridRecord
+from taskloom.registry.results.records import CHANGES, GridRecord
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, judge
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.analysis.tables import margin_of
@@ -73,8 +73,9 @@ def factors_of(grid: GridRecord) -> list[Factor]:
     spec = grid.spec
     paths = [*spec.get("axes", {}), *itertools.chain(*spec.get("zip", ()))]
     paths += itertools.chain(*(cell.get("set", {}) for cell in spec.get("cells", ())))
-    paths += itertools.chain(*(change.settings for change in grid.changes))
-    if any(change.epochs is not None for change in grid.changes):
+    changes = spec.get(CHANGES, ())  # up to 0.2, of changed rows in the table of the grid itself
+    paths += itertools.chain(*(change.get("settings", {}) for change in changes))
+    if any(change.get("epochs") is not None for change in changes):
         paths += [f"stages.{stage}.epochs" for cell in grid.cells for stage in range(len(cell.cell.spec["stages"]))]
     paths = list(dict.fromkeys(paths))
     paths = [path for path in paths if not any(path != other and path.startswith(f"{other}.") for other in paths)]

@@ -94,24 +94,12 @@ class Results:
 
     @cached_property
     def baseline(self) -> str | None:
-        """The grid's baseline; if that row was not run, its first changed variant."""
         stated: str | None = self.grid.spec.get("baseline")
-        if stated is None or stated in self.rows:
-            return stated
-        return next((row for row in self.rows if self.grid.unchanged.get(row) == stated), stated)
-
-    def alike(self, *labels: str) -> tuple[str, ...]:
-        """The rows with these labels, or else their variants under the first change that has all of them."""
-        changed = [[change.called(row) for row in labels] for change in self.grid.changes]
-        choices = [labels, *(tuple(map(self._nearest, names, labels)) for names in changed)]
-        return next((rows for rows in choices if all(row in self.row_index for row in rows)), labels)
-
-    def _nearest(self, changed: str, label: str) -> str:
-        return changed if changed in self.row_index else label
+        return stated
 
     def stated(self, label: str) -> Mapping[str, Any]:
-        """The entry of a row in the grid's JSON; for a changed row, the entry of the original."""
-        return self._stated.get(self.grid.unchanged.get(label, label), {})
+        """The entry of a row in the grid's JSON."""
+        return self._stated.get(label, {})
 
     @cached_property
     def _stated(self) -> dict[str, dict[str, Any]]:

@@ -235,9 +235,8 @@ def _weighted(results: Results, columns: Sequence[str]) -> list[str]:
 
 
 def _run_with(grid: GridRecord) -> list[str]:
-    """Notes on command-line overrides of all rows, and on the meaning of changed rows' labels."""
-    lines = [f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())]
-    return [*lines, *(f"[{change.label}]: run with {change.in_words}." for change in grid.changes)]
+    """Notes on command-line overrides of all rows."""
+    return [f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())]
 
 
 def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:

@@ -41,8 +41,9 @@ class Laid(TypedDict, total=False):
 
     ``data`` is a folder that holds the data sets, ``weights`` replaces the encoder's, ``epochs`` is the most that a
     stage may have, ``settings`` are paths with values, ``only`` are patterns of the rows to run, ``seeds`` are further
-    ones or a number of new ones, ``smoke`` makes every run tiny and records it as ``NAME-smoke``, ``name`` is that of a
-    table of its own, ``allow_large`` accepts more than 10,000 cells.
+    ones or a number of new ones, ``smoke`` makes every run tiny and records it as ``NAME-smoke``, ``allow_large``
+    accepts more than 10,000 cells. ``weights``, ``epochs`` and ``settings`` make a table of its own, such as
+    ``quickstart+lr=0.001``; ``name`` gives it another name.
     """
 
     data: str | os.PathLike[str] | None

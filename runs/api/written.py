@@ -17,6 +17,7 @@ from taskloom.runs.driver.signals import Stop
 
 if TYPE_CHECKING:  # which imports pydantic
     from taskloom.runs.grid.grid import GridFile
+    from taskloom.runs.grid.overrides import Overrides
 
 #: Where results are kept unless somebody says otherwise.
 REGISTRY = "taskloom-runs"
@@ -117,6 +118,16 @@ class WrittenGrid:
         if self.file.raw != record.written:
             note(f"grid {self.name!r} has changed since it was last run ({record.updated}); this shows that run.")
         return record
+
+    def table_under(self, overrides: "Overrides") -> str:
+        """The name of the table that a run with these overrides has made; ``NotRunError`` if there was none."""
+        from taskloom.runs.grid.naming import named
+
+        with Ledger.open(self.registry, create=False) as ledger:
+            table, _, record = named(self.file, overrides, ledger)
+            if record is None:
+                raise not_run(ledger, table.name, "`taskloom run` with the same options")
+        return table.name
 
     def check_name(self, ledger: Ledger | None) -> None:
         """Raise an error if another grid has this one's name, which was given here."""

@@ -8,7 +8,7 @@ import click
 from taskloom.core.errors import count
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import program, registry_argument, say, say_answer
-from taskloom.runs.cli.options import json_option, registry_option, split_option
+from taskloom.runs.cli.options import json_option, registry_option, split_option, table_options
 
 column_option = click.option(
     "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, overall, or task:metric."
@@ -18,6 +18,7 @@ column_option = click.option(
 @click.command(short_help="Answer the claims of a grid: holds, contradicted, equal, not that large or open.")
 @click.argument("grid")
 @registry_option
+@table_options
 @split_option
 @json_option
 def claims(grid: str, registry: Path, split: str, as_json: bool) -> None:
@@ -47,6 +48,7 @@ def claims(grid: str, registry: Path, split: str, as_json: bool) -> None:
 @click.command(short_help="Show what each axis of a grid does, over matched rows.")
 @click.argument("grid")
 @registry_option
+@table_options
 @column_option
 @split_option
 @json_option
@@ -68,6 +70,7 @@ def effects(grid: str, registry: Path, column: str, split: str, as_json: bool) -
 @click.command(short_help="Say how many more seeds settle each open comparison.")
 @click.argument("grid")
 @registry_option
+@table_options
 @column_option
 @click.option("--queue", is_flag=True, help="Let the next `taskloom run` of the grid add the seeds.")
 @json_option

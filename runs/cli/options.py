@@ -112,23 +112,32 @@ def _read_seeds(context: click.Context, option: click.Parameter, text: str | Non
     return tuple(dict.fromkeys(seeds))
 
 
+def _run_options(weights: str, epochs: str, settings: str) -> Callable[[Command], Command]:
+    """The options that change runs, and so make another table than the grid's own, with the help of each."""
+    return combined(
+        click.option("--weights", metavar="NAME_OR_FOLDER", help=weights),
+        click.option("--epochs", type=click.IntRange(min=0), metavar="N", help=epochs),
+        click.option(
+            "--set",
+            "settings",
+            callback=lambda context, option, settings: dict(map(_read_setting, settings)),
+            multiple=True,
+            metavar="PATH=JSON",
+            help=f"{settings}; may be repeated.",
+        ),
+    )
+
+
 _plan_options = combined(
     path_option(
         "--data",
         help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli); "
         "those of a table too, if they are there.",
     ),
-    click.option(
-        "--weights", metavar="NAME_OR_FOLDER", help="Other weights for the encoder, such as minilm or a folder."
-    ),
-    click.option("--epochs", type=click.IntRange(min=0), metavar="N", help="At most N epochs in every stage."),
-    click.option(
-        "--set",
-        "settings",
-        callback=lambda context, option, settings: dict(map(_read_setting, settings)),
-        multiple=True,
-        metavar="PATH=JSON",
-        help="Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5; may be repeated.",
+    _run_options(
+        "Other weights for the encoder, such as minilm or a folder.",
+        "At most N epochs in every stage.",
+        "Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5",
     ),
     click.option("--name", metavar="NAME", help="Keep what is run in a table of its own, under this name."),
     click.option(
@@ -164,6 +173,34 @@ def plan_options(command: Command) -> Command:
         return command(overrides=Overrides(**fields_of_overrides), **arguments)
 
     return _plan_options(with_overrides)
+
+
+def table_options(command: Command) -> Command:
+    """Add --weights, --epochs and --set to a command on results: those of the table that a run with these has made."""
+
+    @functools.wraps(command)
+    def of_table(
+        *,
+        grid: str,
+        registry: Path,
+        weights: str | None,
+        epochs: int | None,
+        settings: dict[str, Any],
+        **arguments: Any,
+    ) -> Any:
+        if weights is not None or epochs is not None or settings:
+            from taskloom.runs.api.grid import Grid
+            from taskloom.runs.grid.overrides import Overrides
+
+            overrides = Overrides(weights=weights, epochs=epochs, settings=settings)
+            grid = Grid(grid, registry=registry).table_under(overrides)
+        return command(grid=grid, registry=registry, **arguments)
+
+    return _run_options(
+        "The table of the runs with these weights.",
+        "The table of the runs with at most N epochs in every stage.",
+        "The table of the runs with this setting",
+    )(of_table)
 
 
 def _read_component(text: str) -> dict[str, Any]:

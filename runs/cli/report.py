@@ -6,7 +6,7 @@ import click
 
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import say_answer
-from taskloom.runs.cli.options import force_option, path_option, registry_option, split_option
+from taskloom.runs.cli.options import force_option, path_option, registry_option, split_option, table_options
 
 FIGURES = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 
@@ -14,6 +14,7 @@ FIGURES = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
 @click.command(short_help="Write a grid's results as one HTML page.")
 @click.argument("grid")
 @registry_option
+@table_options
 @path_option("-o", "--out", help="The page.", metavar="FILE", default="report.html")
 @split_option
 @force_option
@@ -36,6 +37,7 @@ def report(grid: str, registry: Path, out: Path, split: str, force: bool) -> Non
 @click.command(short_help="Draw a figure of a grid's results for a paper.")
 @click.argument("grid")
 @registry_option
+@table_options
 @click.option("--kind", type=click.Choice(FIGURES), default="forest", show_default=True, help="What is drawn.")
 @path_option("-o", "--out", help="A .pdf, .svg or .png file.", metavar="FILE", required=True)
 @split_option

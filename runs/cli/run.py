@@ -66,18 +66,18 @@ def run(
     --seeds adds seeds to those of the grid, which stay with it in this registry: later runs and tables have them, too.
     `taskloom seeds GRID` says how many are worth it.
 
-    What --weights, --epochs and --set change stands in the table beside the grid's own rows, as "sum [lr=0.001]", and
-    stays there. With --name it is a table of its own, in which rows keep their labels, the baseline and claims hold,
-    and later runs have the same settings. With --only the other rows keep their place and their results; errors in what
-    the grid says of them are reported, but their data need not be here. A smoke run is recorded as GRID-smoke. Two
-    files of one name are two grids; the second is recorded as FOLDER/NAME.
+    With --weights, --epochs or --set the run has a table of its own, named after what they change, such as
+    quickstart+lr=0.001, or as --name says. Rows keep their labels, the baseline and claims hold, and later runs of that
+    name have the same settings; cells that are the same in both tables are run once. With --only the other rows keep
+    their place and their results; errors in what the grid says of them are reported, but their data need not be here. A
+    smoke run is recorded as GRID-smoke. Two files of one name are two grids; the second is recorded as FOLDER/NAME.
 
     \b
     Examples:
       taskloom run quickstart
       taskloom run quickstart --seeds +3
-      taskloom run quickstart --only sum --set stages.0.optimizer.lr=0.001
-      taskloom run quickstart --set stages.0.optimizer.lr=0.001 --name slow
+      taskloom run quickstart --set stages.0.optimizer.lr=0.001
+      taskloom run quickstart --only sum --set stages.0.optimizer.lr=0.001 --name slow
       taskloom run losing-to-win --smoke
       taskloom run finetuning-techniques --data ~/data --weights minilm --epochs 1 --only 'SMART*'
       taskloom run grid.json --registry results --workers 2

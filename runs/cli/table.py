@@ -7,12 +7,20 @@ import click
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.api.questions import write_table
 from taskloom.runs.cli.common import note, say, say_table
-from taskloom.runs.cli.options import force_option, format_option, path_option, registry_option, split_option
+from taskloom.runs.cli.options import (
+    force_option,
+    format_option,
+    path_option,
+    registry_option,
+    split_option,
+    table_options,
+)
 
 
 @click.command(short_help="Print the comparison table of a grid.")
 @click.argument("grid")
 @registry_option
+@table_options
 @click.option("--reported", is_flag=True, help="Published figures beside ours, with the difference.")
 @click.option(
     "--columns",
@@ -54,7 +62,7 @@ def table(
     noise of seeds and that of the scored examples count. A mean is bold, or marked with *, only if it is better than
     every other of its column by the same test. A row that lacks seeds shows how many are in and does not compete.
     Below the table are the reasons for missing figures, how differences were judged, and what else was found by
-    computing.
+    computing. With the --weights, --epochs and --set of a run it is the table of that run.
 
     With --reported the figures that somebody published for a row are shown beside ours, with the difference (ours less
     theirs). A row that was reported on test shows our test score, never one on dev. A published overall score is
@@ -65,6 +73,7 @@ def table(
     \b
     Examples:
       taskloom table quickstart
+      taskloom table quickstart --set stages.0.optimizer.lr=0.001
       taskloom table quickstart --columns overall,seconds,memory --sort overall
       taskloom table grid.json --group-by stages.0.combiner
       taskloom table quickstart --metric macro_f1

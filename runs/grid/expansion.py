@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 
 from taskloom.core.errors import Problem, shortened, unknown
 from taskloom.core.specs import LONGEST_LABEL, AxisSpec, GridSpec, RunSpec, plain
-from taskloom.registry.results.records import Change, metric_column
+from taskloom.registry.results.records import metric_column
 from taskloom.runs.grid.grid import GridFile, base_of
 from taskloom.runs.grid.paths import PathError, assign
 
@@ -29,7 +29,7 @@ class Variant:
     """One row of the table before seeds: its label and its run.
 
     A row that is not ``chosen`` stays in the table and is not run. One that the grid lists as a cell is ``explicit``
-    and never excluded. ``beside`` is the grid's row that a changed row is a variant of. ``problems`` are settings whose
+    and never excluded. ``problems`` are settings whose
     path does not exist.
     """
 
@@ -38,23 +38,17 @@ class Variant:
     reported: dict[str, float] = field(default_factory=dict)
     chosen: bool = True
     explicit: bool = False
-    beside: str = ""
     problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """The rows of a grid in table order, the problems of the grid as a whole, and notes for the user.
-
-    ``changes`` are the changes behind its changed rows; ``is_changed`` says whether this run includes any of those.
-    """
+    """The rows of a grid in table order, the problems of the grid as a whole, and notes for the user."""
 
     grid: GridFile
     variants: list[Variant]
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    changes: tuple[Change, ...] = ()
-    is_changed: bool = False
 
 
 def expand(grid: GridFile, *, allow_large: bool = False) -> Expansion:

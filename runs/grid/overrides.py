@@ -5,18 +5,22 @@ and identity are those of the actual run.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core import DataSet, Problem, RequestError
-from taskloom.core.specs import GridSpec
-from taskloom.registry.installed.problems import read_spec
-from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES, Change
-from taskloom.runs.grid.changes import choose, complete, lay, with_changed
-from taskloom.runs.grid.expansion import Expansion
+from pydantic import ValidationError
+
+from taskloom.core import DataSet, Problem, RequestError, unknown
+from taskloom.core.errors import count
+from taskloom.core.specs import RunSpec, plain
+from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES
+from taskloom.runs.grid.expansion import Expansion, Variant, copied
 from taskloom.runs.grid.grid import GridFile
+from taskloom.runs.grid.paths import PathError, assign
 from taskloom.runs.grid.places import PathResolver
 
 if TYPE_CHECKING:
@@ -25,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Data set → one of the same form that replaces it if only that one is in the data folder.
 STAND_INS = {"snli": "sick"}
-#: A smoke run is recorded under a name of its own.
-SUFFIX = "-smoke"
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 512, "max_length": 64}
 #: Options of the grid's own encoder that a smoke run keeps, with the values that ``minbert`` accepts.
 KEPT = {"pooling": ("pooler", "cls", "mean", "max"), "trainable": (True, False)}
@@ -53,37 +55,48 @@ class Overrides:
     name: str | None = None
 
     @property
-    def change(self) -> Change:
-        """The change of a row by --weights, --set and --epochs."""
+    def run_settings(self) -> dict[str, Any]:
+        """The new values of --weights and --set, by path."""
         weights = {} if self.weights is None else {"encoder.weights": self.weights}
-        return Change(weights | dict(self.settings), self.epochs)
+        return weights | dict(self.settings)
+
+    @property
+    def changes_runs(self) -> bool:
+        """Whether --weights, --set or --epochs is among them: the table is then another than the grid's."""
+        return bool(self.run_settings) or self.epochs is not None
+
+    @property
+    def in_words(self) -> str:
+        """What changes in runs, in words: ``at most 1 epoch per stage, stages.0.clip = 1``."""
+        most = [] if self.epochs is None else [f"at most {count(self.epochs, 'epoch')} per stage"]
+        return ", ".join([*most, *(f"{path} = {json.dumps(value)}" for path, value in self.run_settings.items())])
+
+    @property
+    def ordered_settings(self) -> list[tuple[str, Any]]:
+        """The paths with new values: by path, or in the order of the request if one path lies within another."""
+        pairs = list(itertools.combinations((path.split(".") for path in self.run_settings), 2))
+        overlap = any(all(a == b or "*" in (a, b) for a, b in zip(*pair, strict=False)) for pair in pairs)
+        return list(self.run_settings.items()) if overlap else sorted(self.run_settings.items())
+
+    def has_same_runs(self, other: "Overrides") -> bool:
+        return (self.ordered_settings, self.epochs) == (other.ordered_settings, other.epochs)
+
+    def on_top_of(self, recorded: "Overrides") -> "Overrides":
+        """These overrides together with those of a recorded table; the former take precedence."""
+        kept = {path: value for path, value in recorded.settings.items() if path not in self.run_settings}
+        epochs = recorded.epochs if self.epochs is None else self.epochs
+        return replace(self, settings=kept | dict(self.settings), epochs=epochs)
 
 
-def named(grid: GridFile, overrides: Overrides) -> GridFile:
-    """Rename the grid as the command line says; a smoke run gets a separate name and only the first seed."""
-    name = overrides.name or grid.name
-    if overrides.name is not None:
-        problems = read_spec(GridSpec, {**grid.raw, "name": name})[1]
-        if name == grid.name:
-            problems = [Problem("name", f"{name!r} is the grid's own name; leave it out, or choose another")]
-        if wrong := [problem for problem in problems if problem.path == "name"]:
-            raise RequestError("--name", [replace(problem, path="") for problem in wrong])
-    if not overrides.smoke:
-        return replace(grid, name=name)
-    first_seed = grid.spec.model_copy(update={"seeds": grid.spec.seeds[:1]})
-    return replace(grid, name=f"{name[: 100 - len(SUFFIX)]}{SUFFIX}", spec=first_seed)
+def recorded_overrides(record: "GridRecord | None") -> Overrides:
+    """The overrides with which every row of a recorded table is run; none for the table of a grid as it is written."""
+    recorded = record.spec.get(LAID, {}) if record is not None else {}
+    return Overrides(settings=recorded.get("settings", {}), epochs=recorded.get("epochs"))
 
 
-def override(
-    rows: Expansion, overrides: Overrides, resolver: PathResolver, before: "GridRecord | None" = None
-) -> Expansion:
-    """Apply overrides to the rows; contradictory ones are a ``RequestError``.
-
-    Rows changed by --weights, --epochs and --set, now or in the run ``before``, are added beside the grid's rows; in a
-    table with a separate name all rows are changed.
-    """
-    change, known = overrides.change, before.changes if before else []
-    if not (overrides.smoke or overrides.data or overrides.name or change or known or (before and before.laid)):
+def override(rows: Expansion, overrides: Overrides, resolver: PathResolver) -> Expansion:
+    """Apply overrides to the rows; contradictory ones are a ``RequestError``."""
+    if not (overrides.smoke or overrides.data or overrides.name or overrides.changes_runs):
         return replace(rows, variants=choose(rows.variants, overrides.only))
     completed = [complete(variant.spec) for variant in rows.variants]
     specs = [spec for spec in completed if spec is not None]  # invalid ones stay, for the plan to report
@@ -97,36 +110,61 @@ def override(
             _make_tiny(spec, resolver.catalogue)
         lines.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
     notes = [] if overrides.data is None else _use_folder(overrides.data, specs, resolver)
+    change_runs(specs, overrides)
+    lines += [overrides.in_words] if overrides.changes_runs else []
     variants = [
         replace(variant, spec=spec or variant.spec) for variant, spec in zip(rows.variants, completed, strict=True)
     ]
-    rows = replace(rows, variants=variants, notes=notes)
-    if overrides.name is not None or (before and before.laid):
-        rows, change = _change_all(rows, change, before)
-        lines += [change.in_words] if change else []
-        rows = replace(rows, variants=choose(rows.variants, overrides.only))
-    else:
-        rows = with_changed(rows, change, known, overrides.only, resolver.catalogue)
+    raw = dict(rows.grid.raw)
     if lines or notes:
-        rows = replace(rows, grid=replace(rows.grid, raw={**rows.grid.raw, OVERRIDES: [*lines, *notes]}))
-    return rows
+        raw[OVERRIDES] = [*lines, *notes]
+    if overrides.name or overrides.changes_runs:
+        raw[LAID] = {"settings": overrides.run_settings, "epochs": overrides.epochs}
+    return replace(rows, variants=choose(variants, overrides.only), notes=notes, grid=replace(rows.grid, raw=raw))
 
 
-def _change_all(rows: Expansion, change: Change, before: "GridRecord | None") -> tuple[Expansion, Change]:
-    """Apply one change to all rows of a table with a separate name, now and whenever it is run again."""
-    if before is not None:
-        if change and not change.lays_the_same(before.laid):
-            was = before.laid.in_words or "nothing laid over the grid"
-            text = f"{before.name!r} was run with {was}. Give the same or none of it, or choose another name"
-            raise RequestError("--name", [Problem("", f"{text}. Found {change.in_words}.")])
-        change = before.laid
-    valid = [variant for variant in rows.variants if complete(variant.spec) is not None]
-    changed_specs = dict(
-        zip((variant.label for variant in valid), lay(change, [variant.spec for variant in valid]), strict=True)
-    )
-    variants = [replace(variant, spec=changed_specs.get(variant.label, variant.spec)) for variant in rows.variants]
-    raw = {**rows.grid.raw, LAID: {"settings": dict(change.settings), "epochs": change.epochs}}
-    return replace(rows, variants=variants, grid=replace(rows.grid, raw=raw)), change
+def choose(variants: list[Variant], patterns: tuple[str, ...]) -> list[Variant]:
+    """Mark the rows that match any pattern as chosen; without patterns, all."""
+    if not patterns:
+        return variants
+    labels = [variant.label for variant in variants]
+    matching = {
+        pattern: {label for label in labels if label == pattern or fnmatchcase(label, pattern)} for pattern in patterns
+    }
+    nothing = [
+        Problem("", unknown("row", pattern, labels, where="rows")) for pattern in patterns if not matching[pattern]
+    ]
+    if nothing:
+        raise RequestError("--only", nothing)
+    chosen = set().union(*matching.values())
+    return [replace(variant, chosen=variant.label in chosen) for variant in variants]
+
+
+def complete(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """The run with all defaults of the specs filled in, so that paths resolve; None if it is invalid."""
+    try:
+        return plain(RunSpec.model_validate(spec))
+    except ValidationError:
+        return None
+
+
+def change_runs(specs: Sequence[dict[str, Any]], overrides: Overrides, *, strict: bool = True) -> None:
+    """Apply --weights, --set and --epochs to complete runs, in place, where their paths exist.
+
+    ``strict`` makes it an error if a path exists in no run.
+    """
+    if overrides.epochs is not None:
+        for stage in (stage for spec in specs for stage in spec["stages"]):
+            stage["epochs"] = min(stage["epochs"], overrides.epochs)
+    for path, value in overrides.run_settings.items():
+        failed: list[str] = []
+        for spec in specs:
+            try:
+                assign(spec, path, copied(value))
+            except PathError as error:
+                failed.append(str(error))
+        if strict and specs and len(failed) == len(specs):
+            raise RequestError("--set", [Problem(path, failed[0])])
 
 
 def add_seeds(grid: GridFile, seeds: Iterable[int]) -> GridFile:

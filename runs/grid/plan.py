@@ -1,22 +1,22 @@
 """Plan a grid: its cells, their complete specifications and identities, and which are finished."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import RegistryError, count
 from taskloom.registry.installed.resolution import split_metrics
-from taskloom.registry.results.records import ADDED_SEEDS, CHANGES, METRICS, SOURCE, CellRecord, Change, GridRecord
+from taskloom.registry.results.records import ADDED_SEEDS, METRICS, CellRecord, GridRecord
 from taskloom.registry.results.scores import StoredScores, find_scores
-from taskloom.runs.grid.changes import complete, lay
 from taskloom.runs.grid.contents import Contents, Size
 from taskloom.runs.grid.differences import causes_of, code_versions
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, locations, modern_facts, stage_keys
-from taskloom.runs.grid.overrides import Overrides, add_seeds, named, new_seeds, override
+from taskloom.runs.grid.naming import named
+from taskloom.runs.grid.overrides import Overrides, add_seeds, change_runs, complete, new_seeds, override
 from taskloom.runs.grid.paths import matches
 from taskloom.runs.grid.places import PathResolver
 
@@ -83,8 +83,8 @@ def make_plan(
     are resolved. The settings of a row are checked whether it is chosen or not; its data and weights only if it is.
     Rows that are not chosen and could not be run today are in the plan as they were last run.
     """
-    overrides, written = overrides or Overrides(), grid.raw
-    grid, before = _recorded(named(grid, overrides), overrides, ledger)
+    request, written = overrides or Overrides(), grid.raw
+    grid, overrides, before = named(grid, request, ledger)
     rows = expand(grid, allow_large=allow_large)
     problems = rows.problems
     if not any(variant.spec for variant in rows.variants):  # there is no valid base
@@ -94,14 +94,14 @@ def make_plan(
     kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
     resolver = PathResolver(catalogue, grid.folder)
     resolver.settle(variant.spec for variant in kept)
-    rows = override(replace(rows, variants=kept), overrides, resolver, before)
+    rows = override(replace(rows, variants=kept), overrides, resolver)
     resolver.settle((variant.spec for variant in rows.variants), typed=True)
     grid, contents = rows.grid, Contents(catalogue, overrides, resolver)
     problems += _column_problems(rows)
     variants = [_resolved(variant, catalogue, contents) for variant in rows.variants]
     checked = [variant for variant in variants if variant.chosen or not variant.problems]
     if before is None or before.written != written:  # else it was valid: missing plugins were installed then
-        checked += _wrong_as_written(variants, kept, overrides.change, catalogue)
+        checked += _wrong_as_written(variants, kept, overrides, catalogue)
     problems += _row_problems(checked)
     if problems:
         raise RequestError(str(grid.path), problems)
@@ -116,7 +116,7 @@ def make_plan(
                 *(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states, known))
             ]
             # Rows outside this run stay in the table if they were in it: another run may be about to start them.
-            optional = (row.problems or row.beside or rows.is_changed) and row.label not in shown
+            optional = row.problems and row.label not in shown
             planned += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
         return planned
 
@@ -125,10 +125,11 @@ def make_plan(
         text = f"the grid has {len(variants) * len(grid.spec.seeds):,} cells with them, more than {LARGE:,}"
         raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
     cells = cells_of(grid)
-    grid = _with_changes(grid, rows.changes, {cell.label for cell in cells})
     grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
     if further := list(GridRecord("", grid.raw, "", "", ()).further):
         run_notes += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
+    if request.changes_runs and request.name is None:
+        run_notes += [f"a table of its own, {grid.name!r}; --name gives it another name"]
     added = grid.raw.get(ADDED_SEEDS)
     run_notes += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     looked = resolver.notes(variant.spec for variant in variants if variant.chosen)
@@ -143,24 +144,6 @@ def make_plan(
         *_left_out(grid, cells, before, catalogue),
     )
     return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes, before.basis if before else "")
-
-
-def _recorded(grid: GridFile, overrides: Overrides, ledger: "Ledger | None") -> tuple[GridFile, GridRecord | None]:
-    """The grid under its name in the registry, and its last record there."""
-    name = grid.name if ledger is None else ledger.name_for(grid.name, grid.source, grid.raw)
-    if overrides.name is not None and name != grid.name:
-        raise RequestError("--name", [Problem("", f"another grid is called {grid.name!r} here; choose another name")])
-    grid = replace(grid, name=name, raw={**grid.raw, **({SOURCE: grid.source} if grid.source else {})})
-    return grid, ledger.grid(name) if ledger is not None and name in ledger.grid_names() else None
-
-
-def _with_changes(grid: GridFile, changes: Iterable[Change], labels: Collection[str]) -> GridFile:
-    """Record in the grid the changes behind those changed rows that are in the table."""
-    recorded = []
-    for change in changes:
-        if rows := [row for row in change.rows if change.called(row) in labels]:
-            recorded.append({**vars(change), "settings": dict(change.settings), "rows": rows})
-    return replace(grid, raw={**grid.raw, CHANGES: recorded}) if recorded else grid
 
 
 def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
@@ -191,7 +174,7 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
 
 
 def _wrong_as_written(
-    variants: Iterable[Variant], kept: Iterable[Variant], change: Change, catalogue: "Catalogue"
+    variants: Iterable[Variant], kept: Iterable[Variant], overrides: Overrides, catalogue: "Catalogue"
 ) -> Iterator[Variant]:
     """The rows that are not chosen and whose own specification is invalid, with only those problems.
 
@@ -200,12 +183,12 @@ def _wrong_as_written(
     """
     rows = {row.label: row for row in kept}
     for variant in variants:
-        if variant.chosen or variant.beside or not variant.problems:
+        if variant.chosen or not variant.problems:
             continue
         row = rows[variant.label]
-        completed = complete(row.spec)
-        specs = [row.spec, *lay(change, [completed] if completed else [], strict=False)]
-        wrong = [{*row.problems, *catalogue.resolve_run(spec)[1]} for spec in specs]
+        changed = [spec for spec in [complete(row.spec)] if spec is not None]
+        change_runs(changed, overrides, strict=False)
+        wrong = [{*row.problems, *catalogue.resolve_run(spec)[1]} for spec in (row.spec, *changed)]
         if own := set(variant.problems).intersection(*wrong):
             yield replace(variant, problems=tuple(problem for problem in variant.problems if problem in own))
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from taskloom.core.errors import RequestError
 from taskloom.registry.results.archive import without_folders
-from taskloom.registry.results.records import OVERRIDES, CellRecord, GridRecord
-from taskloom.runs.grid.changes import complete, lay
-from taskloom.runs.grid.expansion import LARGE, expand
+from taskloom.registry.results.records import CHANGES, OVERRIDES, CellRecord, GridRecord
+from taskloom.runs.grid.expansion import LARGE, copied, expand
 from taskloom.runs.grid.grid import read_grid
 from taskloom.runs.grid.identity import without_defaults
+from taskloom.runs.grid.overrides import Overrides, change_runs, complete, recorded_overrides
 
 #: What is no part of a result, what --data replaces, and what a smoke run does.
 FREE = frozenset({"resources"})
@@ -43,9 +43,13 @@ def check_rows(record: GridRecord) -> str:
     packaged = f" (it builds on the packaged grid {grid.spec.base!r})" if isinstance(grid.spec.base, str) else ""
     expansion = expand(grid, allow_large=size <= 10 * LARGE)
     specs = {row.label: complete(row.spec) for row in expansion.variants if not row.problems}
-    rows = {label: lay(record.laid, [spec], strict=False)[0] for label, spec in specs.items() if spec is not None}
-    for change in record.changes:
-        rows |= {change.called(row): lay(change, [rows[row]], strict=False)[0] for row in change.rows if row in rows}
+    rows = {label: spec for label, spec in specs.items() if spec is not None}
+    change_runs([*rows.values()], recorded_overrides(record), strict=False)
+    for change in record.spec.get(CHANGES, ()):  # up to 0.2, changed rows in the table of the grid itself
+        changed = {f"{row} [{change.get('label')}]": copied(rows[row]) for row in change.get("rows", ()) if row in rows}
+        overrides = Overrides(settings=change.get("settings", {}), epochs=change.get("epochs"))
+        change_runs([*changed.values()], overrides, strict=False)
+        rows |= changed
     rows = {without_folders(label): spec for label, spec in rows.items()}
     published = {without_folders(row.label): row.reported for row in expansion.variants}
     lines = record.spec.get(OVERRIDES, ())

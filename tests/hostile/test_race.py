@@ -12,7 +12,6 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.overrides import Overrides
 from taskloom.runs.grid.plan import make_plan
 
 GRID = {
@@ -74,12 +73,12 @@ def test_fifty_runs_started_together_lose_no_seed_and_no_row(tmp_path: Path) -> 
         with Ledger.open(tmp_path / f"registry-{number}", create=False) as ledger:
             grid = ledger.grid("grid")
             assert grid.added_seeds == seeds
-            changed = {f"row [clip={value}]" for value in values if value not in seeds}
-            assert {row.label for row in grid.cells} == {"row", *changed}
-            assert {row.seed for row in grid.cells if row.label == "row"} == {0, *seeds}
+            changed = {f"grid+clip={value}" for value in values if value not in seeds}
+            assert {*ledger.grid_names()} == {"grid", *changed}
+            assert {row.seed for row in grid.cells} == {0, *seeds}
             finished = {cell.id for cell in ledger.cells() if cell.status == "finished"}
-            assert finished <= {row.cell.id for row in grid.cells}
-            assert len(finished) >= len(values)
+            assert finished == {row.cell.id for recorded in ledger.grids() for row in recorded.cells}
+            assert len(finished) > len(values)
 
 
 @pytest.mark.parametrize("change", ["seeds queued", "another plan"])
@@ -99,14 +98,3 @@ def test_a_plan_made_from_an_earlier_state_is_not_recorded(tmp_path: Path, chang
         plan = make_plan(grid, catalogue, ledger)
         assert ledger.record_grid("grid", plan.grid.raw, plan.cells, basis=plan.basis)
         assert ledger.grid("grid").added_seeds == ([1, 2] if change == "seeds queued" else [7])
-
-
-def test_a_row_that_another_run_is_about_to_begin_keeps_its_place(tmp_path: Path) -> None:
-    """The other run has recorded its changed row, and not begun it yet."""
-    (tmp_path / "grid.json").write_text(json.dumps(GRID))
-    grid, registry, catalogue = load_grid(str(tmp_path / "grid.json")), tmp_path / "registry", load_catalogue()
-    with Ledger.open(registry, create=True) as ledger:
-        plan = make_plan(grid, catalogue, ledger, overrides=Overrides(settings={"stages.*.clip": 2}))
-        assert ledger.record_grid("grid", plan.grid.raw, plan.cells, basis=plan.basis)
-    table = Grid(tmp_path / "grid.json", registry=registry).run(progress=False)
-    assert "row [clip=2]" in str(table)

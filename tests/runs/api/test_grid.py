@@ -190,7 +190,8 @@ def test_all_errors_come_at_once_with_the_messages_of_the_command_line(tmp_path:
 def test_what_is_laid_over_a_grid_is_what_the_command_line_lays_over_it() -> None:
     assert set(get_type_hints(Laid)) - {"allow_large"} == set(vars(Overrides()))
     plan = Grid("quickstart").plan(smoke=True, only="sum", seeds=[5], settings={"stages.0.clip": 1})
-    assert {(cell.label, cell.seed) for cell in plan.found.chosen} == {("sum [clip=1]", 0), ("sum [clip=1]", 5)}
+    assert plan.found.grid.name == "quickstart+clip=1-smoke"
+    assert {(cell.label, cell.seed) for cell in plan.found.chosen} == {("sum", 0), ("sum", 5)}
 
 
 def test_answers_are_those_of_the_command_line() -> None:

@@ -1,15 +1,21 @@
-"""What the command line changes stands beside what was there: no result ever leaves a table without a line."""
+"""What the command line changes is a table of its own: no result ever leaves a table without a line."""
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from taskloom.core.specs import GridSpec
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
+from taskloom.runs.grid.naming import derived_names
+from taskloom.runs.grid.overrides import Overrides
+from taskloom.runs.grid.plan import PlannedCell
 
 BASE: dict[str, Any] = {
     "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256, "pooling": "mean"},
@@ -66,83 +72,121 @@ def registry(tmp_path: Path) -> Registry:
 
 
 WAYS: dict[str, tuple[tuple[str, ...], str]] = {
-    "a setting": (LR, "lr=0.01"),
-    "epochs": (("--epochs", "0"), "epochs≤0"),
-    "two settings": ((*LR, "--set", 'stages.*.schedule={"name":"linear"}'), "lr=0.01, schedule=linear"),
-    "some rows": (("--only", "m*", *LR), "lr=0.01"),
-    "a component": (("--only", "mean", "--set", "stages.0.sampler=sequential"), "sampler=sequential"),
-    "an option": (("--set", "stages.0.sampler.batch_size=4"), "batch_size=4"),
-    "only": (("--only", "mean"), ""),
-    "seeds": (("--seeds", "+1"), ""),
+    "a setting": (LR, "grid+lr=0.01"),
+    "epochs": (("--epochs", "0"), "grid+max-epochs=0"),
+    "two settings": ((*LR, "--set", 'stages.*.schedule={"name":"linear"}'), "grid+schedule=linear+lr=0.01"),
+    "some rows": (("--only", "m*", *LR), "grid+lr=0.01"),
+    "a component": (("--only", "mean", "--set", "stages.0.sampler=sequential"), "grid+sampler=sequential"),
+    "only": (("--only", "mean"), "grid"),
+    "seeds": (("--seeds", "+1"), "grid"),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_run_of_a_grid_takes_a_result_out_of_its_table(registry: Registry, way: str) -> None:
+def test_no_run_takes_a_result_out_of_a_table(registry: Registry, way: str) -> None:
     registry.run()
     before = registry.rows()
-    options, label = WAYS[way]
-    registry.run(*options)
-    after = registry.rows()
-    new = after.keys() - before.keys()
-    assert {row for row in after if row in before} == {*before}
+    options, table = WAYS[way]
+    said = registry.run(*options)
     if way != "seeds":
-        assert {row: after[row] for row in before} == before, "under the same names"
-    chosen = [row for row in before if "--only" not in options or row.startswith("m")]
-    assert new == ({f"{row} [{label}]" for row in chosen} if label else set())
-    assert all(after[row][0] == 1 for row in new), "and what is changed was run"
+        assert registry.rows() == before
+    if table != "grid":
+        assert f"'{table}'" in said
+        overrides = [word for word in options if word not in ("--only", "m*", "mean")]
+        shown = registry("table", registry.grid, *overrides, "--format", "json")
+        assert shown.stdout == registry("table", table, "--format", "json").stdout, "found by its options and its name"
+        chosen = [row for row in before if "--only" not in options or row.startswith("m")]
+        assert {row: n for row, (n, _) in registry.rows(table).items()} == {row: int(row in chosen) for row in before}
+        registry.run(grid=table)
+        assert {n for n, _ in registry.rows(table).values()} == {1}, "its name continues it"
+    after = registry.rows()
     registry.run()
-    assert registry.rows() == after, "the grid as it is written leaves what was changed where it is"
-    cells = json.loads(registry("cells", "--json").stdout)["cells"]
-    assert all(cell["grid"] == "grid" and cell["label"] in after for cell in cells)
+    assert registry.rows() == after
+    assert {grid["name"] for grid in json.loads(registry("grids", "--json").stdout)["recorded"]} == {"grid", table}
 
 
-def test_changes_add_up_and_their_labels_say_what_they_are(registry: Registry) -> None:
-    registry.run(*LR)
-    assert {*registry.rows()} == {"sum [lr=0.01]", "mean [lr=0.01]", "clipped [lr=0.01]"}, "nothing else was run yet"
-    registry.run("--only", "sum", "--set", "stages.0.optimizer.lr=0.1")
-    registry.run("--only", "sum")
-    registry.run("--only", "mean", *LR, "--seeds", "0-1")
-    rows = registry.rows()
-    assert list(rows) == [
-        "sum",
-        "sum [lr=0.01]",
-        "sum [lr=0.1]",
-        "mean",
-        "mean [lr=0.01]",
-        "clipped",
-        "clipped [lr=0.01]",
-    ]
-    assert rows["mean [lr=0.01]"][0] == 2
-    assert "[lr=0.1]: run with stages.0.optimizer.lr = 0.1." in registry("table", registry.grid).stdout
-    registry.run("--only", "sum [[]lr=0.1]")
-    assert registry.rows()["sum [lr=0.1]"][0] == 2, "a changed row is run again by its name"
-    other = registry("compare", "sum", "sum [lr=0.01]", "--json")
-    assert other.exit_code == 0, other.stderr
+def planned(registry: Registry, *options: str, grid: object = None) -> tuple[str, list[dict[str, Any]]]:
+    """The name of the table of a plan, and its cells."""
+    plan = registry("plan", grid or registry.grid, *options, "--json")
+    assert plan.exit_code == 0, plan.stderr
+    names = [line.split("'")[1] for line in plan.stderr.splitlines() if "table of its own" in line]
+    return names[0] if names else "", json.loads(plan.stdout)["cells"]
 
 
-def test_a_label_names_as_much_of_a_path_as_tells_it_apart(registry: Registry) -> None:
+def test_a_name_is_short_and_no_two_tables_share_one(registry: Registry) -> None:
     two = [{"epochs": 1}, {"epochs": 1}]
     registry.grid = registry.write("grid.json", base={**BASE, "stages": two}, claims=[])
-    options = ("--set", "stages.1.epochs=0", "--set", "encoder.dropout=0.5", "--set", "stages.*.clip=1")
-    cells = json.loads(registry("plan", registry.grid, "--only", "sum", *options, "--json").stdout)["cells"]
-    assert cells[0]["label"] == "sum [stages.1.epochs=0, encoder.dropout=0.5, clip=1]"
+    first, second = ("--set", "stages.0.epochs=0"), ("--set", "stages.1.epochs=0")
+    assert planned(registry, *first)[0] == planned(registry, *second)[0] == "grid+epochs=0"
+    registry.run(*first, "--only", "sum")
+    assert planned(registry, *first)[0] == "grid+epochs=0"
+    assert re.fullmatch(r"grid\+epochs=0-[0-9a-f]{6}", planned(registry, *second)[0])
+    for value in ("/a folder/of weights" * 9, {"name": "other", "options": [1] * 99}, "ß" * 200):
+        for name in derived_names("grid", Overrides(settings={"encoder": value, "stages.*.clip": 1})):
+            assert len(name) <= 94
+            assert GridSpec(name=name).name == name, "valid as a name"
 
 
-def test_rows_that_a_setting_leaves_as_they_are_are_run_as_they_are(registry: Registry) -> None:
-    said = registry.run("--only", "sum", "--set", "stages.0.optimizer.lr=0.001")
-    assert "nothing changes" in said
-    assert {row: n for row, (n, _) in registry.rows().items()} == {"sum": 1, "mean": 0, "clipped": 0}
-    registry.run("--set", "stages.0.clip=0.1")
-    assert registry.rows().keys() == {"sum", "sum [clip=0.1]", "mean", "mean [clip=0.1]", "clipped"}
-    assert registry.rows()["clipped"][0] == 1
+def test_the_order_of_settings_counts_only_where_one_contains_another(registry: Registry) -> None:
+    clip, name = ("--set", "stages.0.clip=1"), "grid+clip=1+lr=0.01"
+    assert planned(registry, *LR, *clip)[0] == planned(registry, *clip, *LR)[0] == name
+    every, first = ("--set", "stages.*.clip=2"), ("--set", "stages.0.clip=1")
+    registry.run(*every, *first, "--only", "sum")
+    other, cells = planned(registry, *first, *every)
+    assert other == "grid+clip=1+clip=2"
+    assert {cell["spec"]["stages"][0]["clip"] for cell in cells} == {2}
 
 
-def test_a_row_of_the_file_keeps_its_name_for_itself(registry: Registry) -> None:
-    registry.grid = registry.write("grid.json", cells=[*GRID["cells"], {"label": "sum [lr=0.01]"}])
-    refused = registry("plan", registry.grid, *LR)
+def test_cells_that_do_not_change_are_shared(registry: Registry) -> None:
+    registry.run()
+    _, cells = planned(registry, "--set", "stages.0.clip=0.1")
+    assert {cell["label"]: cell["status"] for cell in cells} == {
+        "sum": "finished",  # as "clipped" was
+        "mean": "new",
+        "clipped": "finished",
+    }
+
+
+def test_settings_over_a_changed_table_add_up(registry: Registry) -> None:
+    registry.run(*LR, "--only", "sum")
+    assert planned(registry, *LR, grid="grid+lr=0.01")[0] == "grid+lr=0.01"
+    table, cells = planned(registry, "--set", "stages.0.clip=1", grid="grid+lr=0.01")
+    assert table == "grid+lr=0.01+clip=1"
+    stages = [cell["spec"]["stages"][0] for cell in cells]
+    assert {(stage["clip"], stage["optimizer"]["lr"]) for stage in stages} == {(1, 0.01)}
+    registry.run("--smoke", "--only", "sum", grid="grid+lr=0.01")
+    assert "lr = 0.01" in registry("table", "grid+lr=0.01-smoke").stdout
+
+
+def test_a_table_that_was_not_run_with_these_options_is_not_shown(registry: Registry) -> None:
+    registry.run()
+    refused = registry("table", registry.grid, *LR)
     assert refused.exit_code == 2
-    assert "'sum [lr=0.01]' of its own" in refused.stderr
+    assert "'grid+lr=0.01' was not run" in refused.stderr
+
+
+def test_changed_rows_in_the_table_of_an_older_version_are_shown(registry: Registry, tmp_path: Path) -> None:
+    registry.run()
+    registry.run(*LR)
+    with Ledger.open(registry.folder / "registry", create=False) as ledger:
+        grid, changed = ledger.grid("grid"), ledger.grid("grid+lr=0.01")
+        rows = [*grid.cells, *(replace(row, label=f"{row.label} [lr=0.01]") for row in changed.cells)]
+        cells = [PlannedCell(row.cell.id, row.label, row.seed, "finished", row.cell.spec, {}) for row in rows]
+        settings = {"stages.0.optimizer.lr": 0.01}
+        change = {"settings": settings, "epochs": None, "label": "lr=0.01", "rows": ["sum", "mean", "clipped"]}
+        ledger.record_grid("grid", {**grid.spec, "changes": [change]}, cells)
+    assert {*registry.rows()} == {row.label for row in rows}
+    assert "has changed" not in registry("table", registry.grid).stderr
+    assert "stages.0.optimizer.lr" in registry("effects", registry.grid, "--json").stdout
+    assert registry("claims", registry.grid).exit_code == 0
+    assert registry("archive", "grid", tmp_path / "mixed.zip").exit_code == 0
+    elsewhere = Registry(tmp_path / "elsewhere")
+    imported = elsewhere("import", tmp_path / "mixed.zip")
+    assert imported.exit_code == 0, imported.stderr
+    assert elsewhere.rows("grid") == registry.rows()
+    assert "no longer shows 3 results" in registry.run()
+    assert {*registry.rows()} == {"sum", "mean", "clipped"}
+    assert {cell["status"] for cell in planned(registry, *LR)[1]} == {"finished"}
 
 
 def test_with_a_name_it_is_a_table_of_its_own(registry: Registry) -> None:
@@ -193,21 +237,18 @@ def test_two_files_of_one_name_are_two_grids(registry: Registry) -> None:
     registry.run(grid=registry.folder / "c" / "grid.json")
     assert {*registry.rows("grid")} == {"sum", "mean"}, "and so is one that was moved"
     assert registry("explain", "b/grid").exit_code == 0
+    assert planned(registry, *LR, grid=two)[0] == planned(registry, *LR, grid="b/grid")[0] == "b/grid+lr=0.01"
 
 
 def test_what_an_edit_takes_out_of_the_table_is_said(registry: Registry) -> None:
-    registry.run(*LR)
     registry.run()
     registry.write("grid.json", cells=GRID["cells"][:2], claims=[])
     said = registry.run()
-    assert "no longer shows 2 results" in said
-    assert "'clipped', 'clipped [lr=0.01]'" in said
-    assert {*registry.rows()} == {"sum", "sum [lr=0.01]", "mean", "mean [lr=0.01]"}
+    assert "no longer shows 1 result" in said
+    assert "'clipped'" in said
+    assert {*registry.rows()} == {"sum", "mean"}
     earlier = [cell for cell in json.loads(registry("cells", "--json").stdout)["cells"] if "(earlier)" in cell["label"]]
-    assert {(cell["grid"], cell["label"]) for cell in earlier} == {
-        ("grid", "clipped (earlier)"),
-        ("grid", "clipped [lr=0.01] (earlier)"),
-    }
+    assert {(cell["grid"], cell["label"]) for cell in earlier} == {("grid", "clipped (earlier)")}
 
 
 def test_a_row_that_cannot_be_planned_today_keeps_its_result(registry: Registry) -> None:
@@ -221,26 +262,8 @@ def test_a_row_that_cannot_be_planned_today_keeps_its_result(registry: Registry)
     registry.run()
     before = registry.rows()
     data.unlink()
-    registry.run("--only", "sum", *LR)
-    assert {row: registry.rows()[row] for row in before} == before
-
-
-def test_claims_baseline_and_published_figures_hold_for_changed_rows(registry: Registry) -> None:
-    registry.run(*LR, "--seeds", "0-1")
-    (claim,) = json.loads(registry("claims", registry.grid, "--json").stdout)["claims"]
-    assert (claim["row"], claim["other"]) == ("clipped [lr=0.01]", "sum [lr=0.01]"), "where only those were run"
-    rows = json.loads(registry("table", registry.grid, "--format", "json").stdout)["rows"]
-    assert [row["label"] for row in rows if row["baseline"]] == ["sum [lr=0.01]"]
-    assert rows[0]["reported"] == {"sst": 0.5}
-    registry.run()
-    (claim,) = json.loads(registry("claims", registry.grid, "--json").stdout)["claims"]
-    assert (claim["row"], claim["other"]) == ("clipped", "sum"), "a claim is about the rows of the file"
-    axes = json.loads(registry("effects", registry.grid, "--json").stdout)
-    assert "stages.0.optimizer.lr" in json.dumps(axes)
-    assert registry("report", registry.grid, "-o", registry.folder / "r.html").exit_code == 0
-    registry.run("--only", "sum", "--name", "alone")
-    (claim,) = json.loads(registry("claims", "alone", "--json").stdout)["claims"]
-    assert claim["answer"] in ("open", "untrained")
+    registry.run("--only", "sum", "--seeds", "0")
+    assert registry.rows() == before
 
 
 # Grids that extend packaged ones
@@ -302,32 +325,11 @@ def test_a_packaged_grid_is_printed_as_it_is_written(registry: Registry, monkeyp
     assert "did you mean 'quickstart'" in wrong.stderr
 
 
-def test_a_plain_run_fills_every_row_of_the_table(registry: Registry) -> None:
-    registry.run()
-    registry.run("--only", "sum", *LR)
-    registry.run("--only", "mean", "--seeds", "+1")
-    assert registry.rows()["sum [lr=0.01]"][0] == 1
-    registry.run()
-    assert {seeds for seeds, _ in registry.rows().values()} == {2}
-    assert registry("explain", registry.grid, "sum [lr=0.01]").exit_code == 0
-
-
 def test_a_row_that_is_called_otherwise_is_still_shown_and_so_not_missed(registry: Registry) -> None:
     registry.run()
     registry.write("grid.json", cells=[{"label": "added up"}, *GRID["cells"][1:]], baseline=None, claims=[])
     assert "no longer shows" not in registry.run()
     assert {*registry.rows()} == {"added up", "mean", "clipped"}
-
-
-def test_one_change_of_some_rows_here_and_of_others_there_is_one_change(tmp_path: Path) -> None:
-    here, there = Registry(tmp_path / "here"), Registry(tmp_path / "there")
-    here.run("--only", "sum", *LR, "--seeds", "0-1")
-    there.run(*LR)
-    assert there("archive", "grid", tmp_path / "theirs.zip").exit_code == 0
-    assert here("import", tmp_path / "theirs.zip").exit_code == 0
-    here.run()
-    changed = {row: seeds for row, (seeds, _) in here.rows().items() if "[" in row}
-    assert changed == {"sum [lr=0.01]": 2, "mean [lr=0.01]": 2, "clipped [lr=0.01]": 2}
 
 
 def test_an_imported_grid_is_not_replaced_by_a_file_of_its_name(tmp_path: Path) -> None:
