@@ -59,6 +59,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the programs a component starts would inherit
         signal.siginterrupt(number, False)
     _end_with_driver()
+    _stay_as_nice()
     faulthandler.enable(2)  # a crash is described in the log of the cell
     os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
@@ -67,6 +68,16 @@ def main() -> None:
     function = logged_work(work, int(threads), device, float(share))
     while True:
         perform(function, driver.jobs.get(), driver)
+
+
+def _stay_as_nice() -> None:
+    """Give the driver's niceness to the worker's session.
+
+    A desktop's Linux shares processors among sessions before it looks at processes (``man 7 sched``, "autogroup"), and
+    every worker has a session of its own: ``nice taskloom run`` would leave the workers as greedy as ever.
+    """
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(os.nice(0)))
 
 
 def logged_work(name: str, threads: int, device: str, share: float) -> Work:

@@ -358,7 +358,7 @@ def work(job, emit):
 """
 
 
-def test_workers_end_with_their_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_as_nice_as_their_driver_and_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "locked.py").write_text(LOCKED)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
     script = (
@@ -373,10 +373,15 @@ def test_workers_end_with_their_driver(tmp_path: Path, monkeypatch: pytest.Monke
         "        if event.what == 'started': print(event.facts['pid'], flush=True)\n"
         "        if event.what == 'log': print(event.facts['message'].replace(' ', '\\n'), flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as driver:
+    command = ["nice", "-n", "5", sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         pids = [int(driver.stdout.readline()) for _ in range(6)]  # of the workers, and what one of them started
         assert not any(map(gone, pids))
+        for pid in pids:
+            assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+            if Path("/proc/sys/kernel/sched_autogroup_enabled").is_file():
+                assert Path(f"/proc/{pid}/autogroup").read_text().endswith("nice 5\n")
         driver.kill()
         until(lambda: all(map(gone, pids)))
 
