@@ -57,7 +57,7 @@ def claims_of(results: Results, table: Table, written: Mapping[str, str]) -> lis
     """
     claims = list(results.grid.spec.get("claims") or ())
     margin = table.margin
-    pairs = [_pairs(results, claim) for claim in claims]
+    pairs = [_pairs(claim) for claim in claims]
     columns = [claim.get("on", OVERALL) for claim in claims]
     contrasts = list(map(results.mean_difference, columns, pairs))
     family = judge(contrasts, [claim.get("within") or margin for claim in claims])
@@ -81,7 +81,7 @@ def claims_of(results: Results, table: Table, written: Mapping[str, str]) -> lis
     return answered
 
 
-def _pairs(results: Results, claim: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _pairs(claim: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The pairs of rows that a claim compares."""
     stated = claim.get("better") or claim["equal"], claim.get("than") or claim["to"]
     rows, others = ([labels] if isinstance(labels, str) else labels for labels in stated)

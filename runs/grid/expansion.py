@@ -129,8 +129,17 @@ def _label(path: str, value: Any) -> str:
     """``pcgrad``, ``pcgrad(reduction=sum)``, ``lr=0.001``: the part of a label that distinguishes rows."""
     if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("name"), str)):
         return shortened(in_words(value), LONGEST_LABEL)
+    return shortened(with_name(path, value), LONGEST_LABEL)
+
+
+def with_name(path: str, value: Any) -> str:
+    """A setting as a label shows it, after the last name in its path.
+
+    >>> with_name("stages.0.optimizer.lr", 0.001)
+    'lr=0.001'
+    """
     last = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
-    return shortened(f"{''.join(last)}={in_words(value)}", LONGEST_LABEL)
+    return f"{''.join(last)}={in_words(value)}"
 
 
 def in_words(value: Any) -> str:

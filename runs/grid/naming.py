@@ -9,7 +9,7 @@ from taskloom.core.errors import Problem, RequestError
 from taskloom.core.specs import GridSpec
 from taskloom.registry.installed.problems import read_spec
 from taskloom.registry.results.records import SOURCE, GridRecord
-from taskloom.runs.grid.expansion import in_words
+from taskloom.runs.grid.expansion import with_name
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest
 from taskloom.runs.grid.overrides import Overrides, recorded_overrides
@@ -70,10 +70,7 @@ def derived_names(base: str, overrides: Overrides) -> list[str]:
     """
     settings = [] if overrides.epochs is None else [("max-epochs", overrides.epochs)]
     settings += overrides.ordered_settings
-    parts = []
-    for path, value in settings:
-        word = [part for part in path.split(".") if part != "*" and not part.isdigit()][-1:]
-        parts.append(re.sub("[^A-Za-z0-9._=-]+", "-", f"{''.join(word)}={in_words(value)}").strip("-"))
+    parts = [re.sub("[^A-Za-z0-9._=-]+", "-", with_name(path, value)).strip("-") for path, value in settings]
     short = "+".join([base, *parts])
     unique = f"{short[: LONGEST - DIGEST - 1]}-{digest([base, settings])[:DIGEST]}"
     return [short, unique] if len(short) <= LONGEST else [unique]

@@ -137,8 +137,11 @@ def test_the_order_of_settings_counts_only_where_one_contains_another(registry: 
     assert {cell["spec"]["stages"][0]["clip"] for cell in cells} == {2}
 
 
-def test_cells_that_do_not_change_are_shared(registry: Registry) -> None:
+def test_another_table_is_not_shown_before_its_run_and_shares_cells_that_do_not_change(registry: Registry) -> None:
     registry.run()
+    refused = registry("table", registry.grid, "--set", "stages.0.clip=0.1")
+    assert refused.exit_code == 2
+    assert "'grid+clip=0.1' was not run" in refused.stderr
     _, cells = planned(registry, "--set", "stages.0.clip=0.1")
     assert {cell["label"]: cell["status"] for cell in cells} == {
         "sum": "finished",  # as "clipped" was
@@ -156,13 +159,6 @@ def test_settings_over_a_changed_table_add_up(registry: Registry) -> None:
     assert {(stage["clip"], stage["optimizer"]["lr"]) for stage in stages} == {(1, 0.01)}
     registry.run("--smoke", "--only", "sum", grid="grid+lr=0.01")
     assert "lr = 0.01" in registry("table", "grid+lr=0.01-smoke").stdout
-
-
-def test_a_table_that_was_not_run_with_these_options_is_not_shown(registry: Registry) -> None:
-    registry.run()
-    refused = registry("table", registry.grid, *LR)
-    assert refused.exit_code == 2
-    assert "'grid+lr=0.01' was not run" in refused.stderr
 
 
 def test_changed_rows_in_the_table_of_an_older_version_are_shown(registry: Registry, tmp_path: Path) -> None:
