@@ -1,10 +1,12 @@
 """Data sets: texts with labels and their meaning; metrics: how well predictions match labels."""
 
+import csv
+import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +44,16 @@ class Labels:
         """Values from ``low`` to ``high``."""
         return cls(classes=0, low=float(low), high=float(high))
 
+    def decode(self, predicted: NDArray[np.float64]) -> list[str] | list[int] | list[float]:
+        """Convert predictions to labels: names of classes, class numbers, or values.
+
+        >>> Labels.of_classes(2, ["low", "high"]).decode(np.array([1.0, 0.0]))
+        ['high', 'low']
+        """
+        if not self.classes:
+            return [float(value) for value in predicted]
+        return [self.names[int(value)] for value in predicted] if self.names else [int(value) for value in predicted]
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
@@ -66,13 +78,20 @@ class DataSet(Component, ABC):
 
     ``columns`` is the number of texts per example (1 to 3) and ``labels`` what a label means, or None for a data
     set without labels (embedding losses need none). Constructing one reads nothing; :meth:`load` raises
-    ``DataError`` with file and line for what it cannot use. If it has options ``limit`` and ``dev_limit`` they are the
-    most examples of train and dev: some of the split's, always the same, in their order.
+    ``DataError`` with file and line for what it cannot use.
+
+    Some options mean the same in every data set that has them: ``limit`` and ``dev_limit`` are the most examples of
+    train and dev: some of the split's, always the same, in their order. ``dir`` is the folder of its files, which
+    ``--data`` replaces. ``text``, ``id`` and ``quotes`` say how ``predict --input`` reads a file of new texts: the
+    names of its text columns and of the column of ids, and whether quotes may hold delimiters.
     """
 
     kind: ClassVar[str] = "data"
     columns: int = 1
     labels: Labels | None = None
+    #: Data sets with the same options and labels: where ``--data`` has the files of one of these and not its own, a run
+    #: reads that one.
+    stand_ins: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def load(self, split: Split) -> Examples:
@@ -85,16 +104,39 @@ class DataSet(Component, ABC):
         It is part of a result's identity. A test split is left out: it decides nothing about a run.
         """
 
+    @classmethod
+    def smoke_options(cls, columns: int, labels: Labels | None) -> dict[str, Any] | None:
+        """Options with which it gives a few examples, without files, that a smoke run can use for another data set.
+
+        They have at least ``columns`` texts, and labels that losses for ``labels`` accept. None: it has no such.
+        """
+        return None
+
+    def submission_name(self, task: str, split: Split) -> str:
+        """The name of the file in which predictions for the data of ``task`` are handed in."""
+        return f"{task}-{split}-output.csv"
+
+    def submission(self, ids: Sequence[str], predicted: NDArray[np.float64]) -> str:
+        """The content of that file: by default a table with the columns ``id`` and ``prediction``."""
+        assert self.labels is not None, "data without labels have no predictions"
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["id", "prediction"])
+        lines.writerows(zip(ids, self.labels.decode(predicted), strict=True))
+        return text.getvalue()
+
 
 class Metric(Component, ABC):
     """Scores the predictions of a split: one number, larger is better.
 
-    ``correlation`` marks a metric in [−1, 1], which ``overall: normalised`` maps to (r + 1)/2 first. ``range`` is the
-    least and the largest score that it can give: intervals of differences end there.
+    ``correlation`` marks a metric in [−1, 1], which ``overall: normalised`` maps to (r + 1)/2 first. ``counts_right``
+    marks one that is the share of right predictions, for which ``compare`` adds McNemar's test. ``range`` is the least
+    and the largest score that it can give: intervals of differences end there.
     """
 
     kind: ClassVar[str] = "metric"
     correlation: ClassVar[bool] = False
+    counts_right: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     #: Which labels it can judge: class numbers, values, or either.
     reads: ClassVar[Literal["classes", "values", "either"]] = "either"

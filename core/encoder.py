@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,17 @@ class Encoder(nn.Module, Component, ABC):
     normalized: bool = False
     #: False keeps the encoder's weights as they are (the papers' "pretrain" mode): only heads learn.
     trainable: bool = True
+    #: Whether one thread trains it as fast as several, because dividing so little work costs more than it gains; a run
+    #: then uses one.
+    small: bool = False
+
+    @classmethod
+    def smoke_options(cls) -> dict[str, Any] | None:
+        """Options that make it tiny and untrained, for smoke runs; None: those use the default encoder instead.
+
+        ``pooling`` and ``trainable`` are kept from the grid.
+        """
+        return None
 
     @abstractmethod
     def check(self) -> None:

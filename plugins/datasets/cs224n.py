@@ -1,6 +1,10 @@
 """The files of the course project."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taskloom.core import DataError, Examples, Labels, Split
 from taskloom.plugins.datasets.folder import FolderDataSet
@@ -15,6 +19,9 @@ TASKS: dict[CourseTask, tuple[str, tuple[str, ...], str, Labels]] = {
     "para": ("quora", PAIR, "is_duplicate", Labels.of_classes(2)),
     "sts": ("sts", PAIR, "similarity", Labels.of_range(0, 5)),
 }
+#: Of each task the header of its predictions; ``Similiary`` is spelt as in the course's code.
+HEADERS = {"sst": "Predicted_Sentiment", "cfimdb": "Predicted_Sentiment"}
+HEADERS |= {"para": "Predicted_Is_Paraphrase", "sts": "Predicted_Similiary"}
 
 
 class CS224N(FolderDataSet):
@@ -53,6 +60,7 @@ class CS224N(FolderDataSet):
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.task = task
         stem, texts, label, self.labels = TASKS[task]
         self.files = {
             "train": train or f"{stem}-train.csv",
@@ -70,3 +78,19 @@ class CS224N(FolderDataSet):
                 if "\t" in text and "\n" in text:  # no text of the course has both, and rows have
                     raise DataError(f"{self.path(split)}, id {row_id}: a quote opens and swallows later rows")
         return examples
+
+    def submission_name(self, task: str, split: Split) -> str:
+        return f"{self.task}-{split}-output.csv"
+
+    def submission(self, ids: Sequence[str], predicted: NDArray[np.float64]) -> str:
+        """The file that the course's own code writes: the last lines of ``test_multitask``.
+
+        The header has a tab with a space on either side, a line is ``id , value``, and every line ends in a space. A
+        class of SST or CFIMDB is an integer (``3``), one of Quora and a value of STS a number in single precision
+        (``1.0``, ``3.7041292``). The course names its files for CFIMDB after how the encoder was trained, in words that
+        differ from year to year; here they are ``cfimdb-test-output.csv``.
+        """
+        integers = self.task in ("sst", "cfimdb")
+        values = [f"{value:g}" if integers else str(np.float32(value)) for value in predicted]
+        rows = "".join(f"{id} , {value} \n" for id, value in zip(ids, values, strict=True))
+        return f"id \t {HEADERS[self.task]} \n{rows}"

@@ -2,7 +2,7 @@
 
 import hashlib
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -70,6 +70,15 @@ class Generated(DataSet):
         self.seed = seed
         self.noise = noise
         self.columns, self.labels, _ = TASKS[task]
+
+    @classmethod
+    def smoke_options(cls, columns: int, labels: Labels | None) -> dict[str, Any]:
+        task: GeneratedTask = "similarity"
+        if labels is None or columns > 2:
+            task = "entailment"
+        elif labels.classes:  # a head that reads one text uses the first of a pair
+            task = "sentiment" if labels.classes != 2 and columns == 1 else "paraphrase"
+        return {"task": task, "size": 32, "dev_size": 16, "test_size": 4}
 
     def load(self, split: Split) -> Examples:
         return _generate(self.task, split, self.sizes[split], self.seed, self.noise if split == "train" else 0.0)

@@ -46,6 +46,7 @@ class SNLI(FolderDataSet):
     """
 
     name = "snli"
+    stand_ins = ("sick",)
 
     def __init__(self, *, task: Literal["entailment", "triples"], **options: Any) -> None:
         super().__init__(**options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -22,6 +22,8 @@ Size = Annotated[int, Field(ge=1)]
 
 #: More than this many weights are a slip: no machine that this encoder is meant for has room for them.
 MOST_WEIGHTS = 10**11
+#: Up to this width one thread is as fast as several.
+NARROW = 64
 #: The architecture of an encoder without weights.
 UNTRAINED = Architecture(vocabulary=8192, layers=2, width=128, heads=2, feed_forward=512, max_length=512)
 
@@ -94,7 +96,12 @@ class MinBert(Encoder):
         self.attention_dropout = attention_dropout
         self.pooling: str = pooling
         self.trainable = trainable
+        self.small = width is not None and width <= NARROW
         self._hashed = HashedWords(vocabulary or UNTRAINED.vocabulary)
+
+    @classmethod
+    def smoke_options(cls) -> dict[str, Any]:
+        return {"layers": 1, "width": 16, "heads": 2, "vocabulary": 512, "max_length": 64}
 
     def check(self) -> None:
         sizes = self._sizes()

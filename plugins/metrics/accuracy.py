@@ -19,6 +19,7 @@ class Accuracy(Metric):
     """
 
     name = "accuracy"
+    counts_right = True
     reads = "classes"
     range = (0.0, 1.0)
 

@@ -19,6 +19,7 @@ from taskloom.runs.analysis.checks import checks_of
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, holm, judge
 from taskloom.runs.analysis.errors import Example, bin_edges, example_at
 from taskloom.runs.analysis.influence import ExampleInfluence, gathered, largest_group
+from taskloom.runs.analysis.metrics import metric_class
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, in_units, texts_of
 from taskloom.runs.analysis.results import Epochs, Results
 from taskloom.runs.analysis.tables import margin_of
@@ -84,8 +85,10 @@ class TaskComparison:
     def mcnemar(self) -> McNemar | None:
         """McNemar's test where it applies: two single models, accuracy, and no two examples share a text."""
         examples = len(self.a.expected)
-        apart = largest_group(self.a.examples.texts)[0] == 0
-        if self.a.facts.metric != "accuracy" or len(self.a.predicted) > 1 or not apart:
+        if len(self.a.predicted) > 1 or largest_group(self.a.examples.texts)[0]:
+            return None
+        metric = metric_class(self.a.facts.metric)
+        if metric is None or not metric.counts_right:
             return None
         only_a, only_b = (self.a.right & ~self.b.right).sum(), (self.b.right & ~self.a.right).sum()
         return McNemar(int(only_a), int(only_b), examples)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,14 +42,24 @@ def metric_named(name: str) -> Metric:
         if not (number.isascii() and number.isdigit()):
             raise TaskloomError(f"--metric {name}: {PER_CLASS} takes the number of a class, such as {PER_CLASS}2")
         return ClassScore(int(number))
-    from taskloom.registry.installed.light import own_components
-
-    if name not in own_components(Metric.kind):
+    if metric_class(name) is None:
         from taskloom.registry.installed.catalogue import load_catalogue
 
-        if name not in (known := load_catalogue().names(Metric.kind)):
-            raise TaskloomError(unknown("metric", name, [*known, f"{PER_CLASS}CLASS"], where="there are"))
+        known = load_catalogue().names(Metric.kind)
+        raise TaskloomError(unknown("metric", name, [*known, f"{PER_CLASS}CLASS"], where="there are"))
     return light_metric({"name": name})
+
+
+def metric_class(name: str) -> type[Metric] | None:
+    """The class of a metric, None if it is not installed; built-in ones import no torch."""
+    from taskloom.registry.installed.light import own_components
+
+    metrics = own_components(Metric.kind)
+    if name not in metrics:
+        from taskloom.registry.installed.catalogue import load_catalogue
+
+        metrics = {entry.name: entry.cls for entry in load_catalogue().entries if entry.kind == Metric.kind}
+    return cast("type[Metric] | None", metrics.get(name))
 
 
 def light_metric(spec: Mapping[str, Any]) -> Metric:

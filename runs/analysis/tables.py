@@ -20,7 +20,7 @@ from taskloom.core.overall import Overall
 from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
 from taskloom.runs.analysis.checks import checks_of, constants_of, floors_of
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Values, judge
-from taskloom.runs.analysis.metrics import fits, name_of
+from taskloom.runs.analysis.metrics import fits, metric_class, name_of
 from taskloom.runs.analysis.results import OVERALL, Constant, Results
 from taskloom.runs.driver.wording import format_state, named
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory", "examples", "backwards")
-#: Metrics whose kind is known without importing plugins. ``normalised`` maps only correlations to (r + 1)/2.
-CORRELATIONS = frozenset({"pearson", "spearman"})
-SHARES = frozenset({"accuracy", "macro_f1"})
 
 
 @dataclass(frozen=True)
@@ -474,7 +471,7 @@ def derive_overall(
 ) -> tuple[float | None, float]:
     """Compute a row's overall score by the run's rule, and how far rounding may move a printed one from it.
 
-    The score is None if parts are missing or a metric is of unknown kind.
+    The score is None if parts are missing or a metric that is to be normalised is not installed.
 
     overall = Σᵢ wᵢ sᵢ + c: wᵢ is the task's share, 1/T of T tasks without weights, and half of it for a correlation
     that is normalised. A figure printed with k digits is off by at most h = ½ · 10⁻ᵏ, each part moves the sum by up
@@ -489,17 +486,21 @@ def derive_overall(
     names = list(rule.shares(name for name in tasks if name in parts))
     if any(name not in reported for name in names):
         return None, 0.0
-    metrics = {name: _first_metric(parts[name]) for name in names}
-    if rule.normalised and not set(metrics.values()) <= CORRELATIONS | SHARES:
-        return None, 0.0
-    correlations = [name for name, metric in metrics.items() if metric in CORRELATIONS]
+    correlations = []
+    for name in names if rule.normalised else ():  # it maps correlations to (r + 1)/2
+        metric = metric_class(_first_metric(parts[name]))
+        if metric is None:
+            return None, 0.0
+        correlations += [name] if metric.correlation else []
     overall = rule.score({name: reported[name] for name in names}, correlations)
     return overall, 0.5 * 10.0**-digits * (1 + sum(rule.slopes(names, correlations).values()))
 
 
 def _first_metric(task: Mapping[str, Any]) -> str:
     """The name of the metric that is a task's score, in any form that a task may be written in."""
-    metric = task.get("metric", "accuracy")
+    from taskloom.core.specs import TaskSpec
+
+    metric = task.get("metric", TaskSpec.model_fields["metric"].default[0].name)
     metric = metric[0] if isinstance(metric, list) else metric
     return str(metric["name"] if isinstance(metric, Mapping) else metric)
 

@@ -26,7 +26,7 @@ from taskloom.runs.show.visible import visible
 if TYPE_CHECKING:
     from taskloom.core.data import Split
     from taskloom.core.rows import Format
-    from taskloom.runs.predict.submission import Form
+    from taskloom.runs.predict.predict import Form
 
 
 #: Instead of a file: stdin or stdout.

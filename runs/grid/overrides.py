@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from taskloom.core import DataSet, Problem, RequestError, unknown
 from taskloom.core.errors import count
 from taskloom.core.specs import RunSpec, plain
+from taskloom.registry.installed.manager import guard
 from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES
 from taskloom.runs.grid.expansion import Expansion, Variant, copied
 from taskloom.runs.grid.grid import GridFile
@@ -27,12 +28,8 @@ if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
     from taskloom.registry.results.records import GridRecord
 
-#: Data set → one of the same form that replaces it if only that one is in the data folder.
-STAND_INS = {"snli": "sick"}
-ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 512, "max_length": 64}
-#: Options of the grid's own encoder that a smoke run keeps, with the values that ``minbert`` accepts.
-KEPT = {"pooling": ("pooler", "cls", "mean", "max"), "trainable": (True, False)}
-SIZES = {"size": 32, "dev_size": 16, "test_size": 4}
+#: Options of the grid's own encoder that a smoke run keeps.
+KEPT = ("pooling", "trainable")
 ITERATIONS = 4
 
 
@@ -197,15 +194,19 @@ def _use_folder(folder: Path, specs: list[dict[str, Any]], resolver: PathResolve
     home = folder.expanduser().absolute()
     if not home.is_dir():
         raise RequestError("--data", [Problem("", f"{folder} is not a folder")])
-    catalogue = resolver.catalogue
-    names = [name for name in catalogue.names("data") if "dir" in catalogue.get("data", name).options]
+    data_sets = {
+        entry.name: (entry.cls, "dir" in entry.options)
+        for entry in resolver.catalogue.entries
+        if issubclass(entry.cls, DataSet)
+    }
     notes: list[str] = []
     for task in (task for spec in specs for task in spec["tasks"].values()):
         component = task["data"]
-        named = [{**component, "name": name} for name in (component["name"], STAND_INS.get(component["name"])) if name]
+        data_set, has_folder = data_sets.get(component["name"], (DataSet, False))  # the plan reports unknown ones
+        named = [component, *({**component, "name": name} for name in data_set.stand_ins)]
         located = next(filter(None, (resolver.found_in(home, candidate) for candidate in named)), None)
         # If nothing is found, the plan reports what it looked for, and where.
-        task["data"] = located or ({**component, "dir": str(home)} if component["name"] in names else component)
+        task["data"] = located or ({**component, "dir": str(home)} if has_folder else component)
         if task["data"]["name"] != component["name"]:
             notes.append(f"{task['data']['name']} in place of {component['name']}, which is not in the data folder")
     return list(dict.fromkeys(notes))
@@ -217,8 +218,7 @@ def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
     Every head, loss, sampler, combiner and stage stays as it is, so that a smoke run shows in seconds that every cell
     can be trained and scored. Its figures mean nothing.
     """
-    encoder = run["encoder"]
-    run["encoder"] = ENCODER | {key: encoder[key] for key, values in KEPT.items() if encoder.get(key) in values}
+    run["encoder"] = _tiny(run["encoder"], catalogue)
     for task in run["tasks"].values():
         task["data"] = _generated(task["data"], catalogue)
     for stage in run["stages"]:
@@ -228,17 +228,32 @@ def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
             stage["sampler"]["iterations"] = min(iterations, ITERATIONS)
 
 
+def _tiny(encoder: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """The encoder that replaces one: the same made tiny, or else the default one, with the grid's options ``KEPT``."""
+    from taskloom.core import Encoder
+
+    encoders = {entry.name: entry.cls for entry in catalogue.entries if issubclass(entry.cls, Encoder)}
+    names = [name for name in (encoder["name"], RunSpec.model_fields["encoder"].default.name) if name in encoders]
+    with guard(f"encoder {encoder['name']!r}"):
+        options = {name: encoders[name].smoke_options() for name in names}
+    tiny = next(({"name": name, **tiny} for name, tiny in options.items() if tiny is not None), encoder)
+    for option in KEPT:
+        kept = {**tiny, option: encoder.get(option)}
+        if option in encoder and not catalogue.resolve("encoder", kept)[1]:
+            tiny = kept
+    return tiny
+
+
 def _generated(component: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """Generated text that replaces a data set: as many texts per row, and labels that the same losses accept."""
+    """A few examples that replace a data set: the same data set's, or those of the first that has some for it."""
     data_set, _ = catalogue.try_out(DataSet, component)
     if data_set is None:  # the plan reports what is wrong with it
         return component
-    if data_set.labels is None or data_set.columns > 2:
-        task = "entailment"
-    elif data_set.labels.classes == 2:
-        task = "paraphrase"  # a head that reads one text uses the first of the two
-    elif data_set.labels.classes:
-        task = "sentiment" if data_set.columns == 1 else "paraphrase"
-    else:
-        task = "similarity"
-    return {"name": "generated", "task": task, **SIZES}
+    entries = sorted(catalogue.entries, key=lambda entry: (entry.name != data_set.name, not entry.plugin.builtin))
+    for entry in entries:
+        if issubclass(entry.cls, DataSet):
+            with guard(f"data set {entry.name!r}"):
+                options = entry.cls.smoke_options(data_set.columns, data_set.labels)
+            if options is not None:
+                return {"name": entry.name, **options}
+    return component

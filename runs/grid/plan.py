@@ -205,11 +205,14 @@ def known_identities(ledger: "Ledger", catalogue: "Catalogue") -> dict[str, str]
 
 def _decided_otherwise(cell: CellRecord, ledger: "Ledger", catalogue: "Catalogue") -> bool:
     """Whether a cell of 0.2 or before learned two classes by squared error, with the threshold at 0 instead of 0.5."""
-    from taskloom.core import Head
+    from taskloom.core import Head, Loss
 
     tasks = cell.spec.get("tasks", {}) if "plugins" in cell.facts else {}
-    heads = {name: catalogue.try_out(Head, task["head"])[0] for name, task in tasks.items() if _by_value(task)}
-    concerned = [name for name, head in heads.items() if head is None or head.cut is None]
+    concerned = []
+    for name, task in tasks.items():
+        head, loss = catalogue.try_out(Head, task["head"])[0], catalogue.try_out(Loss, task["loss"])[0]
+        if (head is None or head.cut is None) and (loss is None or loss.score_means == "value"):
+            concerned.append(name)
     if not concerned:
         return False
     try:
@@ -217,10 +220,6 @@ def _decided_otherwise(cell: CellRecord, ledger: "Ledger", catalogue: "Catalogue
     except RegistryError:  # the table reports it
         stored = None
     return stored is None or any(_has_two_classes(stored, name) for name in concerned)
-
-
-def _by_value(task: Mapping[str, Any]) -> bool:
-    return '"mse"' in json.dumps(task["loss"])
 
 
 def _has_two_classes(stored: StoredScores, task: str) -> bool:

@@ -1,24 +1,32 @@
 """Write the predictions of a finished cell for a split of its tasks, or for new texts. Only reads the registry."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from taskloom.core import DataError, Examples, Split, TaskloomError
+import numpy as np
+from numpy.typing import NDArray
+
+from taskloom.core import DataError, DataSet, Examples, Split, TaskloomError
 from taskloom.core.errors import count
 from taskloom.core.rows import Format, Rows
 from taskloom.core.tokens import COLUMNS
 from taskloom.registry.installed.catalogue import Catalogue
+from taskloom.registry.installed.manager import guard
+from taskloom.registry.installed.task import Task
 from taskloom.registry.results.outputs import check_location, output
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.sheets import Write, columns_of
-from taskloom.runs.predict.submission import Form, file_name, file_text
 from taskloom.runs.predict.texts import NewTexts
 from taskloom.runs.predict.trained import BATCH, TrainedModel, choose_tasks, in_batches, load_trained
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
+
+#: How predictions for a split are written: as its data set hands them in, or as JSON lines.
+Form = Literal["submission", "jsonl"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ def predict_cell(
     check_location(out)
     model = load_trained(cell, catalogue, registry)
     chosen = choose_tasks(model.tasks, only)
-    paths = {name: out / file_name(name, spec["tasks"][name]["data"], split, form) for name in chosen}
+    paths = {name: out / _file_name(model.tasks[name], split, form) for name in chosen}
     if len(set(paths.values())) < len(paths):
         raise TaskloomError(
             f"tasks {', '.join(paths)} would not all be written to files of their own; choose one with --task, or "
@@ -90,13 +98,30 @@ def predict_cell(
         for name, examples in examples_by_task.items():
             feed = Feed.open(model.tasks[name], examples, model.encoder, None, model.device)
             values = predictions(model, name, feed).decided
-            text = file_text(spec["tasks"][name]["data"], examples, values, model.tasks[name].labels, form)
+            text = _file_text(model.tasks[name].data, examples, values, form)
             with output(paths[name], reads=cell.files, force=force) as part:
                 part.write_bytes(text.encode())
             prediction_files.files.append(File(name, paths[name], len(examples), examples.skipped))
     except OSError as error:
         raise TaskloomError(f"nothing can be written to {out}: {error.strerror}; choose another --out") from error
     return prediction_files
+
+
+def _file_name(task: Task, split: Split, form: Form) -> str:
+    if form == "jsonl":
+        return f"predictions-{task.name}-{split}.jsonl"
+    with guard(f"data set {task.data.name!r}"):
+        return task.data.submission_name(task.name, split)
+
+
+def _file_text(data: DataSet, examples: Examples, predicted: NDArray[np.float64], form: Form) -> str:
+    """A task's file; JSON lines have ``id``, ``predicted`` and ``expected``, null where there is no label."""
+    if form == "submission":
+        with guard(f"data set {data.name!r}"):
+            return data.submission(examples.ids, predicted)
+    expected = [None] * len(examples) if examples.labels is None else examples.labels.tolist()
+    rows = zip(examples.ids, predicted.tolist(), expected, strict=True)
+    return "".join(json.dumps({"id": i, "predicted": p, "expected": e}) + "\n" for i, p, e in rows)
 
 
 def new_texts(

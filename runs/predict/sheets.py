@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from taskloom.core import Labels, TaskloomError
 from taskloom.registry.results.outputs import check_kind, output
-from taskloom.runs.predict.submission import single
 from taskloom.runs.predict.texts import NewTexts, TextRow
 from taskloom.runs.predict.trained import TaskPredictions
 
@@ -42,15 +43,24 @@ def columns_of(source: NewTexts, rows: Sequence[TextRow], predictions: TaskPredi
     columns: Columns = {source.id: [row.id for row in rows]} if source.id else {}
     for index, name in enumerate(source.texts):
         columns[name] = [row.texts[index] for row in rows]
-    rounded = [float(single(score)) for score in predictions.values]
+    rounded = [_rounded(score) for score in predictions.values]
     new: Columns = {"prediction": predictions.labels if labels.classes else rounded}
     if predictions.probabilities is not None:
         for class_index, column in enumerate(predictions.probabilities.T):
             class_name = labels.names[class_index] if labels.names else class_index
-            new[f"p_{class_name}"] = [float(single(probability)) for probability in column]
+            new[f"p_{class_name}"] = [_rounded(probability) for probability in column]
     if duplicates := [name for name in new if name in columns]:
         raise TaskloomError(f"{source.name}: column {duplicates[0]!r} would be there twice; rename that of the file")
     return columns | new
+
+
+def _rounded(value: float) -> float:
+    """A number of single precision as the double with the fewest digits.
+
+    >>> _rounded(3.7041292190551758)
+    3.7041292
+    """
+    return float(str(np.float32(value)))
 
 
 def text_sheet(form: SheetFormat, write: Callable[[str], object]) -> Write:

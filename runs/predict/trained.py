@@ -19,7 +19,6 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.predict.submission import as_labels
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
@@ -89,7 +88,7 @@ class TrainedModel(Model):
         score = score[:, 0] if chosen.outputs == 1 else score
         probabilities = chosen.head.probabilities(torch.from_numpy(score))
         return TaskPredictions(
-            values, as_labels(chosen.labels, values), None if probabilities is None else probabilities.numpy()
+            values, chosen.labels.decode(values), None if probabilities is None else probabilities.numpy()
         )
 
     def encode(self, texts: Iterable[str], *, task: str | None = None, batch_size: int = BATCH) -> Tensor:

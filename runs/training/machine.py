@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from taskloom.core import OutOfMemory, derive_seed, is_out_of_memory
+from taskloom.core import Encoder, OutOfMemory, derive_seed, is_out_of_memory
+from taskloom.registry.installed.catalogue import load_catalogue
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def set_up(spec: Mapping[str, Any]) -> Iterator[None]:
     """
     reset_peak_memory()
     with ExitStack() as stack:
-        for change in (kept_memory(), skipped_compiler(), seeded(spec["seed"]), fitting_threads(spec)):
+        for change in (kept_memory(), skipped_compiler(), fitting_threads(spec), seeded(spec["seed"])):
             stack.enter_context(change)
         yield
 
@@ -149,15 +150,11 @@ def peak_memory() -> int:
     return size if sys.platform == "darwin" else size * 1024  # macOS counts bytes
 
 
-#: Encoders up to this width are trained by one thread: dividing so little work costs more than it gains.
-NARROW = 64
-
-
 @contextmanager
 def fitting_threads(spec: Mapping[str, Any]) -> Iterator[None]:
-    """Let torch use this process's threads, but only one if the encoder is small."""
-    threads, width = torch.get_num_threads(), spec["encoder"].get("width")
-    torch.set_num_threads(1 if isinstance(width, int) and width <= NARROW else threads)
+    """Let torch use this process's threads, but only one if the encoder says that it is small."""
+    threads, (encoder, _) = torch.get_num_threads(), load_catalogue().try_out(Encoder, spec["encoder"])
+    torch.set_num_threads(1 if encoder is not None and encoder.small else threads)
     try:
         yield
     finally:

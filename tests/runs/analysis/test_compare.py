@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from taskloom.runs.analysis.compare import McNemar, compare
 from taskloom.runs.analysis.errors import class_scores, confusion_of, errors_of
 from taskloom.runs.analysis.predictions import Predictions, Subject, in_units, texts_of
 from taskloom.runs.analysis.results import Results
+from taskloom.runs.analysis.tables import derive_overall
 from taskloom.runs.grid.contents import read_split
 
 NAMES = ["awful", "bad", "so-so", "good", "great"]
@@ -110,6 +112,34 @@ def test_two_models_on_classes_are_tested_by_mcnemars_test(made: Path) -> None:
     judged = found.judged[0]
     assert test.p <= judged.p <= 3 * test.p, "corrected for three tasks"
     assert judged.interval == test.interval(judged.alpha)
+
+
+#: Metrics of somebody else's: a share of right predictions, and a correlation.
+METRICS = """
+from taskloom.core import hookimpl
+from taskloom.plugins.metrics.accuracy import Accuracy
+from taskloom.plugins.metrics.pearson import Pearson
+class Right(Accuracy):
+    '''The share of right predictions.'''
+    name = "right"
+class Kendall(Pearson):
+    '''A correlation.'''
+    name = "kendall"
+@hookimpl
+def taskloom_components(): return [Right, Kendall]
+"""
+
+
+def test_metrics_of_plugins_say_what_they_are(made: Path, install: Callable[..., None]) -> None:
+    task = compare(row(made, "a", 0), row(made, "far", 1), made).tasks[0]
+    judged_by_plugin = replace(task, a=replace(task.a, facts=replace(task.a.facts, metric="right")))
+    spec = {"overall": "normalised", "tasks": {"sst": {"metric": "right"}, "sts": {"metric": "kendall"}}}
+    scores = {"sst": 0.5, "sts": 0.5}
+    assert judged_by_plugin.mcnemar is None, "nobody knows what it counts"
+    assert derive_overall(scores, scores, spec, 3)[0] is None, "nor whether it is a correlation"
+    install("metrics", METRICS)
+    assert replace(judged_by_plugin).mcnemar == task.mcnemar is not None
+    assert derive_overall(scores, scores, spec, 3)[0] == (0.5 + 0.75) / 2
 
 
 def test_examples_that_share_a_text_are_not_taken_as_apart(tmp_path: Path) -> None:

@@ -411,6 +411,51 @@ def test_smoke_text_has_labels_of_the_same_kind(lay: Callable[..., Expansion], d
     assert laid.variants[0].spec["tasks"]["only"]["data"]["task"] == task
 
 
+#: Components of somebody else's: data in two forms that stand in for one another, and an encoder that can be tiny.
+FOREIGN = """
+from taskloom.core import hookimpl
+from taskloom.plugins.datasets.nli import SNLI
+from taskloom.plugins.encoders.huggingface import HuggingFace
+from taskloom.plugins.encoders.minbert import MinBert
+class Mine(SNLI):
+    '''Data that are their own smoke text.'''
+    name = "mine"
+    stand_ins = ("gone", "snli", "sick")
+    @classmethod
+    def smoke_options(cls, columns, labels): return {"task": "triples", "limit": columns} if columns == 3 else None
+class Small(MinBert):
+    '''An encoder that can be tiny.'''
+    name = "small"
+    @classmethod
+    def smoke_options(cls): return {"layers": 1, "width": 4, "heads": 1}
+class Large(HuggingFace):
+    '''An encoder that cannot.'''
+    name = "large"
+@hookimpl
+def taskloom_components(): return [Mine, Small, Large]
+"""
+
+
+def test_components_of_plugins_say_what_replaces_them(
+    install: Callable[..., None], lay: Callable[..., Expansion], tmp_path: Path
+) -> None:
+    install("foreign", FOREIGN)
+
+    def laid(encoder: str, task: str, **overrides: Any) -> tuple[Any, Any]:
+        data, options = {"name": "mine", "task": task, "dir": "x"}, {"weights": "x", "pooling": "max"}
+        base = {**BASE, "encoder": {"name": encoder, **options}, "tasks": {"nli": {**NLI, "data": data}}}
+        (variant,) = lay({"base": base, "cells": []}, **overrides).variants
+        return variant.spec["encoder"], variant.spec["tasks"]["nli"]["data"]
+
+    encoder, data = laid("small", "triples", smoke=True)
+    assert encoder == {"name": "small", "layers": 1, "width": 4, "heads": 1, "pooling": "max"}
+    assert data == {"name": "mine", "task": "triples", "limit": 3}
+    encoder, data = laid("large", "entailment", smoke=True)
+    assert (encoder["name"], encoder["pooling"], data["name"]) == ("minbert", "max", "generated")
+    write_sick(tmp_path / "all" / "sick")
+    assert laid("small", "triples", data=tmp_path / "all")[1]["name"] == "sick"
+
+
 def test_smoke_never_mixes_with_the_real_thing(taskloom: Invoke, write: Callable[..., Path]) -> None:
     path = write(seeds=[0], cells=CELLS[:1])
     done = taskloom("run", path, "--smoke")

@@ -14,12 +14,13 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from small_runs import generated, run_grid
 
-from taskloom.core import Event, Examples, Labels
+from taskloom.core import DataSet, Event
+from taskloom.plugins.datasets.cs224n import CS224N
+from taskloom.plugins.datasets.generated import Generated
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import load_examples, read_scores
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.plan import Plan, PlannedCell
-from taskloom.runs.predict.submission import file_name, file_text
 
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
 PAIR = {"name": "shared_layer", "head": {"name": "linear", "reads": "joint", "layout": "concatenated"}}
@@ -216,8 +217,8 @@ def test_weights_that_are_gone_damaged_or_of_another_shape(
 # The course's files
 
 
-def text_of(data: dict[str, str], ids: tuple[str, ...], values: NDArray[np.float32]) -> str:
-    return file_text(data, Examples((ids,), None, ids), values.astype(np.float64), Labels.of_classes(5), "submission")
+def text_of(data: DataSet, ids: tuple[str, ...], values: NDArray[np.float32]) -> str:
+    return data.submission(ids, values.astype(np.float64))
 
 
 @pytest.mark.parametrize(
@@ -230,21 +231,49 @@ def text_of(data: dict[str, str], ids: tuple[str, ...], values: NDArray[np.float
     ],
 )
 def test_the_course_files_character_by_character(task: str, header: str, written: list[str]) -> None:
-    data, (first, second) = {"name": "cs224n", "task": task}, written
+    data, (first, second) = CS224N(task=task, dir="nowhere"), written  # type: ignore[arg-type]
     text = text_of(data, ("f00", "ba2"), np.array(written, np.float32))
     assert text == f"id \t {header} \nf00 , {first} \nba2 , {second} \n"
-    assert file_name("whatever it is called", data, "dev", "submission") == f"{task}-dev-output.csv"
+    assert data.submission_name("whatever it is called", "dev") == f"{task}-dev-output.csv"
 
 
 def test_a_single_precision_number_is_written_so_that_it_can_be_read_back() -> None:
     values = (np.random.default_rng(0).random(500) * 5).astype(np.float32)
-    lines = text_of({"name": "cs224n", "task": "sts"}, tuple(map(str, range(500))), values).splitlines()[1:]
+    lines = text_of(CS224N(task="sts", dir="nowhere"), tuple(map(str, range(500))), values).splitlines()[1:]
     assert [np.float32(line.split(" , ")[1]) for line in lines] == values.tolist()
     assert max(map(len, lines)) < 20  # the digits of a float32, not of a float64
 
 
+#: A data set of somebody else's, whose predictions are handed in as JSON.
+HANDED_IN = """
+import json
+from taskloom.core import hookimpl
+from taskloom.plugins.datasets.generated import Generated
+class Contest(Generated):
+    '''Generated text for a contest.'''
+    name = "contest"
+    def submission_name(self, task, split): return f"contest-{split}.json"
+    def submission(self, ids, predicted): return json.dumps(dict(zip(ids, self.labels.decode(predicted))))
+@hookimpl
+def taskloom_components(): return [Contest]
+"""
+
+
+def test_a_plugin_says_how_predictions_for_its_data_are_handed_in(
+    install: Callable[..., None], tmp_path: Path, predict: Invoke
+) -> None:
+    install("contest", HANDED_IN)
+    task = {"data": {"name": "contest", "task": "sentiment", "size": 8, "dev_size": 4, "test_size": 3}}
+    train(tmp_path, {"tasks": {"sst": task}, "stages": [{"epochs": 1}]}, seeds=[0])
+    result = predict("mine", registry=tmp_path / "registry")
+    assert result.exit_code == 0, result.stderr
+    (written,) = tmp_path.rglob("contest-test.json")
+    assert set(json.loads(written.read_text()).values()) <= {0, 1, 2, 3, 4}
+    assert len(json.loads(written.read_text())) == 3
+
+
 def test_ids_with_commas_and_quotes_survive_in_a_plain_table() -> None:
-    text = text_of({"name": "table"}, ("a,b", 'say "x"'), np.array([1, 2], np.float32))
+    text = text_of(Generated(task="sentiment"), ("a,b", 'say "x"'), np.array([1, 2], np.float32))
     assert list(csv.reader(text.splitlines())) == [["id", "prediction"], ["a,b", "1"], ['say "x"', "2"]]
 
 

@@ -2,16 +2,18 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from small_runs import ENCODER, generated, run_grid
 
+from taskloom.plugins.encoders.minbert import NARROW
 from taskloom.plugins.engines.local import Local
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.analysis.checks import checks_of
 from taskloom.runs.analysis.results import Results
-from taskloom.runs.training.machine import NARROW, fitting_threads
+from taskloom.runs.training.machine import fitting_threads
 
 
 def test_a_process_that_trains_is_spared_the_compiler() -> None:
@@ -30,16 +32,29 @@ def test_a_process_that_trains_is_spared_the_compiler() -> None:
     assert done.stdout == "False True None [899.0, 999.0, 1099.0]\n", done.stderr
 
 
-def test_small_encoders_have_one_thread_and_others_what_was_given() -> None:
+#: An encoder of somebody else's that is small whatever its options are.
+TINY = """
+from taskloom.core import hookimpl
+from taskloom.plugins.encoders.minbert import MinBert
+class Tiny(MinBert):
+    '''A small encoder.'''
+    name = "tiny"
+    small = property(lambda self: True, lambda self, value: None)
+@hookimpl
+def taskloom_components(): return [Tiny]
+"""
+
+
+def test_small_encoders_have_one_thread_and_others_what_was_given(install: Callable[..., None]) -> None:
+    install("tiny", TINY)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        for width, threads in ((8, 1), (NARROW, 1), (NARROW + 1, 2), (None, 2)):
-            with fitting_threads({"encoder": {"name": "minbert", "width": width}}):
+        encoders = [("minbert", 8, 1), ("minbert", NARROW, 1), ("minbert", NARROW + 1, 2), ("minbert", None, 2)]
+        for name, width, threads in [*encoders, ("tiny", None, 1), ("gone", 8, 2)]:
+            with fitting_threads({"encoder": {"name": name, "width": width}}):
                 assert torch.get_num_threads() == threads
             assert torch.get_num_threads() == 2, "the next cell of this process is another one"
-        with fitting_threads({"encoder": {"name": "a plugin's"}}):
-            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
