@@ -116,8 +116,9 @@ class Rows:
 
     def _read_delimited(self, lines: Iterator[str], blank: int, delimiter: str) -> Iterator[Row]:
         csv.field_size_limit(LONGEST)
-        quoting = csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE
-        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+        reader = csv.reader(
+            lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE, strict=True
+        )
         while True:
             number = blank + reader.line_num + 1
             try:
