@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.grid import plan
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.identity import digest, facts, modern_facts
@@ -148,3 +150,35 @@ def test_what_0_2_recorded_of_a_third_partys_component_counts_by_its_version(
     assert modern_facts({**older, "plugins": {"taskloom": "0.2.0", "taskloom-sharp": "1.0"}}, catalogue) == today
     other = modern_facts({**older, "plugins": {"taskloom": "0.2.0", "taskloom-sharp": "0.9"}}, catalogue)
     assert other["code"] == {"loss sharp": "of version 0.9"}
+
+
+#: A loss of somebody else's that takes a score for a value.
+SQUARED = """
+from taskloom.core import hookimpl
+from taskloom.plugins.losses.mse import MSE
+class Squared(MSE):
+    '''The squared error.'''
+    name = "squared"
+@hookimpl
+def taskloom_components(): return [Squared]
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "otherwise"),
+    [
+        ({"name": "squared"}, True),
+        ({"name": "smart", "loss": {"name": "squared"}}, True),
+        ({"name": "smart", "loss": {"name": "mse"}}, True),
+        ({"name": "binary_cross_entropy"}, False),
+    ],
+)
+def test_two_classes_that_0_2_learned_as_values_were_decided_otherwise(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, loss: dict[str, Any], otherwise: bool
+) -> None:
+    install("squared", SQUARED)
+    monkeypatch.setattr(plan, "find_scores", lambda folder, cell: None)
+    tasks = {"para": {"head": {"name": "linear"}, "loss": loss}}
+    cell: Any = SimpleNamespace(spec={"tasks": tasks}, facts={"plugins": {}})
+    ledger: Any = SimpleNamespace(folder=Path("nowhere"))
+    assert plan._decided_otherwise(cell, ledger, load_catalogue()) is otherwise
