@@ -128,7 +128,7 @@ class Rows:
             except csv.Error:
                 raise DataError(
                     f"{self.name}, line {number}: a quote opens and does not close, or text follows the closing quote; "
-                    'correct the file, or, if quotes are plain characters in it, read it with "quotes": false'
+                    'correct the file, or, in a data set that has the option, read it with "quotes": false'
                 ) from None
             if fields and not self.columns:
                 self.columns = [column.strip() for column in fields]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from taskloom.core.errors import RegistryError
@@ -90,7 +91,7 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
     driver = None if cell.status == "finished" else holder(ledger.folder, cell.id)
     if cell.status == "running" and driver is None:  # a driver records the end before it releases the lock: read again
         cell = ledger.cell(cell.id)
-    cell = _verified(ledger, cell)
+    cell = verified(ledger.folder, cell)
     state, reason, worker = cell.status, cell.reason, None
     score, seconds = cell.scores.get("overall"), cell.seconds
     if driver is not None or state not in ("finished", "planned"):
@@ -110,11 +111,11 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
     return CellState(grid, label, seed, cell, state, reason, driver, worker, score, seconds, _shared(ledger, cell))
 
 
-def _verified(ledger: Ledger, cell: CellRecord) -> CellRecord:
+def verified(registry: Path, cell: CellRecord) -> CellRecord:
     """A cell without the scores that its score files do not confirm, with the reason."""
     for split in ("dev", "test") if cell.status == "finished" else ():
         try:
-            bound_file(ledger.folder, cell, split)
+            bound_file(registry, cell, split)
         except RegistryError as error:
             reason = f"{UNVERIFIED}: {error}"
             cell = replace(cell, reason=reason, scores={}) if split == "dev" else replace(cell, reason=reason, test={})

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taskloom.core.errors import RegistryError, RequestError, TaskloomError, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import SOURCE, CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.cell_states import finite
+from taskloom.runs.analysis.cell_states import finite, verified
 from taskloom.runs.driver.wording import format_state
 
 if TYPE_CHECKING:  # which import numpy
@@ -115,8 +116,11 @@ def find_subject(ledger: Ledger, source: str, grids: Sequence[GridRecord]) -> "S
     return Subject(f"cell {place.cell.id[:12]} (row {place.label!r}, seed {place.seed})", (place,))
 
 
-def best_cell(grid: GridRecord, row: str | None, seed: int | None) -> GridCell:
-    """The finished cell with the best overall dev score, of the whole grid, of a row or of a seed."""
+def best_cell(registry: Path, grid: GridRecord, row: str | None, seed: int | None) -> GridCell:
+    """The finished cell with the best overall dev score, of the whole grid, of a row or of a seed.
+
+    A score that is not a number, or that the cell's score file does not confirm, is the least.
+    """
     labels = {place.label for place in grid.cells}
     if row is not None and row not in labels:
         raise RegistryError(unknown("row", row, labels, where="rows"))
@@ -129,8 +133,7 @@ def best_cell(grid: GridRecord, row: str | None, seed: int | None) -> GridCell:
     if not finished:
         which = f"none of the {len(places)} cells of grid {grid.name!r} that match is finished"
         raise RegistryError(f"{which}; `taskloom cells {grid.name}` shows why")
-    # A score that is not a number is the least.
-    scores = [finite(place.cell.scores.get("overall")) for place in finished]
+    scores = [finite(verified(registry, place.cell).scores.get("overall")) for place in finished]
     return max(zip(scores, finished, strict=True), key=lambda pair: -inf if pair[0] is None else pair[0])[1]
 
 

@@ -265,7 +265,7 @@ class Grid(WrittenGrid):
     def best(self, row: str | None = None, seed: int | None = None) -> Cell:
         """The finished cell with the best overall dev score, of all or of one row or seed."""
         with self._recorded() as (_, grid, _):
-            return cell_of(best_cell(grid, row, checked("seed", seed)), self.registry)
+            return cell_of(best_cell(self.registry, grid, row, checked("seed", seed)), self.registry)
 
     def report(
         self, out: str | os.PathLike[str] = "report.html", *, split: str = "", force: bool = False

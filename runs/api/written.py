@@ -55,6 +55,7 @@ class WrittenGrid:
         self._source: str | None = None  # how a file is found, or a record
         self._name = name  # one that was given here
         self._origin = ""  # the name of the grid that this one was made of
+        self._changed = ""  # in words, what the table changes in the runs of the grid that it was made from
         self._home: str | None = None  # what the registry knows the file by that this one was made of
         if isinstance(source, Mapping):
             self._name = name or source.get("name")
@@ -77,7 +78,7 @@ class WrittenGrid:
             return
         with Ledger.find(self.registry) or nullcontext() as ledger:
             if ledger is None or source not in ledger.grid_names():
-                if Path(source).suffix or os.sep in source:
+                if Path(source).suffix[1:].isalpha() or os.sep in source:
                     _ = self.file  # whose message is about files
                 raise no_grid(source, ledger)
 
@@ -91,9 +92,10 @@ class WrittenGrid:
         if os.path.isfile(locate(self._source)[0]):  # noqa: PTH113
             found = load_grid(self._source)
         else:
-            found = _recorded(self.registry, self._source) or load_grid(self._source)
+            found, self._changed = _recorded(self.registry, self._source) or (load_grid(self._source), "")
         if self._name is None:
             return found
+        self._check_unchanged(found.name)
         if self._name == found.name:
             raise TaskloomError(f"{found.name!r} is the grid's own name; leave it out, or choose another")
         self._home = found.source
@@ -121,13 +123,21 @@ class WrittenGrid:
 
     def table_under(self, overrides: "Overrides") -> str:
         """The name of the table that a run with these overrides has made; ``NotRunError`` if there was none."""
+        from taskloom.registry.installed.catalogue import load_catalogue
         from taskloom.runs.grid.naming import named
 
+        overrides = overrides.located(load_catalogue())
         with Ledger.open(self.registry, create=False) as ledger:
             table, _, record = named(self.file, overrides, ledger)
             if record is None:
                 raise not_run(ledger, table.name, "`taskloom run` with the same options")
         return table.name
+
+    def _check_unchanged(self, name: str) -> None:
+        """Raise an error if this is a table whose runs are not those that its grid states."""
+        if self._changed:
+            text = f"{name!r} is the table of a grid under settings of its own ({self._changed})"
+            raise TaskloomError(f"{text}: change the grid itself, then run it with these settings")
 
     def check_name(self, ledger: Ledger | None) -> None:
         """Raise an error if another grid has this one's name, which was given here."""
@@ -196,6 +206,7 @@ class WrittenGrid:
         from taskloom.runs.grid.identity import digest
 
         raw = _json({**self.file.raw, **keys, "name": self._name})
+        self._check_unchanged(self.name)
         made = copy.copy(self)
         made._source, made._origin = None, self._origin or self.name
         if self._name is None:
@@ -252,17 +263,24 @@ def _json(value: Any, path: str = "") -> Any:
         raise TaskloomError(f"{path or 'a grid'} should hold what JSON can: {error}") from None
 
 
-def _recorded(registry: Path, name: str) -> "GridFile | None":
-    """A grid that the registry knows: its file as it is now, or as it was last run; None if there is no such grid."""
+def _recorded(registry: Path, name: str) -> "tuple[GridFile, str] | None":
+    """A grid that the registry knows: its file as it is now, or as it was last run; None if there is no such grid.
+
+    With it, in words, what the recorded table changes in its runs.
+    """
     from taskloom.core.specs import GridSpec
     from taskloom.runs.grid.grid import GridFile, load_grid
+    from taskloom.runs.grid.overrides import recorded_overrides
 
     with Ledger.find(registry) or nullcontext() as ledger:
         if ledger is None or name not in ledger.grid_names():
             return None
         record = ledger.grid(name)
     known_by, raw = str(record.spec.get(SOURCE, "")), record.written
+    overrides = recorded_overrides(record)
+    changed = "a smoke run" if overrides.smoke else overrides.in_words
     if os.path.isfile(known_by):  # noqa: PTH113
-        return dataclasses.replace(load_grid(known_by), name=name)
-    spec, folder = GridSpec.model_validate({**raw, "name": None}), Path(known_by).parent
-    return GridFile(name, Path(name), spec, raw, source=known_by, folder=folder if folder.is_absolute() else None)
+        return dataclasses.replace(load_grid(known_by), name=name), changed
+    spec, home = GridSpec.model_validate({**raw, "name": None}), Path(known_by).parent
+    folder = home if home.is_absolute() else None
+    return GridFile(name, Path(name), spec, raw, source=known_by, folder=folder), changed

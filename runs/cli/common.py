@@ -15,7 +15,7 @@ import click
 from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, GridRecord
-from taskloom.runs.analysis.cell_states import SHORT, finite
+from taskloom.runs.analysis.cell_states import SHORT, finite, verified
 from taskloom.runs.api import find
 from taskloom.runs.cli.options import is_strict
 from taskloom.runs.show.render import render
@@ -159,8 +159,8 @@ def find_cell(ledger: Ledger, source: str, row: str | None, seed: int | None) ->
         if row is not None or seed is not None:
             raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
         return grid
-    best = find.best_cell(grid, row, seed)
-    score = finite(best.cell.scores.get("overall"))
+    best = find.best_cell(ledger.folder, grid, row, seed)
+    score = finite(verified(ledger.folder, best.cell).scores.get("overall"))
     overall = "" if score is None else f", overall {score:.3f}"
     note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
     return best.cell

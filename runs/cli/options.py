@@ -86,9 +86,18 @@ def _read_setting(setting: str) -> tuple[str, Any]:
     try:
         return path, json.loads(text)
     except ValueError as error:
-        if not text or text[0] in '{["-+.0123456789':
+        if not text or re.match(r'[{["]|[-+]?\.?\d', text):
             raise click.BadParameter(f"{shortened(text)!r} is not a JSON value: {error}") from None
         return path, text
+
+
+def _read_settings(context: click.Context, option: click.Parameter, texts: Iterable[str]) -> dict[str, Any]:
+    """Parse several ``path=value``; of a path that is given twice the last counts, in its position."""
+    settings: dict[str, Any] = {}
+    for path, value in map(_read_setting, texts):
+        settings.pop(path, None)
+        settings[path] = value
+    return settings
 
 
 def _read_seeds(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | int:
@@ -120,7 +129,7 @@ def _run_options(weights: str, epochs: str, settings: str) -> Callable[[Command]
         click.option(
             "--set",
             "settings",
-            callback=lambda context, option, settings: dict(map(_read_setting, settings)),
+            callback=_read_settings,
             multiple=True,
             metavar="PATH=JSON",
             help=f"{settings}; may be repeated.",

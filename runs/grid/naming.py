@@ -3,7 +3,8 @@
 import re
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import Problem, RequestError
 from taskloom.core.specs import GridSpec
@@ -46,7 +47,7 @@ def named(grid: GridFile, request: Overrides, ledger: "Ledger | None") -> tuple[
         names = [overrides.name]
     else:
         names = [grid.name] if overrides.has_same_runs(own) else derived_names(name, request)
-    if overrides.smoke:
+    if overrides.smoke and not (own.smoke and names == [grid.name]):
         names = [f"{name[:LONGEST]}{SMOKE}" for name in names]
     for candidate in names:
         name, record = recorded(candidate)
@@ -70,10 +71,16 @@ def derived_names(base: str, overrides: Overrides) -> list[str]:
     """
     settings = [] if overrides.epochs is None else [("max-epochs", overrides.epochs)]
     settings += overrides.ordered_settings
-    parts = [re.sub("[^A-Za-z0-9._=-]+", "-", with_name(path, value)).strip("-") for path, value in settings]
+    short_values = [(path, _base_name(value)) for path, value in settings]
+    parts = [re.sub("[^A-Za-z0-9._=-]+", "-", with_name(*setting)).strip("-") for setting in short_values]
     short = "+".join([base, *parts])
     unique = f"{short[: LONGEST - DIGEST - 1]}-{digest([base, settings])[:DIGEST]}"
     return [short, unique] if len(short) <= LONGEST else [unique]
+
+
+def _base_name(value: Any) -> Any:
+    """The last part of a path, any other value as it is."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _check_name(name: str, grid: GridFile) -> None:

@@ -22,7 +22,7 @@ from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES
 from taskloom.runs.grid.expansion import Expansion, Variant, copied
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.paths import PathError, assign
-from taskloom.runs.grid.places import PathResolver
+from taskloom.runs.grid.places import PathResolver, located
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 #: Options of the grid's own encoder that a smoke run keeps.
 KEPT = ("pooling", "trainable")
+WEIGHTS = "encoder.weights"
 ITERATIONS = 4
+#: How the line of a smoke run begins in the record of its grid.
+SMOKE = "smoke"
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Overrides:
     @property
     def run_settings(self) -> dict[str, Any]:
         """The new values of --weights and --set, by path."""
-        weights = {} if self.weights is None else {"encoder.weights": self.weights}
-        return weights | dict(self.settings)
+        settings = {path: value for path, value in self.settings.items() if path != WEIGHTS or self.weights is None}
+        return settings if self.weights is None else settings | {WEIGHTS: self.weights}
 
     @property
     def changes_runs(self) -> bool:
@@ -75,6 +78,13 @@ class Overrides:
         overlap = any(all(a == b or "*" in (a, b) for a, b in zip(*pair, strict=False)) for pair in pairs)
         return list(self.run_settings.items()) if overlap else sorted(self.run_settings.items())
 
+    def located(self, catalogue: "Catalogue") -> "Overrides":
+        """The same with the files and folders that the settings name made absolute."""
+        settings = {
+            path: located(value, catalogue, path.rpartition(".")[2]) for path, value in self.run_settings.items()
+        }
+        return replace(self, settings=settings, weights=settings.get(WEIGHTS) if self.weights is not None else None)
+
     def has_same_runs(self, other: "Overrides") -> bool:
         return (self.ordered_settings, self.epochs) == (other.ordered_settings, other.epochs)
 
@@ -82,13 +92,15 @@ class Overrides:
         """These overrides together with those of a recorded table; the former take precedence."""
         kept = {path: value for path, value in recorded.settings.items() if path not in self.run_settings}
         epochs = recorded.epochs if self.epochs is None else self.epochs
-        return replace(self, settings=kept | dict(self.settings), epochs=epochs)
+        return replace(self, settings=kept | dict(self.settings), epochs=epochs, smoke=self.smoke or recorded.smoke)
 
 
 def recorded_overrides(record: "GridRecord | None") -> Overrides:
     """The overrides with which every row of a recorded table is run; none for the table of a grid as it is written."""
     recorded = record.spec.get(LAID, {}) if record is not None else {}
-    return Overrides(settings=recorded.get("settings", {}), epochs=recorded.get("epochs"))
+    lines = record.spec.get(OVERRIDES, ()) if record is not None else ()
+    smoke = any(line.startswith(SMOKE) for line in lines)
+    return Overrides(settings=recorded.get("settings", {}), epochs=recorded.get("epochs"), smoke=smoke)
 
 
 def override(rows: Expansion, overrides: Overrides, resolver: PathResolver) -> Expansion:
@@ -105,7 +117,7 @@ def override(rows: Expansion, overrides: Overrides, resolver: PathResolver) -> E
             raise RequestError("--smoke", [Problem("", f"{text}. Found --smoke with {' and '.join(conflicting)}.")])
         for spec in specs:
             _make_tiny(spec, resolver.catalogue)
-        lines.append("smoke: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
+        lines.append(f"{SMOKE}: a few steps on generated text with a tiny untrained encoder; the figures mean nothing")
     notes = [] if overrides.data is None else _use_folder(overrides.data, specs, resolver)
     change_runs(specs, overrides)
     lines += [overrides.in_words] if overrides.changes_runs else []

@@ -114,6 +114,30 @@ class PathResolver:
         return None
 
 
+def located(setting: Any, catalogue: "Catalogue", option: str = "") -> Any:
+    """A typed setting with the files and folders that it names made absolute; ``option`` is the last part of its path.
+
+    Of a table only its settings are recorded, and the next command may be given in another folder.
+    """
+    if isinstance(setting, Mapping):
+        return {key: located(value, catalogue, key) for key, value in setting.items()}
+    if isinstance(setting, list):
+        return [located(value, catalogue, option) for value in setting]
+    if not isinstance(setting, str) or not setting:
+        return setting
+    data_sets, others = (
+        any(
+            option in path_options(entry.cls, entry.options)
+            for entry in catalogue.entries
+            if issubclass(entry.cls, DataSet) is is_data
+        )
+        for is_data in (True, False)
+    )
+    path = os.path.abspath(_expanded(setting))  # noqa: PTH100 - any text may be given
+    is_there = os.path.exists if data_sets else os.path.isdir if others else lambda _: False
+    return path if is_there(path) else setting
+
+
 def path_options(cls: type[Component], options: Collection[str]) -> frozenset[str]:
     """The options that name files or folders; ``dir`` always does."""
     return cls.path_options | ({"dir"} & set(options))

@@ -83,7 +83,7 @@ def make_plan(
     are resolved. The settings of a row are checked whether it is chosen or not; its data and weights only if it is.
     Rows that are not chosen and could not be run today are in the plan as they were last run.
     """
-    request, written = overrides or Overrides(), grid.raw
+    request, written = (overrides or Overrides()).located(catalogue), grid.raw
     grid, overrides, before = named(grid, request, ledger)
     rows = expand(grid, allow_large=allow_large)
     problems = rows.problems
@@ -129,7 +129,7 @@ def make_plan(
     if further := list(GridRecord("", grid.raw, "", "", ()).further):
         run_notes += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
     if request.changes_runs and request.name is None:
-        run_notes += [f"a table of its own, {grid.name!r}; --name gives it another name"]
+        run_notes += [f"kept in a table of its own, {grid.name!r}"]
     added = grid.raw.get(ADDED_SEEDS)
     run_notes += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     looked = resolver.notes(variant.spec for variant in variants if variant.chosen)

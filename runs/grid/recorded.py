@@ -44,16 +44,17 @@ def check_rows(record: GridRecord) -> str:
     expansion = expand(grid, allow_large=size <= 10 * LARGE)
     specs = {row.label: complete(row.spec) for row in expansion.variants if not row.problems}
     rows = {label: spec for label, spec in specs.items() if spec is not None}
-    change_runs([*rows.values()], recorded_overrides(record), strict=False)
+    overrides = recorded_overrides(record)
+    change_runs([*rows.values()], overrides, strict=False)
     for change in record.spec.get(CHANGES, ()):  # up to 0.2, changed rows in the table of the grid itself
         changed = {f"{row} [{change.get('label')}]": copied(rows[row]) for row in change.get("rows", ()) if row in rows}
-        overrides = Overrides(settings=change.get("settings", {}), epochs=change.get("epochs"))
-        change_runs([*changed.values()], overrides, strict=False)
+        own = Overrides(settings=change.get("settings", {}), epochs=change.get("epochs"))
+        change_runs([*changed.values()], own, strict=False)
         rows |= changed
     rows = {without_folders(label): spec for label, spec in rows.items()}
     published = {without_folders(row.label): row.reported for row in expansion.variants}
     lines = record.spec.get(OVERRIDES, ())
-    replaced = SMOKE if any(line.startswith("smoke") for line in lines) else DATA if lines else FREE
+    replaced = SMOKE if overrides.smoke else DATA if lines else FREE
     for row in record.cells:
         if row.label not in rows:
             return f"it has no row {row.label!r}{packaged}"

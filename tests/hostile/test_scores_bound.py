@@ -12,6 +12,8 @@ import pytest
 from hostile_law import check_table, is_one_sentence, taskloom
 from safetensors.numpy import load_file, save_file
 
+from taskloom.runs.api.grid import Grid
+
 SCORES = "scores-dev.safetensors"
 
 
@@ -41,7 +43,7 @@ def removed(registry: Path) -> None:
 def rescored(registry: Path) -> None:
     with closing(sqlite3.connect(registry / "ledger.sqlite")) as database:
         cell = cells_of(registry)["sum", 0].name
-        database.execute("UPDATE scores SET value = 0.99 WHERE cell = ? AND task = 'sst'", [cell])
+        database.execute("UPDATE scores SET value = 0.99 WHERE cell = ? AND task IN ('sst', 'overall')", [cell])
         database.commit()
 
 
@@ -68,6 +70,8 @@ def test_what_is_not_a_cells_own_is_named_and_not_shown(
         assert (why in (cell["reason"] or "")) == (cell["id"] in changed)
     assert "Not shown" in taskloom("effects", "mine", "--registry", registry).output
     assert is_one_sentence(taskloom("errors", "sum", "--registry", registry))
+    if change is rescored:
+        assert Grid("mine", registry=registry).best("sum").seed == 1, "not the one whose score was raised"
     refused = taskloom("archive", "mine", registry / "out.zip", "--registry", registry)
     assert is_one_sentence(refused)
     assert "an archive needs the predictions of every finished cell" in refused.stderr

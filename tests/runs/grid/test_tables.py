@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from taskloom.core.errors import TaskloomError
 from taskloom.core.specs import GridSpec
 from taskloom.registry.results.ledger import Ledger
+from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.naming import derived_names
 from taskloom.runs.grid.overrides import Overrides
@@ -135,6 +137,67 @@ def test_the_order_of_settings_counts_only_where_one_contains_another(registry: 
     other, cells = planned(registry, *first, *every)
     assert other == "grid+clip=1+clip=2"
     assert {cell["spec"]["stages"][0]["clip"] for cell in cells} == {2}
+
+
+def test_of_a_path_that_is_set_twice_the_last_value_counts(registry: Registry) -> None:
+    every, first = "stages.*.clip=2", "stages.0.clip=1"
+    _, cells = planned(registry, "--set", every, "--set", first, "--set", every)
+    assert {cell["spec"]["stages"][0]["clip"] for cell in cells} == {2}
+
+
+def test_weights_are_those_of_the_option_whatever_encoder_is_set(registry: Registry) -> None:
+    encoder = "encoder=" + json.dumps({"name": "minbert", "weights": "none-such"})
+    _, cells = planned(registry, "--set", encoder, "--weights", "minilm")
+    assert {cell["spec"]["encoder"]["weights"] for cell in cells} == {"minilm"}
+
+
+def test_one_relative_path_in_two_folders_is_two_tables(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"name": "table", "text": "text", "label": "label", "classes": 2, "train": "a.csv", "dev": "a.csv"}
+    registry.grid = registry.write("grid.json", base={**BASE, "tasks": {"sst": {"data": data}}})
+    names = []
+    for folder, text in (("first", "good"), ("second", "bad")):
+        (registry.folder / folder).mkdir()
+        (registry.folder / folder / "b.csv").write_text(
+            "text,label\n" + "".join(f"{text} {n},{n % 2}\n" for n in range(20))
+        )
+        monkeypatch.chdir(registry.folder / folder)
+        options = ("--set", "tasks.sst.data.train=b.csv", "--set", "tasks.sst.data.dev=./b.csv")
+        registry.run(*options, "--only", "sum")
+        names.append(planned(registry, *options)[0])
+        assert registry("table", registry.grid, *options).exit_code == 0, "found by the same options"
+    assert names[0] == "grid+dev=b.csv+train=b.csv"
+    assert re.fullmatch(re.escape(names[0]) + "-[0-9a-f]{6}", names[1])
+    _, cells = planned(registry, grid=names[0])
+    assert {cell["status"] for cell in cells if cell["label"] == "sum"} == {"finished"}, "continued from any folder"
+
+
+def test_a_smoke_table_stays_a_smoke_table(registry: Registry) -> None:
+    registry.run("--smoke", "--only", "sum")
+    before = registry.rows("grid-smoke")
+    for options in ((), ("--smoke",)):
+        registry.run(*options, "--only", "sum", grid="grid-smoke")
+        assert registry.rows("grid-smoke") == before
+    assert [grid["name"] for grid in json.loads(registry("grids", "--json").stdout)["recorded"]] == ["grid-smoke"]
+
+
+def test_a_table_with_settings_of_its_own_is_no_grid_to_change(registry: Registry) -> None:
+    registry.run(*LR, "--only", "sum")
+    folder, table = registry.folder / "registry", "grid+lr=0.01"
+    assert Grid(table, registry=folder).table().found.rows
+    for change in (
+        lambda: Grid(table, registry=folder).seeds(0),
+        lambda: Grid(table, registry=folder).set("stages.0.clip", 1),
+        lambda: Grid(table, registry=folder, name="mine").plan(),
+    ):
+        with pytest.raises(TaskloomError, match=r"settings of its own \(stages.0.optimizer.lr = 0.01\)"):
+            change()
+
+
+def test_a_misspelt_name_with_a_dot_is_no_file(registry: Registry) -> None:
+    registry.run(*LR, "--only", "sum")
+    refused = registry("table", "grid+lr=0.001")
+    assert refused.exit_code == 2
+    assert "did you mean 'grid+lr=0.01'" in refused.stderr
 
 
 def test_another_table_is_not_shown_before_its_run_and_shares_cells_that_do_not_change(registry: Registry) -> None:
