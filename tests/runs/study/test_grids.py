@@ -1,4 +1,4 @@
-"""The study's grid of surgery: its rows are the cells of the papers' grids, and its claims are theirs."""
+"""The study's grids: their rows are the cells of the papers' grids, and their claims are theirs."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.grid import load_grid
 
-GRID = Path(__file__).parents[3] / "runs" / "study" / "surgery.json"
+STUDY = Path(__file__).parents[3] / "runs" / "study"
+GRID, LOSING = STUDY / "surgery.json", STUDY / "losing.json"
 ROWS = {
     "margin-for-error": ("2-surgery: baseline", "2-surgery: gradient surgery"),
     "cosine-surgery": (
@@ -30,21 +31,23 @@ def planned(grid: str, *options: str) -> dict[str, str]:
     return {cell["label"]: cell["id"] for cell in json.loads(plan.stdout)["cells"]}
 
 
-@pytest.mark.parametrize("paper", ROWS)
+@pytest.mark.parametrize("paper", [*ROWS, "losing-to-win"])
 def test_a_row_is_the_same_cell_as_in_its_papers_grid(paper: str, course_data: Path, minilm: Path) -> None:
+    grid = GRID if paper in ROWS else LOSING
+    labels = ROWS.get(paper) or [cell.label for cell in load_grid(str(LOSING)).spec.cells]
     data = ["--data", str(course_data.parent)]
     common = {
         "encoder.pooling": "cls",
-        "stages.0.optimizer.lr": json.loads(GRID.read_text())["base"]["stages"][0]["optimizer"]["lr"],
+        "stages.0.optimizer.lr": json.loads(grid.read_text())["base"]["stages"][0]["optimizer"]["lr"],
         "stages.0.epochs": 1,
         "stages.0.sampler.iterations": 1000,
         "score.test": "false",
     }
     options = [word for path, value in common.items() for word in ("--set", f"{path}={value}")]
-    chosen = [word for label in ROWS[paper] for word in ("--only", label)]
+    chosen = [word for label in labels for word in ("--only", label)]
     ids = planned(paper, *data, "--weights", "minilm", "--name", "table", *options, *chosen)
-    assert set(ids) == set(ROWS[paper])
-    assert ids.items() <= planned(str(GRID), *data).items()
+    assert set(ids) == set(labels)
+    assert ids.items() <= planned(str(grid), *data).items()
 
 
 def test_rows_figures_and_claims_are_those_of_the_papers() -> None:
@@ -63,3 +66,12 @@ def test_rows_figures_and_claims_are_those_of_the_papers() -> None:
     (over_all,) = {(claim.rows, claim.than) for claim in spec.claims if claim.says.startswith("X3")}
     assert set(zip(*over_all, strict=True)) == pairs, "each pair, and their mean"
     assert len(pairs) == 4
+
+
+def test_losing_to_win_keeps_its_claims() -> None:
+    spec, original = load_grid(str(LOSING)).spec, load_grid("losing-to-win").spec
+    labels = {cell.label for cell in spec.cells}
+    assert list(spec.claims) == [claim for claim in original.claims if {*claim.rows, *claim.than} <= labels]
+    assert len(spec.claims) == 12
+    published = {cell.label: cell.reported for cell in original.cells}
+    assert {cell.label: cell.reported for cell in spec.cells} == {label: published[label] for label in labels}
