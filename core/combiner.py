@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from taskloom.core.component import Component
-from taskloom.core.errors import Problem, TrainingError
+from taskloom.core.errors import NotFiniteError, Problem
 from taskloom.core.gradients import Gradients, combine_gradients, densify_gradients, gramian_of, take_gradients
 
 
@@ -62,7 +62,7 @@ class Step(ABC):
         for task in self.tasks if again else ():
             self.backward(task)
             gramian_of([take_gradients(self.shared)], [task])
-        raise TrainingError(f"the summed gradient of tasks {', '.join(map(repr, self.tasks))} is not finite")
+        raise NotFiniteError(f"the summed gradient of tasks {', '.join(map(repr, self.tasks))} is not finite")
 
     def gradients(self) -> tuple[dict[str, Tensor], list[Gradients]]:
         """Each task's loss and its gradients of the shared parameters; those of its own parameters stay in ``.grad``.
@@ -90,8 +90,6 @@ class GradientCombiner(nn.Module, Component, ABC):
     """
 
     kind: ClassVar[str] = "combiner"
-    #: Whether the update depends on the order in which a stage names its tasks; unless it says so, it must not.
-    ordered: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -57,7 +57,8 @@ class Component:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> "CoreSchema":
         if "kind" not in vars(cls) or cls is Component:
-            raise TypeError(f"it should be annotated with an interface such as Loss, not with {cls.__name__}")
+            wanted = "an option that takes a component should be annotated with an interface such as Loss"
+            raise TypeError(f"{wanted}. Found {cls.__name__}.")
         from pydantic_core.core_schema import with_info_plain_validator_function
 
         return with_info_plain_validator_function(partial(_read_component, cls.kind))

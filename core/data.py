@@ -18,6 +18,9 @@ JACKKNIFE = 1000
 #: A part of the data: what is trained on, what chooses the best epoch, what is kept for the end.
 Split = Literal["train", "dev", "test"]
 
+#: Where to read what to do about data with more than one label per text.
+SEVERAL_LABELS = 'several labels per text: see that section of the page "Use your own files" (how-to/data.md)'
+
 
 @dataclass(frozen=True)
 class Labels:

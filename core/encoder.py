@@ -22,7 +22,8 @@ class Encoder(nn.Module, Component, ABC):
     has one source.
 
     After ``build``: ``width`` is d, ``max_length`` the most tokens a sequence may have,
-    ``special_tokens`` the tokens around its texts.
+    ``special_tokens`` the tokens around its texts. If :meth:`check` sets the last two already, ``plan`` tells how many
+    texts are longer.
     """
 
     kind: ClassVar[str] = "encoder"

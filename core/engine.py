@@ -23,7 +23,8 @@ class Job:
     cell ran out of memory (``None``: as the spec says). ``attempt`` counts from 1; events carry it, so that those of an
     attempt that was given up are not mistaken for its successor's. ``device`` is where an engine wants it to run, by
     torch's name for it in the process that runs it (``None``: on the GPU that is there, else on the CPU). ``content``
-    are the fingerprints of the data and weights that it was planned with, by their paths in the specification.
+    are the fingerprints of the data and weights that it was planned with, by their paths in the specification. After
+    ``pause`` epochs of its last stage it ends as ``interrupted`` (``None``: it goes on to its end).
     """
 
     cell: str
@@ -37,6 +38,7 @@ class Job:
     attempt: int = 1
     device: str | None = None
     content: dict[str, str] = field(default_factory=dict)
+    pause: int | None = None
 
     def cell_folder(self) -> Path:
         """The folder of the cell's files; made if it is not there."""
@@ -51,10 +53,10 @@ class Event:
 
     ``what`` is ``started``, ``resumed``, ``log``, ``progress``, ``epoch`` or ``stage``, and at the end one of
     ``ENDS``: ``finished`` (scores, best_epoch, seconds, peak_memory), ``failed`` (reason), ``interrupted`` (asked to
-    stop; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, if known, reason) or ``lost`` (reason:
-    the worker died, hung or was stopped, or its device failed). ``facts`` hold the figures as JSON values. ``attempt``
-    is the job's. A resumed cell reports its earlier epochs and stages again, with the fact ``retold``; only what the
-    ledger had missed is passed on.
+    stop, or ``paused`` where its job says so; a checkpoint is written), ``oom`` (task, micro_batch: what was tried, if
+    known, reason) or ``lost`` (reason: the worker died, hung or was stopped, or its device failed). ``facts`` hold the
+    figures as JSON values. ``attempt`` is the job's. A resumed cell reports its earlier epochs and stages again, with
+    the fact ``retold``; only what the ledger had missed is passed on.
     """
 
     what: str

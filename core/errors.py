@@ -53,14 +53,14 @@ class RegistryError(TaskloomError):
 
 
 class EngineError(TaskloomError):
-    """The place where cells run is gone, through no fault of the request: later the same one may succeed.
+    """The engine cannot run cells at present, through no fault of the request: it may succeed later.
 
     Example: ``raise EngineError("the cluster at 10.0.0.1:6379 has not answered for 60 s")``
     """
 
 
 class DeviceError(TaskloomError):
-    """The device that a cell was given cannot be used; the cell may be tried on another one.
+    """The device assigned to a cell cannot be used; the cell may be retried on another one.
 
     Example: ``raise DeviceError("torch cannot use the GPU that this worker was given: no driver")``
     """
@@ -74,8 +74,12 @@ class TrainingError(TaskloomError):
     """A run cannot go on: the message names task, step and component. It fails the cell, not the grid."""
 
 
+class NotFiniteError(TrainingError):
+    """A loss or a gradient is not a finite number; the run adds what may have caused it."""
+
+
 class OutOfMemory(TrainingError):  # noqa: N818 - a state of the cell, not its failure
-    """A batch does not fit; the cell is tried again with half of ``micro_batch``, what was in memory at a time.
+    """A batch does not fit; the cell is retried with half of ``micro_batch``, the examples in memory at a time.
 
     Example: ``raise OutOfMemory("sst", micro_batch=32, batch=64)``
     """

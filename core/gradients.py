@@ -10,7 +10,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from taskloom.core.errors import TrainingError
+from taskloom.core.errors import NotFiniteError
 
 Gradients = list[Tensor | None]  # one per shared parameter; None where the task does not reach it
 
@@ -56,7 +56,7 @@ def gramian_of(gradients: Sequence[Gradients], tasks: Sequence[str]) -> Tensor:
     norms = gramian.diagonal().tolist()
     bad = [repr(task) for task, norm in zip(tasks, norms, strict=True) if not isfinite(norm)]
     if bad:
-        raise TrainingError(f"the gradient of task {', '.join(bad)} is not finite")
+        raise NotFiniteError(f"the gradient of task {', '.join(bad)} is not finite")
     return gramian
 
 
@@ -67,9 +67,9 @@ def _on_gpu(gradients: Sequence[Gradients]) -> bool:
 
 
 def _gramian_by_chunks(gradients: Sequence[Gradients]) -> Tensor:
-    """One product for many parameters; the host waits once, for the sum."""
-    products = [(rows @ rows.T).double() for rows in _chunks(gradients)]
-    return torch.stack(products).sum(0).cpu()
+    """One product for many parameters; the host waits once, and adds them up: not every GPU has float64."""
+    products = [rows @ rows.T for rows in _chunks(gradients)]
+    return torch.stack(products).cpu().double().sum(0)
 
 
 def _chunks(gradients: Sequence[Gradients]) -> Iterator[Tensor]:
@@ -107,7 +107,7 @@ def _gramian_by_pairs(gradients: Sequence[Gradients]) -> Tensor:
     gramian = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
     if products:
         rows, columns = torch.tril_indices(len(gradients), len(gradients))
-        gramian[rows, columns] = gramian[columns, rows] = torch.stack(products).double().sum(0).cpu()
+        gramian[rows, columns] = gramian[columns, rows] = torch.stack(products).cpu().double().sum(0)
     return gramian + _gramian_by_chunks(small) if small[0] else gramian
 
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -47,9 +47,6 @@ class Sampler(Component, ABC):
     """
 
     kind: ClassVar[str] = "sampler"
-    #: What it promises about each task's rows, held by ``check``. "passes": every row once before any comes again;
-    #: "every": every row at some time; "some": rows may be left out.
-    uses: Literal["passes", "every", "some"] = "every"
 
     def problems(self, tasks: Sequence[str]) -> list[Problem]:
         """Options that do not fit the tasks of the stage, such as a name that is none of them.

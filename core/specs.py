@@ -186,6 +186,17 @@ class StageSpec(_Spec):
     """Largest norm of the gradient of all parameters."""
     micro_batch: Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)] | None = None
     """Most examples of a task in memory at a time; the update is the whole batch's, dropout drawn part by part."""
+    patience: Annotated[int, Strict(), Field(ge=1), BeforeValidator(_integer)] | None = None
+    """End the stage once the selection score has not improved for so many epochs; by default train all of them."""
+
+
+class HoldOutSpec(_Spec):
+    """Training rows that are scored in the place of the dev split, and not trained on."""
+
+    share: Number = Field(gt=0, lt=1)
+    """Their share of each task's training rows; rows with equal texts stay together."""
+    seed: Seed = 0
+    """Draws them."""
 
 
 class ResourcesSpec(_Spec):
@@ -230,12 +241,73 @@ class RunSpec(_Spec):
     """What chooses the best epoch: "overall", the name of a task, or "last"."""
     score: ScoreSpec = ScoreSpec()
     """What is scored beside the dev split."""
+    hold_out: HoldOutSpec | None = None
+    """Hold out training rows, and score these instead of dev, as the trials of a search do; by default none."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What the forward pass computes in; weights, losses, gradients and the optimizer stay in float32."""
     resources: ResourcesSpec = ResourcesSpec()
     """What one cell needs of a machine."""
     seed: Seed = 0
     """The seed of everything random."""
+
+
+class RangeSpec(_Spec):
+    """The numbers from ``low`` to ``high`` among which a search chooses."""
+
+    log: tuple[Number, Number] | None = None
+    """[low, high], both above 0, on a logarithmic scale …"""
+    uniform: tuple[Number, Number] | None = None
+    """… or [low, high] on a linear one."""
+
+    @model_validator(mode="after")
+    def _has_one_scale(self) -> "RangeSpec":
+        if (self.log is None) == (self.uniform is None):
+            raise ValueError('a range should be {"log": [low, high]} or {"uniform": [low, high]}')
+        low, high = self.bounds
+        if low >= high:
+            raise ValueError(f"a range should go from its low end to its high end, such as [{high:g}, {low:g}]")
+        if self.log is not None and low <= 0:
+            raise ValueError('a range on a logarithmic scale should be above 0; "uniform" may begin anywhere')
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The low and the high end."""
+        low, high = self.uniform if self.log is None else self.log  # type: ignore[misc]  # one of them is there
+        return low, high
+
+
+_Values = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
+#: Dotted path → the values, or the range of numbers, among which a search chooses.
+Searched = Annotated[dict[str, Annotated[list[JsonValue], Field(min_length=1)] | RangeSpec], Field(min_length=1)]
+
+
+class CellSearchSpec(_Spec):
+    """What the search of a grid also varies in one of its rows."""
+
+    over: Searched
+    """Dotted path → list of values, {"log": [low, high]} or {"uniform": [low, high]}."""
+
+
+class SearchSpec(CellSearchSpec):
+    """A search for the settings of each row, with the same trials for all rows.
+
+    Trials are scored on training rows that are held out. The row's final cells have the settings of its best trial, and
+    are trained on all training data with the grid's seeds, none of which is a trial's.
+    """
+
+    trials: Integer = Field(8, ge=1, le=10_000)
+    """Settings that each row is tried with."""
+    hold_out: Number = Field(0.1, gt=0, lt=1)
+    """The share of the training rows that trials are scored on."""
+    seed: Seed = 0
+    """Draws the settings, the held-out rows and the seeds of trials."""
+    per: Literal["row", "seed"] = "row"
+    """One search for each row, or one for each seed of each row."""
+    halving: Flag = False
+    """Train trials for the first third of their epochs, and only the better third of them to the end."""
+    sampler: ComponentSpec = ComponentSpec(name="design")
+    """What draws the settings."""
 
 
 class CellSpec(_Spec):
@@ -245,6 +317,8 @@ class CellSpec(_Spec):
     """The row's name in the table."""
     set: dict[str, JsonValue] = Field(default_factory=dict)
     """Dotted path → value, laid over the base."""
+    search: CellSearchSpec | None = None
+    """What the grid's search also varies in this row."""
     reported: dict[str, Number] = Field(default_factory=dict)
     """Figures that somebody published for this row, by column."""
     reported_train: dict[str, Number] = Field(default_factory=dict)
@@ -313,7 +387,6 @@ class TableSpec(_Spec):
     """Digits behind the point."""
 
 
-_Values = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
 AxisSpec = Annotated[_Values, AfterValidator(_axis)]
 
 
@@ -349,6 +422,8 @@ class GridSpec(_Spec):
     """Product cells that match all paths of an entry are left out."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_each_once)] = (0,)
     """Each cell is run once with every seed."""
+    search: SearchSpec | None = None
+    """Tunes every row with the same number of trials, on training rows that are held out."""
     baseline: str | None = None
     """The label of the cell that the others are compared with."""
     margin: Number | None = Field(None, gt=0)

@@ -173,7 +173,8 @@ def place_arrays(arrays: Sequence[NDArray[Any]], device: torch.device | str) -> 
     if device.type == "cpu":
         return tensors
     sizes = [-(-tensor.nbytes // 8) for tensor in tensors]  # in words of 8 bytes, so that each begins well aligned
-    buffer = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=True)
+    # Apple's GPU shares the host's memory, of which torch pins nothing there.
+    buffer = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type != "mps")
     for tensor, room in zip(tensors, torch.split(buffer, sizes), strict=True):
         room.view(torch.uint8)[: tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
     there = torch.split(buffer.to(device, non_blocking=True), sizes)

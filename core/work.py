@@ -22,6 +22,8 @@ from taskloom.core.errors import DeviceError, OutOfMemory, TaskloomError
 #: Bytes at which a log is moved to ``log-old.txt``, replacing what was there.
 LOG_LIMIT = 4 << 20
 LOG, OLD_LOG = "log.txt", "log-old.txt"
+#: How the reason of a cell begins that failed because the disk is full: trying it again may succeed.
+DISK_FULL = "the disk is full"
 #: How the names of threads begin that run a cell in this process.
 CELL_THREAD = "cell "
 
@@ -95,7 +97,7 @@ def _ending(job: Job, error: BaseException) -> Event:
     if failure := device_failure(error):
         return Event("lost", job.cell, {**facts, "reason": failure, "unusable": isinstance(error, DeviceError)})
     if lacks_room(error) or lacks_room(error.__cause__):
-        facts |= {"disk_full": True, "reason": f"the disk is full: {facts['reason']}"}
+        facts |= {"disk_full": True, "reason": f"{DISK_FULL}: {facts['reason']}"}
     return Event("failed", job.cell, facts)
 
 

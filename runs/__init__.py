@@ -5,21 +5,22 @@
 Grid('quickstart', registry='results')
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taskloom.runs.api.grid import Grid as Grid
+    from taskloom.runs.api.registry import Registry as Registry
+    from taskloom.runs.api.selftest import selftest as selftest
 
-__all__ = ["Grid"]
+__all__ = ["Grid", "Registry", "selftest"]
 
 
 def __getattr__(name: str) -> Any:
-    """``Grid`` is imported when it is asked for: a command that only prints its help should not wait for it."""
-    if name != "Grid":
+    """Names are imported when they are used: a command that only prints its help should not wait for them."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from taskloom.runs.api.grid import Grid
-
-    return Grid
+    return getattr(import_module(f"taskloom.runs.api.{name.lower()}"), name)
 
 
 def __dir__() -> list[str]:

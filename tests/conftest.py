@@ -82,6 +82,17 @@ def course_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def short_course_data(course_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The course's files cut after 200 lines, for tests that plan and do not train."""
+    folder = tmp_path_factory.mktemp("short") / "cs224n"
+    folder.mkdir()
+    for path in course_data.glob("*.csv"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        (folder / path.name).write_bytes(b"".join(lines[:200]))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def sick_data() -> Path:
     """The folder with SICK.txt."""
     return _data("sick")

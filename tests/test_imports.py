@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -25,17 +26,17 @@ FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
-def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Every module that a file imports, wherever in the file, with its line."""
+@cache
+def imports_of(path: Path) -> list[tuple[int, str]]:
+    """Every name that a file imports, wherever in the file, with its line."""
+    imports = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            imports += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.relative_to(ROOT)}:{node.lineno}: relative import"
-            if node.module == "taskloom":
-                yield from ((node.lineno, f"taskloom.{alias.name}") for alias in node.names)
-            else:
-                yield node.lineno, node.module or ""
+            imports += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return imports
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -62,6 +63,15 @@ def test_a_room_of_runs_imports_only_rooms_to_its_left(room: str) -> None:
         if name.startswith("taskloom.runs.") and name.split(".")[2] not in allowed
     ]
     assert wrong == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    names = {".".join(("taskloom", *path.relative_to(ROOT).with_suffix("").parts)): path for path in FILES}
+    graph = {
+        module: {other for _, name in imports_of(path) for other in (name, name.rpartition(".")[0]) if other in names}
+        for module, path in names.items()
+    }
+    TopologicalSorter(graph).prepare()  # an error that names them if there are any
 
 
 def test_our_own_code_is_always_imported_as_taskloom() -> None:

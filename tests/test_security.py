@@ -21,6 +21,7 @@ from taskloom.plugins.encoders.minbert import MinBert
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.ledger import Ledger
+from taskloom.registry.results.tensors import load_folder
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
@@ -249,7 +250,7 @@ def test_a_checkpoint_that_holds_no_tensors_is_passed_over(tmp_path: Path, conte
     (bad / "tensors.safetensors").write_bytes(FILES[content](tmp_path / "sprung"))
     checkpoint_of(bad, '{"sha256": "SUM"}')
     with pytest.raises(ValueError, match="checkpoint-000-00002 "):
-        checkpoint.load_folder(bad)
+        load_folder(bad)
     found, damaged = checkpoint.newest_checkpoint(cell)
     assert found is not None
     assert found[1]["epoch"] == 1
@@ -266,7 +267,7 @@ def test_a_hostile_state_is_damage(tmp_path: Path, state: str) -> None:
     folder.mkdir()
     save_file({"weight": torch.ones(2)}, folder / "tensors.safetensors")
     with pytest.raises(ValueError, match="checkpoint-000-00001 "):
-        checkpoint.load_folder(checkpoint_of(folder, state))
+        load_folder(checkpoint_of(folder, state))
 
 
 @pytest.mark.parametrize("content", FILES)

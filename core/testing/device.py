@@ -22,7 +22,7 @@ It uses torch's PrivateUse1 backend, which from the first use on belongs to the 
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -562,7 +562,6 @@ def _is_half(tensor: Tensor) -> bool:
 # Memory-efficient attention, which CUDA has and the CPU has not
 
 _BIAS_ALIGNMENT = 8  # keys of a bias come in multiples of it
-_LOGSUMEXP_ALIGNMENT = 32  # queries of packed sequences' logsumexp come in multiples of it
 
 
 def _choose_attention(
@@ -576,7 +575,7 @@ def _choose_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """``scaled_dot_product_attention``: the efficient kernel for what models are trained with, else plain operators."""
+    """``scaled_dot_product_attention``: the efficient kernel for 4-D inputs, unless causal, grouped or of float64."""
     aten: Any = torch.ops.aten
     if is_causal or enable_gqa or query.dim() != 4 or query.dtype == torch.float64:
         plain = aten._scaled_dot_product_attention_math
@@ -594,118 +593,83 @@ def _choose_attention(
     return cast(Tensor, efficient(query, key, value, bias, needs_gradient, dropout_p, scale=scale)[0])
 
 
-def _padded_forward(call: Any) -> tuple[Tensor, ...]:
-    """``aten::_scaled_dot_product_efficient_attention`` of [batch, heads, length, width]."""
-    scores = _padded_scores(call)
-    out = _heads_beside(_attend(call, scores, call.value.float(), _generator(call)), call.query.dtype)
-    return out, scores.logsumexp(-1) if call.compute_log_sumexp else torch.empty(0), *_seed_and_offset(call)
+def _forward(call: Any) -> tuple[Tensor | int, ...]:
+    """The efficient kernels of padded and of packed sequences."""
+    generator, mixed = _generator(call), []
+    for query, key, value, bias in _sequences(call, call.query, call.key, call.value):
+        mixed.append((_weights(call, query, key, bias, generator)[1] @ value.float()).to(query.dtype))
+    logsumexp = torch.zeros(1 if call.compute_log_sumexp else 0)  # the backward below computes the scores again
+    draws = torch.tensor(call.philox_seed), torch.tensor(call.philox_offset)  # on the host, as outside of graphs
+    sizes = (call.max_seqlen_q, call.max_seqlen_k) if _is_packed(call) else ()
+    return _joined(call, mixed), logsumexp, *draws, *sizes
 
 
-def _padded_backward(call: Any) -> tuple[Tensor | None, ...]:
-    """``aten::_scaled_dot_product_efficient_attention_backward``; a bias has no gradient here."""
-    inputs = [tensor.float() for tensor in (call.grad_out_, call.query, call.key, call.value)]
-    gradients = _attend_backward(call, inputs, _padded_scores(call), _generator(call))
-    return *(_heads_beside(gradient, call.query.dtype) for gradient in gradients), None
-
-
-def _padded_scores(call: Any) -> Tensor:
-    scores: Tensor = call.query.float() @ call.key.float().transpose(-2, -1) * _scale_of(call)
-    return scores if call.attn_bias is None else scores + call.attn_bias.float()
-
-
-def _heads_beside(heads: Tensor, dtype: torch.dtype) -> Tensor:
-    """[batch, heads, length, width] in CUDA's memory layout: the heads of a token beside each other."""
-    return heads.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _packed_forward(call: Any) -> tuple[Tensor | int, ...]:
-    """``aten::_efficient_attention_forward`` of [1, tokens, heads, width]."""
-    out = call.value.new_empty(*call.query.shape[:-1], call.value.shape[-1])
-    sequences, generator = _packed_sequences(call), _generator(call)
-    padded = -(-call.max_seqlen_q // _LOGSUMEXP_ALIGNMENT) * _LOGSUMEXP_ALIGNMENT if call.compute_log_sumexp else 0
-    logsumexp = torch.full((len(sequences), call.query.shape[2], padded), math.inf)
-    for sequence, (rows, columns) in enumerate(sequences):
-        scores = _packed_scores(call, rows, columns)
-        mixed = _attend(call, scores, _heads_first(call.value, columns), generator)
-        out[0, rows] = mixed.transpose(0, 1).to(out.dtype)
-        if call.compute_log_sumexp:
-            logsumexp[sequence, :, : scores.shape[1]] = scores.logsumexp(-1)
-    return out, logsumexp, *_seed_and_offset(call), call.max_seqlen_q, call.max_seqlen_k
-
-
-def _packed_backward(call: Any) -> tuple[Tensor | None, ...]:
-    """``aten::_efficient_attention_backward``."""
+def _backward(call: Any) -> tuple[Tensor | None, ...]:
+    """Their backward passes. Dropout drops what it dropped in the forward pass; a bias has no gradient."""
     if not call.logsumexp.numel():
         raise RuntimeError("the backward of efficient attention needs a forward with compute_log_sumexp=True")
-    totals, generator = [torch.empty_like(tensor) for tensor in (call.query, call.key, call.value)], _generator(call)
-    for rows, columns in _packed_sequences(call):
-        inputs = ((call.grad_out_, rows), (call.query, rows), (call.key, columns), (call.value, columns))
-        heads = [_heads_first(tensor, tokens) for tensor, tokens in inputs]
-        gradients = _attend_backward(call, heads, _packed_scores(call, rows, columns), generator)
-        for total, tokens, gradient in zip(totals, (rows, columns, columns), gradients, strict=True):
-            total[0, tokens] = gradient.transpose(0, 1).to(total.dtype)
-    return *totals, None
+    generator, gradients = _generator(call), []
+    for query, key, value, bias, upper in _sequences(call, call.query, call.key, call.value, call.grad_out_):
+        weights, dropped = _weights(call, query, key, bias, generator)
+        of_weights = upper.float() @ value.float().transpose(-2, -1) * dropped  # [queries, keys], times the weights
+        of_scores = (of_weights - weights * of_weights.sum(-1, keepdim=True)) * _scale(call)
+        parts = (
+            of_scores @ key.float(),
+            of_scores.transpose(-2, -1) @ query.float(),
+            dropped.transpose(-2, -1) @ upper.float(),
+        )
+        gradients.append([part.to(query.dtype) for part in parts])
+    return *(_joined(call, list(parts)) for parts in zip(*gradients, strict=True)), None
 
 
-def _packed_sequences(call: Any) -> list[tuple[slice, slice]]:
-    """The rows of each sequence's queries and keys."""
+def _is_packed(call: Any) -> bool:
+    return hasattr(call, "cu_seqlens_q")
+
+
+def _sequences(call: Any, query: Tensor, key: Tensor, value: Tensor, *upper: Tensor) -> list[tuple[Any, ...]]:
+    """Queries, keys, values, bias and ``upper``, […, length, width]: of the batch, or of each packed sequence."""
+    if not _is_packed(call):
+        return [(query, key, value, call.attn_bias, *upper)]
     if call.bias is not None or call.custom_mask_type:
-        raise NotImplementedError("the pretend device has no packed attention with a bias or a causal mask")
-    queries = _sequence_rows(call.query, call.cu_seqlens_q, call.max_seqlen_q)
-    keys = _sequence_rows(call.key, call.cu_seqlens_k, call.max_seqlen_k)
-    if len(queries) != len(keys):
-        raise RuntimeError(f"{len(queries)} sequences of queries, {len(keys)} of keys")
-    return list(zip(queries, keys, strict=True))
+        raise NotImplementedError("the emulated GPU has no packed attention with a bias or a causal mask")
+    of_queries = _lengths(query, call.cu_seqlens_q, call.max_seqlen_q)
+    of_keys = _lengths(key, call.cu_seqlens_k, call.max_seqlen_k)
+    if len(of_queries) != len(of_keys):
+        raise RuntimeError(f"{len(of_queries)} sequences of queries, {len(of_keys)} of keys")
+    columns = ((query, of_queries), (key, of_keys), (value, of_keys), *((tensor, of_queries) for tensor in upper))
+    heads = [torch.split(tensor[0].transpose(0, 1), lengths, 1) for tensor, lengths in columns]
+    return list(zip(*heads[:3], [None] * len(of_keys), *heads[3:], strict=True))
 
 
-def _sequence_rows(tokens: Tensor, offsets: Tensor | None, longest: int | None) -> list[slice]:
-    """The rows of each sequence; raises CUDA's errors for arguments that it does not accept."""
+def _joined(call: Any, parts: list[Tensor]) -> Tensor:
+    """One tensor of the parts, in CUDA's memory layout: the heads of a token beside each other."""
+    if _is_packed(call):
+        return torch.cat(parts, 1).transpose(0, 1).contiguous()[None]
+    return parts[0].transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _lengths(tokens: Tensor, offsets: Tensor | None, longest: int | None) -> list[int]:
+    """The lengths of packed sequences; raises CUDA's errors for arguments that it does not accept."""
     if offsets is None or offsets.dtype != torch.int32 or longest is None or tokens.dim() != 4 or tokens.shape[0] != 1:
         raise RuntimeError("packed attention takes [1, tokens, heads, width], cu_seqlens of int32, and max_seqlen")
     bounds: list[int] = offsets.tolist()
-    most = max(last - first for first, last in pairwise(bounds))
-    if bounds[-1] != tokens.shape[1] or longest < most:
-        words = f"cu_seqlens should end at {tokens.shape[1]}, max_seqlen be at least {most}"
+    lengths = [last - first for first, last in pairwise(bounds)]
+    if bounds[-1] != tokens.shape[1] or longest < max(lengths):
+        words = f"cu_seqlens should end at {tokens.shape[1]}, max_seqlen be at least {max(lengths)}"
         raise RuntimeError(f"{words}. Found {bounds[-1]} and {longest}.")
-    return [slice(first, last) for first, last in pairwise(bounds)]
+    return lengths
 
 
-def _packed_scores(call: Any, rows: slice, columns: slice) -> Tensor:
-    """The scores of one sequence, [heads, queries, keys]."""
-    return _heads_first(call.query, rows) @ _heads_first(call.key, columns).transpose(1, 2) * _scale_of(call)
+def _weights(
+    call: Any, query: Tensor, key: Tensor, bias: Tensor | None, generator: _CPUGenerator
+) -> tuple[Tensor, Tensor]:
+    """The weights […, queries, keys], before and after dropout, in float32 as the kernels compute."""
+    scores = query.float() @ key.float().transpose(-2, -1) * _scale(call)
+    weights, p = (scores if bias is None else scores + bias.float()).softmax(-1), call.dropout_p
+    return weights, weights * torch.rand(weights.shape, generator=generator).ge(p) / (1 - p) if p else weights
 
 
-def _heads_first(packed: Tensor, rows: slice) -> Tensor:
-    """Rows of [1, tokens, heads, width] as [heads, rows, width], in float32 as the kernel computes."""
-    return packed[0, rows].transpose(0, 1).float()
-
-
-def _attend(call: Any, scores: Tensor, value: Tensor, generator: _CPUGenerator) -> Tensor:
-    """Mix values […, keys, width] by the softmax of scores […, queries, keys] under dropout."""
-    return scores.softmax(-1) * _dropout_factor(call, scores, generator) @ value
-
-
-def _attend_backward(
-    call: Any, inputs: Sequence[Tensor], scores: Tensor, generator: _CPUGenerator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of queries, keys and values; dropout drops what it dropped in the forward pass.
-
-    ``inputs`` are the gradient of the output, queries, keys and values.
-    """
-    upper, query, key, value = inputs
-    weights, factor = scores.softmax(-1), _dropout_factor(call, scores, generator)
-    inner = upper @ value.transpose(-2, -1) * factor * weights
-    inner = inner - weights * inner.sum(-1, keepdim=True)
-    of_query, of_key = inner @ key, inner.transpose(-2, -1) @ query
-    return of_query * _scale_of(call), of_key * _scale_of(call), (weights * factor).transpose(-2, -1) @ upper
-
-
-def _dropout_factor(call: Any, scores: Tensor, generator: _CPUGenerator) -> Tensor | float:
-    p: float = call.dropout_p
-    return torch.rand(scores.shape, generator=generator).ge(p).float() / (1 - p) if p else 1.0
-
-
-def _scale_of(call: Any) -> float:
+def _scale(call: Any) -> float:
     return 1 / math.sqrt(call.query.shape[-1]) if call.scale is None else call.scale
 
 
@@ -713,15 +677,10 @@ def _generator(call: Any) -> _CPUGenerator:
     return _CPUGenerator().manual_seed(_kernel_seed(int(call.philox_seed), int(call.philox_offset)))
 
 
-def _seed_and_offset(call: Any) -> tuple[Tensor, Tensor]:
-    """On the host, as CUDA's are outside of graphs."""
-    return torch.tensor(call.philox_seed), torch.tensor(call.philox_offset)
-
-
 #: What runs in place of CUDA's kernels, by name.
 _EMULATED: dict[str, Callable[[Any], Any]] = {
-    "_efficient_attention_forward": _packed_forward,
-    "_efficient_attention_backward": _packed_backward,
-    "_scaled_dot_product_efficient_attention": _padded_forward,
-    "_scaled_dot_product_efficient_attention_backward": _padded_backward,
+    "_efficient_attention_forward": _forward,
+    "_efficient_attention_backward": _backward,
+    "_scaled_dot_product_efficient_attention": _forward,
+    "_scaled_dot_product_efficient_attention_backward": _backward,
 }

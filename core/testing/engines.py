@@ -63,7 +63,7 @@ def _facts_of(step: int) -> dict[str, object]:
 
 
 class Session:
-    """What happened in a session: events in order, free places, and the exception, if any."""
+    """What happened in a session: events in order, how many more jobs it takes, and the exception, if any."""
 
     def __init__(self, engine: Engine, folder: str) -> None:
         self.engine, self.folder = engine, folder

@@ -121,7 +121,7 @@ def its_state_survives_saving(_: Specimen, new: NewTrial) -> None:
 
 #: What to write instead where a tensor is on the wrong device.
 _INSTEAD = (
-    "make tensors where those are that it is given, as in torch.arange(n, device=target.device), keep its own as "
+    "create tensors on the device of the inputs, as in torch.arange(n, device=target.device), keep its own as "
     "buffers, and copy with .cpu() before .numpy()"
 )
 

@@ -81,7 +81,7 @@ def its_files_are_grids_with_a_name_and_a_description(module: Any, path: Path) -
     problems = _problems(GridSpec, grid)
     require(not problems, "; ".join(problems))
     require(bool(grid.get("description")), "it should have a description, a line for the listing")
-    if isinstance(grid["base"], dict):
+    if isinstance(grid.get("base"), dict):
         groups = [grid.get("axes", {}), *grid.get("zip", []), *(cell.get("set", {}) for cell in grid.get("cells", []))]
         varied = {str(key).partition(".")[0] for group in groups for key in group}
         problems = [text for text in _problems(RunSpec, grid["base"]) if re.split(r"[.:]", text)[0] not in varied]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ SIZES: tuple[dict[str, int], ...] = ({"one": 13}, {"small": 1, "large": 41, "mid
 EPOCHS = 3
 #: Epochs within which every row should be used.
 MANY = 100
-USES = get_args(get_type_hints(Sampler)["uses"])
 
 
 def _pools(sizes: dict[str, int]) -> dict[str, Pool]:
@@ -87,32 +86,16 @@ def groups_hold_rows_of_the_tasks(specimen: Specimen, sizes: dict[str, int]) -> 
 
 
 @law("sampler", cases=_sizes)
-def it_uses_the_rows_that_it_says(specimen: Specimen, sizes: dict[str, int]) -> None:
-    """``uses``: "passes" gives each row once before any again, "every" gives each at some time, "some" may not."""
+def every_row_has_its_turn(specimen: Specimen, sizes: dict[str, int]) -> None:
     sampler = _prepared(specimen, sizes, epochs=MANY)
-    require(sampler.uses in USES, f"uses should be one of {', '.join(USES)}. Found {sampler.uses!r}.")
-    for task, rows in _rows(sampler, sizes).items() if sampler.uses != "some" else ():
-        size = sizes[task]
-        for start in range(0, len(rows), size) if sampler.uses == "passes" else ():
-            one_pass = rows[start : start + size]
-            twice = sorted(row for row in set(one_pass) if one_pass.count(row) > 1)
-            words = f"pass {start // size + 1} over the {size} rows of {task!r} gives rows {twice[:5]} more than once"
-            require(not twice, f"{words}; if that is intended, set uses = 'every'")
-        missing = sorted(set(range(size)) - set(rows))
-        words = f"rows {missing[:5]} of {task!r} have no turn in {MANY} epochs; if that is intended, set uses = 'some'"
-        require(not missing, words)
-
-
-def _rows(sampler: Sampler, sizes: dict[str, int]) -> dict[str, list[int]]:
-    """The rows of each task in order: of three epochs, and of more until every row was used."""
-    rows_of: dict[str, list[int]] = {task: [] for task in sizes}
-    for epoch in range(MANY):
-        if epoch >= EPOCHS and all(len(set(rows)) == sizes[task] for task, rows in rows_of.items()):
-            break
-        for group in sampler.epoch():
-            for batch in group:
-                rows_of[batch.task] += np.asarray(batch.rows).tolist()
-    return rows_of
+    unused = {task: set(range(size)) for task, size in sizes.items()}
+    for _ in range(MANY):
+        for batch in (batch for group in sampler.epoch() for batch in group):
+            unused[batch.task] -= set(np.asarray(batch.rows).tolist())
+        if not any(unused.values()):
+            return
+    for task, rows in unused.items():
+        require(not rows, f"rows {sorted(rows)[:5]} of {task!r} have no turn in {MANY} epochs")
 
 
 @law("sampler", cases=_sizes, at_edges=True)

@@ -28,7 +28,8 @@ def _spec(last: int) -> dict[str, Any]:
     stages = [{"tasks": ["pairs"], "epochs": 1}, {"tasks": ["pairs", "sst"], "epochs": last}]
     rates = [{**stage, "optimizer": {"lr": 1e-05}} for stage in stages]
     spec = RunSpec.model_validate({"encoder": {"name": "minbert"}, "tasks": tasks, "stages": rates})
-    unset: Any = {"precision": True, "resources": True, "stages": {"__all__": {"micro_batch"}}}
+    of_stages = {"__all__": {"micro_batch", "patience"}}
+    unset: Any = {"precision": True, "resources": True, "hold_out": True, "stages": of_stages}
     return {**spec.model_dump(mode="json", exclude=unset), "overall": spec.overall.name}  # as a resolved run has it
 
 

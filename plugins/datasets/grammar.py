@@ -70,14 +70,6 @@ class Wording(NamedTuple):
 
 
 _QUARTERS: tuple[Split, ...] = ("train", "train", "dev", "test")
-_FIELDS = {
-    False: (lexicon.PEOPLE, lexicon.DEEDS, lexicon.THINGS, lexicon.QUALITIES, lexicon.NUMBERS, lexicon.PLACES),
-    True: (lexicon.PEOPLE, lexicon.DEALINGS, lexicon.PEOPLE, lexicon.TRAITS, lexicon.NUMBERS, lexicon.PLACES),
-}
-#: The concepts that each slot can take, of things and of persons.
-FIELDS: dict[bool, dict[str, Sequence[Any]]] = {
-    personal: dict(zip(SLOTS, fields, strict=True)) for personal, fields in _FIELDS.items()
-}
 
 
 def split_of(key: object) -> Split:
@@ -91,7 +83,7 @@ def split_of(key: object) -> Split:
 def draw_frame(draw: Draw) -> Frame:
     """A meaning with every slot filled, whose agent and object differ."""
     personal = draw.chance(0.4)
-    slots: dict[str, Any] = {slot: draw.below(len(field)) for slot, field in FIELDS[personal].items()}
+    slots: dict[str, Any] = {slot: draw.below(len(field)) for slot, field in lexicon.FIELDS[personal].items()}
     if personal:
         slots["number"] = None
         if slots["agent"] == slots["object"]:
@@ -108,7 +100,7 @@ def say(frame: Frame, wording: Wording) -> str:
     'In the yard, an old sofa was fixed by the physician.'
     """
     chosen = dict(zip(SLOTS, wording.synonyms, strict=True))
-    fields = FIELDS[frame.personal]
+    fields = lexicon.FIELDS[frame.personal]
     past, participle = fields["action"][frame.action][chosen["action"]]
     agent = {SOMEONE: "someone", NOBODY: "nobody"}.get(frame.agent) or (
         f"the {lexicon.PEOPLE[frame.agent][chosen['agent']][0]}"

@@ -5,7 +5,8 @@ inflected forms of a word (past/participle, singular/plural) where they are not 
 concepts, so that a sentence has one meaning.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 Word = tuple[str, str]  # past and participle of a verb, singular and plural of a noun, else the same twice
 Concept = tuple[Word, ...]  # synonyms
@@ -73,11 +74,23 @@ PLACES = _field(
 WHERE = _words("in in near in in at on in in on in near in in behind in at in at near")
 NUMBERS = ("one", "two", "three", "four", "five")
 
+#: The word field of each slot of a meaning: of what is done to a thing, and (True) to a person.
+FIELDS: dict[bool, dict[str, Sequence[Any]]] = {
+    personal: {
+        "agent": PEOPLE,
+        "action": DEALINGS if personal else DEEDS,
+        "object": PEOPLE if personal else THINGS,
+        "quality": TRAITS if personal else QUALITIES,
+        "number": NUMBERS,
+        "place": PLACES,
+    }
+    for personal in (False, True)
+}
 #: Pairs of concepts that exclude each other, by index in their field.
-OPPOSITE_DEEDS = {0: 1, 1: 0, 2: 3, 3: 2, 4: 5, 5: 4, 6: 7, 7: 6}
-OPPOSITE_DEALINGS = {3: 4, 4: 3, 7: 8, 8: 7, 11: 12, 12: 11}
-OPPOSITE_QUALITIES = {0: 1, 1: 0, 2: 3, 3: 2, 7: 8, 8: 7, 9: 10, 10: 9, 12: 13, 13: 12}
-OPPOSITE_TRAITS = {0: 1, 1: 0, 4: 5, 5: 4, 10: 11, 11: 10}
+OPPOSITES: dict[bool, dict[str, tuple[tuple[int, int], ...]]] = {
+    False: {"action": ((0, 1), (2, 3), (4, 5), (6, 7)), "quality": ((0, 1), (2, 3), (7, 8), (9, 10), (12, 13))},
+    True: {"action": ((3, 4), (7, 8), (11, 12)), "quality": ((0, 1), (4, 5), (10, 11))},
+}
 
 #: Adjectives by what they say of a thing, from −2 (very bad) to 2 (very good).
 OPINIONS = {

@@ -1,6 +1,7 @@
 """From the rows of a file to examples: the columns that a row needs, and what happens to rows that lack them."""
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from taskloom.core import DataError, Examples, Labels, unknown
+from taskloom.core.data import SEVERAL_LABELS
 from taskloom.core.rows import Format, Row, Rows, UnreadableError, text_in, utf8, written_in
 from taskloom.plugins.datasets.files import read_bytes
 from taskloom.plugins.datasets.labels import read_number, spelling
@@ -17,6 +19,10 @@ from taskloom.plugins.datasets.labels import read_number, spelling
 TOLERATED = 0.01
 #: The most unreadable rows that an error names.
 NAMED = 3
+
+
+class SeveralLabelsError(UnreadableError):
+    """A row has several labels, of which a task can learn only one."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ def read_examples(path: Path, layout: FileLayout, *, needs_labels: bool) -> Exam
     _check_columns(path, source.columns, rows, [column for column in columns if labelled or column != layout.label])
     texts, labels, ids = [], [], []
     skipped: list[str] = []
+    several: list[str] = []
     left_out = unlabelled = 0
     for line, values in rows:
         try:
@@ -65,6 +72,7 @@ def read_examples(path: Path, layout: FileLayout, *, needs_labels: bool) -> Exam
             row_id = utf8(written_in(values, layout.id), "id") or str(line)
         except UnreadableError as problem:
             skipped.append(f"{path.name}, line {line}: {problem}")
+            several += skipped[-1:] if isinstance(problem, SeveralLabelsError) else []
             if layout.strict:
                 raise DataError(f"{skipped[0]} (strict: true refuses such rows)") from None
             continue
@@ -73,7 +81,7 @@ def read_examples(path: Path, layout: FileLayout, *, needs_labels: bool) -> Exam
         ids.append(row_id)
     if unlabelled == len(rows):
         raise DataError(f"{path}: the column {layout.label!r} is empty; a task needs rows that have its label")
-    _check_share(path, skipped, len(rows) - unlabelled, left_out)
+    _check_share(path, skipped, several, len(rows) - unlabelled, left_out)
     text_columns = tuple(zip(*texts, strict=True))
     return Examples(text_columns, np.array(labels) if labelled else None, tuple(ids), tuple(skipped), unlabelled)
 
@@ -88,6 +96,10 @@ def _read_label(values: Mapping[str, object], layout: FileLayout) -> float:
         raise UnreadableError(f"{column} is empty")
     if (known := layout.spellings.get(spelling(written))) is not None:
         return float(known)
+    if (parts := _several(value, written, layout)) is not None:
+        words = len(text_in(values, layout.texts[0]).split())
+        kind = "a label for each word" if len(parts) == words > 1 else f"{len(parts)} labels"
+        raise SeveralLabelsError(f"{column} {written[:40]!r} is {kind}")
     no_class = f"{column}: {unknown('class', written[:40], layout.spellings)}" if layout.spellings else ""
     if no_class and not layout.numbers:
         raise UnreadableError(no_class)
@@ -102,6 +114,16 @@ def _read_label(values: Mapping[str, object], layout: FileLayout) -> float:
             f"{column} {written} is out of range; it should be {kind}{meaning.low:g} to {meaning.high:g}"
         )
     return number
+
+
+def _several(value: object, written: str, layout: FileLayout) -> Sequence[object] | None:
+    """The labels in a label that is a list, or that joins classes by a space or one of ``|,;``; None if it is one."""
+    if isinstance(value, list):
+        return value if len(value) > 1 else None
+    assert layout.labels is not None
+    parts = re.split(r"\s*[|,;]\s*|\s+", written)
+    known = layout.spellings or {str(number) for number in range(layout.labels.classes)}
+    return parts if len(parts) > 1 and all(spelling(part) in known for part in parts) else None
 
 
 def _check_columns(path: Path, columns: Sequence[str], rows: Sequence[Row], needed: Sequence[str]) -> None:
@@ -122,13 +144,15 @@ def _check_columns(path: Path, columns: Sequence[str], rows: Sequence[Row], need
         raise DataError(f"{path}: {'; '.join(problems)}")
 
 
-def _check_share(path: Path, skipped: Sequence[str], rows: int, left_out: int) -> None:
+def _check_share(path: Path, skipped: Sequence[str], several: Sequence[str], rows: int, left_out: int) -> None:
     """Refuse a file if no row belongs to the split, or if too many of those that do cannot be read."""
     if left_out == rows:
         raise DataError(f"{path}: none of its {rows} rows belongs to this split")
     rows -= left_out
     if len(skipped) <= TOLERATED * rows:
         return
+    if len(several) > TOLERATED * rows:
+        raise DataError(f"{path}: {len(several)} of {rows} rows have {SEVERAL_LABELS}: {several[0]}")
     more = f"; and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
     raise DataError(
         f"{path}: {len(skipped)} of {rows} rows cannot be read; up to {TOLERATED:.0%} would be skipped: "

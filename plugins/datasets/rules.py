@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from taskloom.plugins.datasets import lexicon
-from taskloom.plugins.datasets.grammar import FIELDS, NOBODY, SOMEONE, Draw, Frame, Wording, say, sentence, with_article
+from taskloom.plugins.datasets.grammar import NOBODY, SOMEONE, Draw, Frame, Wording, say, sentence, with_article
 
 #: The weight of each slot in the similarity of two meanings.
 WEIGHTS = {"agent": 1.0, "action": 1.25, "object": 1.25, "quality": 0.5, "number": 0.25, "place": 0.75}
@@ -35,7 +35,7 @@ def agreement(a: Frame, b: Frame) -> float:
 
 def change(frame: Frame, slot: str, draw: Draw) -> Frame:
     """The meaning with another concept in one slot."""
-    size, old = len(FIELDS[frame.personal][slot]), getattr(frame, slot)
+    size, old = len(lexicon.FIELDS[frame.personal][slot]), getattr(frame, slot)
     while True:
         concept: dict[str, Any] = {slot: draw.other(size, old)}
         changed = frame._replace(**concept)
@@ -92,13 +92,12 @@ def entailment(premise: Frame, draw: Draw) -> list[Frame]:
 
 def _contradiction(frame: Frame, draw: Draw) -> Frame:
     """The opposite deed or quality, another number or place at the same time, or nobody did it."""
-    deeds = lexicon.OPPOSITE_DEALINGS if frame.personal else lexicon.OPPOSITE_DEEDS
-    qualities = lexicon.OPPOSITE_TRAITS if frame.personal else lexicon.OPPOSITE_QUALITIES
     choices = [frame._replace(agent=NOBODY), change(frame, "place", draw)]
-    if frame.action in deeds:
-        choices.append(frame._replace(action=deeds[frame.action]))
-    if frame.quality in qualities:
-        choices.append(frame._replace(quality=qualities[frame.quality]))
+    for slot, pairs in lexicon.OPPOSITES[frame.personal].items():
+        for pair in pairs:
+            if (concept := getattr(frame, slot)) in pair:
+                opposite: dict[str, Any] = {slot: sum(pair) - concept}
+                choices.append(frame._replace(**opposite))
     if frame.number is not None:
         choices.append(change(frame, "number", draw))
     return draw.pick(choices)

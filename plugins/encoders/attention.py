@@ -112,7 +112,8 @@ def padded_blocks(tokens: Tokens, heads: int, like: Tensor) -> PaddedBlocks | No
 
 
 def _is_fused(device: torch.device, dtype: torch.dtype) -> bool:
-    if device.type == "cpu" or torch.version.hip is not None:  # ROCm's kernel does not support packed rows everywhere
+    # Apple's and Intel's GPUs have no such kernel, and ROCm's does not support packed rows everywhere.
+    if device.type in ("cpu", "mps", "xpu") or torch.version.hip is not None:
         return False
     # Cards before Ampere have no kernel for bfloat16.
     return device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) >= (8, 0)
@@ -163,49 +164,43 @@ def _attend_runs(tokens: Tokens, heads: int, kv: Tensor, q: Tensor) -> Tensor:
     return torch.cat(mixed)
 
 
-def attend(qkv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
+def attend(projected: Tensor, tokens: Tokens, heads: int, dropout: Dropout, first: Tensor | None = None) -> Tensor:
     """Multi-head attention: queries, keys and values [N, 3d] → [N, d].
 
-    softmax(q kᵀ / √(d/heads)) v within each sequence, with dropout on the softmax.
+    softmax(q kᵀ / √(d/heads)) v within each sequence, with dropout on the softmax. With ``first``, the queries [S, d]
+    of the first token of each sequence, ``projected`` has keys and values only: [N, 2d] → [S, d].
     """
     if _RUNS in tokens.layouts:
-        width = qkv.shape[1] // 3
-        return _attend_runs(tokens, heads, qkv[:, width:], qkv[:, :width])
-    q, k, v = torch.unflatten(qkv, 1, (3, heads, -1)).unbind(1)  # [N, h, d/h]
-    layout = padded_blocks(tokens, heads, q)
+        if first is not None:
+            return _attend_runs(tokens, heads, projected, first)
+        width = projected.shape[1] // 3
+        return _attend_runs(tokens, heads, projected[:, width:], projected[:, :width])
+    parts = 3 if first is None else 2
+    heads_of_parts = torch.unflatten(projected, 1, (parts, heads, -1)).unbind(1)  # [N, h, d/h] each
+    layout = padded_blocks(tokens, heads, heads_of_parts[0])
     if layout is None:
-        return _fused(q, k, v, tokens, dropout, tokens.offsets, tokens.longest).flatten(1)
-    padded = _Pad.apply(qkv, layout, 3)  # type: ignore[no-untyped-call]
-    mixed = [_mix(q, k, v, block, dropout) for (q, k, v), block in zip(padded, layout.blocks, strict=True)]
-    out: Tensor = _Unpad.apply(layout, *mixed)  # type: ignore[no-untyped-call]
-    return out
-
-
-def attend_first(q: Tensor, kv: Tensor, tokens: Tokens, heads: int, dropout: Dropout) -> Tensor:
-    """``attend`` for the first token of each sequence only: queries [S, d], keys and values [N, 2d] → [S, d]."""
-    if _RUNS in tokens.layouts:
-        return _attend_runs(tokens, heads, kv, q)
-    k, v = torch.unflatten(kv, 1, (2, heads, -1)).unbind(1)  # [N, h, d/h]
-    layout = padded_blocks(tokens, heads, k)
-    if layout is None:
-        query_offsets = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
-        return _fused(torch.unflatten(q, 1, (heads, -1)), k, v, tokens, dropout, query_offsets, 1).flatten(1)
-    queries = torch.split(q.index_select(0, layout.order), [block.sequences for block in layout.blocks])
-    padded = _Pad.apply(kv, layout, 2)  # type: ignore[no-untyped-call]
+        if first is None:
+            q, query_offsets, longest_query = heads_of_parts[0], tokens.offsets, tokens.longest
+        else:
+            q, longest_query = torch.unflatten(first, 1, (heads, -1)), 1
+            query_offsets = torch.arange(len(first) + 1, dtype=torch.int32, device=first.device)
+        k, v = heads_of_parts[-2:]
+        offsets, longest = (query_offsets, tokens.offsets), (longest_query, tokens.longest)
+        fused: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
+            q, k, v, offsets, longest, dropout.p if dropout.active else 0.0
+        )
+        return fused.flatten(1)
+    padded = _Pad.apply(projected, layout, parts)  # type: ignore[no-untyped-call]
+    if first is None:
+        mixed = [_mix(q, k, v, block, dropout) for (q, k, v), block in zip(padded, layout.blocks, strict=True)]
+        out: Tensor = _Unpad.apply(layout, *mixed)  # type: ignore[no-untyped-call]
+        return out
+    block_queries = torch.split(first.index_select(0, layout.order), [block.sequences for block in layout.blocks])
     mixed = [
         _mix(query.view(len(query), heads, 1, -1), k, v, block, dropout).flatten(1)
-        for query, (k, v), block in zip(queries, padded, layout.blocks, strict=True)
+        for query, (k, v), block in zip(block_queries, padded, layout.blocks, strict=True)
     ]
     return torch.cat(mixed).index_select(0, layout.inverse)
-
-
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, dropout: Dropout, query_offsets: Tensor, longest_query: int
-) -> Tensor:
-    mixed: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
-        q, k, v, (query_offsets, tokens.offsets), (longest_query, tokens.longest), dropout.p if dropout.active else 0.0
-    )
-    return mixed
 
 
 class _Fused(torch.autograd.Function):

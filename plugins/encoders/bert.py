@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
 from taskloom.core import Dropout, Tokens
-from taskloom.plugins.encoders.attention import attend, attend_first
+from taskloom.plugins.encoders.attention import attend
 from taskloom.plugins.encoders.copies import Parts, layer_norm, linear, lookup
 from taskloom.plugins.encoders.layers import empty_linear
 
@@ -80,7 +80,8 @@ class Layer(nn.Module):
         first = x.index_select(0, tokens.starts)  # [S, d]
         q = linear(first, weights[0], biases[0], tokens.parts)
         kv = linear(x, weights[1], biases[1], tokens.rows)
-        return self._finish(first, attend_first(q, kv, tokens, self.heads, self.attention_dropout), tokens.parts)
+        mixed = attend(kv, tokens, self.heads, self.attention_dropout, first=q)
+        return self._finish(first, mixed, tokens.parts)
 
     def _finish(self, x: Tensor, mixed: Tensor, parts: Parts) -> Tensor:
         x = layer_norm(self._add(x, self.out(mixed, parts)), self.attention_norm, parts)

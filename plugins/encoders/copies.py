@@ -27,16 +27,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, parts: Parts) -> Tensor:
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN should multiply: on a CPU in float32 it is about a tenth faster than torch's own kernel."""
+    return weight.shape[-1] * weight.shape[-2] >= MIN_ONEDNN_SIZE and has_onednn(x, weight)
+
+
+def has_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN can multiply: torch was built with it, on a CPU, in float32 and outside of a compiled graph."""
     if x.device.type != "cpu" or not x.dtype == weight.dtype == torch.float32 or torch.is_autocast_enabled("cpu"):
         return False
-    large = weight.shape[-1] * weight.shape[-2] >= MIN_ONEDNN_SIZE
-    return large and not torch.compiler.is_compiling() and has_onednn()
-
-
-def has_onednn() -> bool:
-    """Whether torch was built with oneDNN and it is enabled."""
     library: Any = torch.backends.mkldnn
-    return bool(library.is_available() and library.enabled)
+    return bool(not torch.compiler.is_compiling() and library.is_available() and library.enabled)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -84,6 +84,7 @@ class HuggingFace(Encoder):
         trial = self._choose()  # discarded, so that a check keeps no weights in memory
         trial.requested_poolings = self.requested_poolings
         trial.check()
+        self.max_length, self.special_tokens = trial.max_length, trial.special_tokens
 
     def build(self, *, generator: torch.Generator) -> None:
         inner = self._open()
@@ -135,8 +136,8 @@ class HuggingFace(Encoder):
 
     def _choose(self) -> Encoder:
         folder, settings = find_folder(self.weights), self._settings
-        pooling = self.pooling or settings.pooling
-        if not _is_bert(folder):
+        pooling, config = self.pooling or settings.pooling, _bert_config(folder)
+        if config is None:
             return Padded(
                 folder,
                 max_length=self.max_length_option,
@@ -147,14 +148,13 @@ class HuggingFace(Encoder):
             )
         max_length = self.max_length_option
         if max_length is None and settings.max_length is not None:
-            max_length = min(settings.max_length, read_json(folder / "config.json", Config).max_length)
+            max_length = min(settings.max_length, config.max_length)
         return MinBert(
             weights=str(folder),
             max_length=max_length,
             pooling=pooling or ("pooler" if has_pooler(folder) else "cls"),  # type: ignore[arg-type]
             trainable=self.trainable,
-            dropout=self.dropout.get("dropout"),
-            attention_dropout=self.dropout.get("attention_dropout"),
+            **self.dropout,
         )
 
     def _finish(self, vectors: Tensor, tokens: Tokens) -> Tensor:
@@ -165,10 +165,9 @@ class HuggingFace(Encoder):
         return torch.cat([part if pooling else normalize(part, dim=1) for part, pooling in parts])
 
 
-def _is_bert(folder: Path) -> bool:
-    """Whether ``minbert`` can run the weights."""
+def _bert_config(folder: Path) -> Config | None:
+    """The configuration of weights that ``minbert`` can run; None for others."""
     try:
-        read_json(folder / "config.json", Config)
+        return read_json(folder / "config.json", Config)
     except WeightsError:
-        return False
-    return True
+        return None

@@ -38,10 +38,8 @@ class EncoderLinear(nn.Linear):
 
     def _onednn_weight(self, x: Tensor) -> Tensor | None:
         """The weights reordered for oneDNN; None where it cannot be used, or gradients or graphs are recorded."""
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return None
-        plain = x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32
-        if not plain or self.weight.is_inference() or torch.is_autocast_enabled("cpu") or not has_onednn():
+        records = self.training or torch.is_grad_enabled()
+        if records or self.weight.is_inference() or not has_onednn(x, self.weight):
             return None
         weight, cached = self.weight.detach(), self._reordered
         if cached is None or (cached[0].data_ptr(), cached[1]) != (weight.data_ptr(), self.weight._version):

@@ -13,7 +13,7 @@ from taskloom.plugins.encoders.attention import sorted_by_length
 from taskloom.plugins.encoders.bert import Architecture, Embeddings, Layer, Share
 from taskloom.plugins.encoders.folders import find_folder, fingerprint_of, read_json, weight_files
 from taskloom.plugins.encoders.layers import empty_linear
-from taskloom.plugins.encoders.poolings import POOLINGS, Pooling, part_poolings, pool_first, pool_states
+from taskloom.plugins.encoders.poolings import POOLINGS, Pooling, part_poolings, pool_states
 from taskloom.plugins.encoders.saving import save_tensors, save_tokenizer
 from taskloom.plugins.encoders.vocabulary import RESERVED, HashedWords, WordPieces, vocabulary_files, word_pieces
 from taskloom.plugins.encoders.weights import Config, check_tensors, load_tensors
@@ -115,16 +115,17 @@ class MinBert(Encoder):
                 f"{sizes.vocabulary} and max_length {sizes.max_length} make {total:.1e} weights; at most "
                 f"{MOST_WEIGHTS:.0e} are allowed"
             )
-        if self.weights is None:
-            return
-        folder = find_folder(self.weights)
-        check_tensors(folder, sizes, pooler=self._has_pooler)
-        words = word_pieces(folder).size
-        if words > sizes.vocabulary:
-            raise WeightsError(
-                f"{folder}: weights do not fit the architecture: the vocabulary has {words} tokens, "
-                f"the word table {sizes.vocabulary} rows"
-            )
+        if self.weights is not None:
+            folder = find_folder(self.weights)
+            check_tensors(folder, sizes, pooler=self._has_pooler)
+            words = word_pieces(folder).size
+            if words > sizes.vocabulary:
+                raise WeightsError(
+                    f"{folder}: weights do not fit the architecture: the vocabulary has {words} tokens, "
+                    f"the word table {sizes.vocabulary} rows"
+                )
+        self.max_length = self.size_options.get("max_length", sizes.max_length)
+        self.special_tokens = self._vocabulary().special_tokens
 
     def build(self, *, generator: torch.Generator) -> None:
         self.check()
@@ -146,8 +147,6 @@ class MinBert(Encoder):
             self.load_state_dict(tensors, assign=False)
         self.requires_grad_(self.trainable)
         self.width, self.heads = sizes.width, sizes.heads
-        self.max_length = self.size_options.get("max_length", sizes.max_length)
-        self.special_tokens = self._vocabulary().special_tokens
 
     def vocabulary_key(self) -> str:
         if self.weights is None:
@@ -171,15 +170,15 @@ class MinBert(Encoder):
         no_pooler = "The model has no pooler: transformers says so, and nothing here reads one."
         notes = [no_pooler] if self.pooler is None else []
         if isinstance(words, HashedWords):
-            listed = words.listed(texts)
+            vocabulary = words.vocabulary_of(texts)
             notes.append(
                 "The encoder has no vocabulary but hashes words. vocab.txt has those of its training and dev data, "
-                f"{len(listed) - len(RESERVED)} of them; any other word is [UNK] here, and a hash in taskloom."
+                f"{len(vocabulary) - len(RESERVED)} of them; any other word is [UNK] here, and a hash in taskloom."
             )
-            rows = torch.tensor(list(listed.values()), device=state["embeddings.word"].device)
+            rows = torch.tensor(list(vocabulary.values()), device=state["embeddings.word"].device)
             state["embeddings.word"] = state["embeddings.word"][rows]
-            sizes = sizes.model_copy(update={"vocabulary": len(listed)})
-            tokenizer = words.tokenizer(listed)
+            sizes = sizes.model_copy(update={"vocabulary": len(vocabulary)})
+            tokenizer = words.tokenizer(vocabulary)
         else:
             tokenizer = words.tokenizer
         save_tensors(folder, state, sizes, pooler=self.pooler is not None)
@@ -205,8 +204,7 @@ class MinBert(Encoder):
         *before, last = cast(list[Layer], list(self.layers))
         for layer in before:
             states = layer(states, tokens)
-        first = last.first(states, tokens)
-        return pool_first(first, tokens, self.pooling, lambda rows: self._pooler(rows, tokens.parts))
+        return self.pool(last.first(states, tokens), tokens)
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
         return pool_states(states, tokens, self.pooling, lambda rows: self._pooler(rows, tokens.parts))

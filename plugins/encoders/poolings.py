@@ -20,26 +20,19 @@ def part_poolings(tokens: Tokens, default: str) -> list[str]:
 
 
 def pool_states(states: Tensor, tokens: Tokens, default: str, pooler: Pooler) -> Tensor:
-    """States [N, d] → one vector per sequence, [S, d], with the pooling of each part."""
+    """States → one vector per sequence, [S, d], with the pooling of each part.
+
+    The states are those of all tokens, [N, d], or of first tokens only, [S, d], where no pooling is "mean" or "max".
+    """
 
     def pool(pooling: str) -> Tensor:
         if pooling == "mean":
             return tokens.pad(states).sum(1) / tokens.offsets.diff()[:, None]
         if pooling == "max":
             return tokens.pad(states).masked_fill(~tokens.mask[..., None], -torch.inf).max(1).values
-        first = states.index_select(0, tokens.starts)
+        first = states if len(states) == len(tokens.lengths) else states.index_select(0, tokens.starts)
         return first if pooling == "cls" else pooler(first)
 
-    return _pool_parts(tokens, default, pool)
-
-
-def pool_first(first: Tensor, tokens: Tokens, default: str, pooler: Pooler) -> Tensor:
-    """``pool_states`` from the states of first tokens only, [S, d], where every pooling is "cls" or "pooler"."""
-    return _pool_parts(tokens, default, lambda pooling: first if pooling == "cls" else pooler(first))
-
-
-def _pool_parts(tokens: Tokens, default: str, pool: Callable[[str], Tensor]) -> Tensor:
-    """The vectors of all sequences, [S, d], with the pooling of each part."""
     poolings = part_poolings(tokens, default)
     pooled = {pooling: pool(pooling) for pooling in dict.fromkeys(poolings)}  # of all sequences: that costs little
     if len(pooled) == 1:

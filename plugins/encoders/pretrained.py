@@ -121,15 +121,15 @@ def _quiet(folder: Path) -> Iterator[Any]:
         import transformers
     except ImportError:
         raise WeightsError(
-            f"{folder} is run by transformers, which is not installed; pip install 'taskloom[hf]'"
+            f"the encoder in {folder} needs transformers, which is not installed: pip install 'taskloom[hf]'"
         ) from None
     logging: Any = transformers.utils.logging
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield transformers
     finally:
-        logging.set_verbosity(before)
-        if bars:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
             logging.enable_progress_bar()

@@ -88,10 +88,10 @@ class HashedWords:
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         return [np.array([_hashed_id(word, self.size) for word in self._words(text)], np.int32) for text in texts]
 
-    def listed(self, texts: Iterable[str]) -> dict[str, int]:
+    def vocabulary_of(self, texts: Iterable[str]) -> dict[str, int]:
         """The reserved tokens and every word of the texts, each with its id; words whose hashes collide share one."""
         words = sorted({word for text in texts for word in self._words(text)})
-        reserved = {token: number for number, token in enumerate(RESERVED)}
+        reserved = {token: token_id for token_id, token in enumerate(RESERVED)}
         return reserved | {word: _hashed_id(word, self.size) for word in words}
 
     def _words(self, text: str) -> list[str]:

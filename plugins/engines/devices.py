@@ -16,11 +16,8 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 #: spinning makes a cell of seconds take minutes (eight times as long with 30,000 turns). A step of MiniLM is as fast
 #: with 1,000 turns as with more, and a tenth slower with none. And cuBLAS is deterministic.
 DEFAULTS = {"GOMP_SPINCOUNT": "1000", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-#: Accelerators that torch knows and cells do not use, and why.
-UNUSED = {
-    "mps": "Apple's GPUs have no float64, in which scores are computed",
-    "xpu": "nothing here was ever tried on Intel's GPUs",
-}
+#: GPUs that cells use only if ``devices`` names them: those of Apple and of Intel, of which nobody has reported yet.
+EXPERIMENTAL = ("mps", "xpu")
 
 
 @dataclass(frozen=True)
@@ -28,14 +25,15 @@ class Inventory:
     """What the machine has: cores that this process may use, and GPUs as ``variable`` names them.
 
     ``max_threads`` is the limit of ``OMP_NUM_THREADS``, if it is set. ``variable`` is the environment variable that
-    limits which GPUs a process sees; ROCm has its own. ``unused`` is an accelerator that cells do not use.
+    limits which GPUs a process sees; ROCm has its own. ``experimental`` is an available GPU of :data:`EXPERIMENTAL`,
+    where there is no other.
     """
 
     cores: int
     cuda: tuple[str, ...] = ()
     max_threads: int | None = None
     variable: str = "CUDA_VISIBLE_DEVICES"
-    unused: str = ""
+    experimental: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ def inventory() -> Inventory:
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is for threads within threads
     max_threads = int(threads) if threads.isdecimal() else None
     others = {"mps": torch.backends.mps.is_available(), "xpu": torch.xpu.is_available()}
-    unused = next((name for name, available in others.items() if available and not gpus), "")
-    return Inventory(_cores(), names_of(listed, gpus), max_threads, variable, unused)
+    experimental = next((name for name, available in others.items() if available and not gpus), "")
+    return Inventory(_cores(), names_of(listed, gpus), max_threads, variable, experimental)
 
 
 def names_of(listed: str, count: int) -> tuple[str, ...]:
@@ -113,9 +111,9 @@ def assign_slots(
 ) -> tuple[Slot, ...]:
     """The slots of a machine; ``RequestError`` where it cannot provide what the options ask for.
 
-    ``devices`` is ``auto`` (every GPU, or the CPU where there is none), ``cuda``, ``cpu``, ``cpu:N`` (N at once) or a
-    list such as ``cuda:0,cuda:2``. Threads depend on the machine and the options, never on the number of cells: the
-    last digits of a cell's results may depend on them.
+    ``devices`` is ``auto`` (every GPU, or the CPU where there is none), ``cuda``, ``cpu``, ``cpu:N`` (N at once), a
+    list such as ``cuda:0,cuda:2``, or one of :data:`EXPERIMENTAL`. Threads depend on the machine and the options, never
+    on the number of cells: the last digits of a cell's results may depend on them.
 
     >>> [slot.name for slot in assign_slots(Inventory(8, ("0", "1")), cells_per_gpu=2)]
     ['cuda:0/0', 'cuda:1/0', 'cuda:0/1', 'cuda:1/1']
@@ -138,7 +136,7 @@ def assign_slots(
         slots = [(f"cpu:{index}", "cpu", "") for index in range(number)]
     else:  # first one cell on every device, then the second: fewer workers still use as many GPUs as they can
         ends = [f"/{cell}" for cell in range(cells_per_gpu)] if cells_per_gpu > 1 else [""]
-        slots = [(f"cuda:{gpu}{end}", f"cuda:{gpu}", machine.cuda[gpu]) for end in ends for gpu in gpus][:workers]
+        slots = [(f"{device}{end}", device, visible) for end in ends for device, visible in gpus.items()][:workers]
         if workers is not None and workers > len(slots):
             room = f"{count(len(gpus), 'GPU')} with {count(cells_per_gpu, 'cell')} each"
             raise _refused("workers", f"{workers} workers need more than {room}; --cells-per-gpu puts several on one")
@@ -147,28 +145,34 @@ def assign_slots(
     return tuple(Slot(name, device, slot_threads, cuda, share, machine.variable) for name, device, cuda in slots)
 
 
-def _parse(devices: str, machine: Inventory) -> tuple[int | None, list[int]]:
-    """The number of CPU workers if it is stated, and the GPUs; without GPUs, cells run on the CPU."""
+def _parse(devices: str, machine: Inventory) -> tuple[int | None, dict[str, str]]:
+    """The number of CPU workers if it is stated, and the GPUs with the names by which workers see them.
+
+    Without GPUs, cells run on the CPU.
+    """
     text = devices.replace(" ", "")
+    cuda = {f"cuda:{gpu}": name for gpu, name in enumerate(machine.cuda)}
     if text == "auto":
-        return None, list(range(len(machine.cuda)))
-    if text.partition(":")[0] in UNUSED:
-        instead = "--devices cpu trains on the CPU; cuda stands for GPUs of NVIDIA and of AMD (ROCm)"
-        raise _refused("devices", f"{text} cannot be used: {UNUSED[text.partition(':')[0]]}. {instead}.")
+        return None, cuda
+    if text.removesuffix(":0") in EXPERIMENTAL:
+        name = text.removesuffix(":0")
+        if name != machine.experimental:
+            raise _refused("devices", f"torch finds no {name} on this machine; --devices cpu trains on the CPU")
+        return None, {name: ""}
     if not re.fullmatch(r"cpu(:[1-9]\d{0,8})?|cuda|cuda:\d{1,9}(,cuda:\d{1,9})*", text):
-        form = "auto, cpu, cpu:N for N cells at once, cuda, or a list such as cuda:0,cuda:1"
+        form = "auto, cpu, cpu:N for N cells at once, cuda, a list such as cuda:0,cuda:1, or mps or xpu (experimental)"
         raise _refused("devices", f"should be {form}. Found {devices!r}.")
     numbers = [int(number) for number in re.findall(r"\d+", text)]
     if text.startswith("cpu"):
-        return (numbers[0] if numbers else None), []
+        return (numbers[0] if numbers else None), {}
     gpus = numbers or list(range(len(machine.cuda)))
     if not gpus or max(gpus) >= len(machine.cuda):
-        here = ", ".join(f"cuda:{gpu}" for gpu in range(len(machine.cuda))) or "no GPU"
+        here = ", ".join(cuda) or "no GPU"
         missing = f"cuda:{max(gpus)}" if gpus else "cuda"
         raise _refused("devices", f"there is no {missing} on this machine ({here}; {machine.cores} cores)")
     if len(set(gpus)) < len(gpus):
         raise _refused("devices", f"a GPU appears twice; --cells-per-gpu puts several on one. Found {devices!r}.")
-    return None, gpus
+    return None, {f"cuda:{gpu}": machine.cuda[gpu] for gpu in gpus}
 
 
 def _refused(option: str, text: str) -> RequestError:

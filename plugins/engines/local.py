@@ -14,7 +14,7 @@ from pathlib import Path
 
 from taskloom.core import ENDS, Engine, EngineError, Event, Job
 from taskloom.core.engine import SPENT
-from taskloom.plugins.engines.devices import DEFAULTS, UNUSED, Slot, assign_slots, inventory
+from taskloom.plugins.engines.devices import DEFAULTS, Slot, assign_slots, inventory
 
 #: Where the system and the container count processes that were killed because memory ran out.
 COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
@@ -29,7 +29,8 @@ class Local(Engine):
 
     Options:
         workers: cells at once; by default one per GPU, and without a GPU one per core, 8 at most
-        devices: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once)
+        devices: ``auto``, ``cuda:0,cuda:1``, ``cpu`` or ``cpu:2`` (two cells at once); ``mps`` and ``xpu`` (GPUs of
+            Apple and Intel) are experimental, and ``auto`` leaves them alone
         cells_per_gpu: cells that share a GPU
         threads: most CPU threads of a cell; by default the cores divided by the workers, ``OMP_NUM_THREADS`` at most
 
@@ -52,14 +53,14 @@ class Local(Engine):
             assign_slots, workers=workers, devices=devices, cells_per_gpu=cells_per_gpu, threads=threads
         )
         self._slots: tuple[Slot, ...] = ()
-        self._unused = ""  # an accelerator that cells do not use, until a message has said so
+        self._experimental = ""  # a GPU of Apple or Intel, until a message has said what became of it
         self._workers: list[_Worker] = []
         self._events: list[Event] = []
 
     def check(self) -> None:
         machine = inventory()
         self._slots = self._assign_slots(machine)
-        self._unused = machine.unused
+        self._experimental = machine.experimental
 
     def open(self, work: str, folder: Path) -> None:
         self._work = work
@@ -131,10 +132,12 @@ class Local(Engine):
                 why = f"{worker.slot.device}: {event.facts['reason']}"
                 raise EngineError(f"{why}, and no other is left; --devices cpu trains on the CPU")
         self._events.append(event)
-        if self._unused and event.what in ("started", "resumed"):
-            message = f"trained on the CPU; {self._unused} is not used: {UNUSED[self._unused]}"
+        if (name := self._experimental) and event.what in ("started", "resumed"):
+            device = worker.slot.device
+            used = "is experimental" if device == name else f"is not used: this cell trains on the {device.upper()}"
+            message = f"{name} {used}; `taskloom selftest --devices {name}` says what works there"
             self._events.append(Event("log", event.cell, {"message": message}, event.attempt))
-            self._unused = ""
+            self._experimental = ""
 
     def _remove(self, worker: "_Worker") -> None:
         worker.kill()

@@ -103,7 +103,7 @@ def confine(threads: int, device: str, share: float) -> None:
     try:
         torch.empty(1, device=device)
         if share < 1:
-            torch.cuda.set_per_process_memory_fraction(share * FOR_CELLS)
+            torch.get_device_module(device).set_per_process_memory_fraction(share * FOR_CELLS)
     except Exception as error:  # no driver, a torch without CUDA, a GPU that another process has for itself
         if is_out_of_memory(error):
             raise

@@ -84,8 +84,8 @@ class DynamicMargin(PairLoss):
             rows = prediction.rows.to(margin.device)
             margin = margin[rows]
             if self.training and torch.is_grad_enabled():  # in training steps only: the distance of each pair
-                self.current[rows] = 1 - cosine.detach().double()
-        return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype)).mean()
+                self.current[rows] = 1 - cosine.detach().to(margin.device).double()
+        return cosine_losses(cosine, target >= self.positive_from, margin.to(cosine.dtype).to(cosine.device)).mean()
 
     def metrics(self) -> dict[str, float]:
         """The present margin; with a margin for each pair, their mean."""

@@ -65,8 +65,6 @@ class StepwiseSampler(Sampler):
         self.positive_from = positive_from
         self.run_out = run_out
         self.buckets = buckets
-        chosen = composition.values() if isinstance(composition, dict) else (composition,)
-        self.uses = "every" if "one_positive" in chosen else "passes"
         self._step = 0
 
     @abstractmethod

@@ -27,7 +27,7 @@ from taskloom.core import (
 )
 from taskloom.core.specs import plain
 from taskloom.registry.installed.entries import INTERFACES, Entry, make_entry
-from taskloom.registry.installed.manager import LIMIT, Failure, Plugin, Plugins, load_plugins, taken
+from taskloom.registry.installed.manager import LIMIT, Failure, Plugin, Plugins, load_plugins, name_conflict
 from taskloom.registry.installed.options import ReplaceNested
 from taskloom.registry.installed.problems import INNER, below, noted, problems_of, read_spec
 from taskloom.registry.installed.resolution import fill_gaps, fit_problems, homes_of, name_problems
@@ -44,10 +44,7 @@ class Catalogue:
     def __init__(self, plugins: Plugins) -> None:
         self.plugins = plugins
         self._claims: dict[tuple[str, str], list[Entry]] = {}  # a name that several plugins claim is nobody's
-        self._resolved: dict[tuple[str, bytes], tuple[bytes, list[Problem]]] = {}
-        self._tried: dict[tuple[str, bytes], tuple[Any, list[Problem]]] = {}
-        self._used: dict[tuple[str, bytes], list[Entry]] = {}
-        self._bare: dict[tuple[str, bytes], dict[str, Any]] = {}
+        self._known: dict[tuple[str, str, bytes], Any] = {}  # what was computed of a component's JSON
         for plugin, classes in plugins.results("taskloom_components"):
             with plugins.isolated(plugin, "taskloom_components"):
                 for cls in classes:
@@ -72,6 +69,10 @@ class Catalogue:
         """The names of all components of a kind."""
         return [entry.name for entry in self.entries if entry.kind == kind]
 
+    def kinds_with(self, option: str) -> list[str]:
+        """The kinds of the components that have an option of this name."""
+        return list(dict.fromkeys(entry.kind for entry in self.entries if option in entry.options))
+
     def get(self, kind: str, name: str) -> Entry:
         """The entry of a component; ``RequestError`` if there is none."""
         claims = self._claims.get((kind, name), [])
@@ -81,16 +82,12 @@ class Catalogue:
 
     def resolve(self, kind: str, written: Any, path: str = "") -> Resolved:
         """Resolve a component as a user wrote it; returns its name and all options, with defaults, and all problems."""
-        key = kind, _write(written)
-        if key not in self._resolved:
-            resolved, problems = self._resolve(kind, from_json(key[1]))
-            self._resolved[key] = _write(resolved), problems
-        text, problems = self._resolved[key]
+        text, problems = self._once(self._resolve, kind, written)
         return from_json(text), below(path, problems)
 
     def resolve_run(self, spec: RunSpec | Mapping[str, Any]) -> Resolved:
         """Resolve a whole run; returns its canonical form, with every default written out, and all problems."""
-        valid, problems = read_spec(RunSpec, spec)
+        valid, problems = read_spec(RunSpec, spec, owners=self.kinds_with)
         run: dict[str, Any] = {} if valid is None else plain(valid)
         if problems:
             for path, parent, key, kind in homes_of(run):
@@ -135,10 +132,7 @@ class Catalogue:
 
     def try_out(self, interface: type[C], spec: Mapping[str, Any], path: str = "") -> tuple[C | None, list[Problem]]:
         """Construct a component only as a check, once per spec. Never train with it."""
-        key = interface.kind, _write(spec)
-        if key not in self._tried:
-            self._tried[key] = self._make(interface.kind, spec)
-        component, problems = self._tried[key]
+        component, problems = self._once(self._make, interface.kind, spec)
         return component, below(path, problems)
 
     def versions(self, resolved_run: Mapping[str, Any]) -> dict[str, str]:
@@ -158,10 +152,8 @@ class Catalogue:
 
     def without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
         """A resolved component without locations and options at their defaults, nested components included."""
-        key = kind, _write(resolved)
-        if key not in self._bare:
-            self._bare[key] = self._without_defaults(kind, resolved)
-        return self._bare[key]
+        bare: dict[str, Any] = self._once(self._without_defaults, kind, resolved)
+        return bare
 
     def _without_defaults(self, kind: str, resolved: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -183,18 +175,23 @@ class Catalogue:
         """Every component that a resolved run uses, nested ones included, once each."""
         used: dict[tuple[str, str], Entry] = {}
         for _, parent, component_key, kind in homes_of(resolved_run):
-            key = kind, _write(parent[component_key])
-            if key not in self._used:
-                self._used[key] = self.used_by(kind, parent[component_key])
-            used |= {(entry.kind, entry.name): entry for entry in self._used[key]}
+            entries = self._once(self.used_by, kind, parent[component_key])
+            used |= {(entry.kind, entry.name): entry for entry in entries}
         return list(used.values())
+
+    def _once(self, compute: Callable[[str, Any], Any], kind: str, written: Any) -> Any:
+        """What is computed of a component, once for the same JSON."""
+        key = compute.__name__, kind, _write(written)
+        if key not in self._known:
+            self._known[key] = compute(kind, written)
+        return self._known[key]
 
     def _add(self, cls: Any, plugin: Plugin) -> None:
         with self.plugins.isolated(plugin):
             entry = make_entry(cls, plugin)
             claims = self._claims.setdefault((entry.kind, entry.name), [])
             if claims and claims[0].plugin.builtin and not plugin.builtin:
-                raise PluginError(taken(f"{kind_word(entry.kind)} {entry.name!r}", claims[0].plugin))
+                raise PluginError(name_conflict(f"{kind_word(entry.kind)} {entry.name!r}", claims[0].plugin))
             if all(other.cls is not cls for other in claims):
                 claims.append(entry)
 
@@ -209,7 +206,12 @@ class Catalogue:
         notes = {failure.plugin: f"not loaded: {failure}" for failure in of_name or self.failed}
         return "; ".join(filter(None, [message, self.plugins.hidden_note, *notes.values()]))
 
-    def _resolve(self, kind: str, written: Any) -> Resolved:
+    def _resolve(self, kind: str, written: Any) -> tuple[bytes, list[Problem]]:
+        """Resolve a component; the options come as JSON, so that nobody changes those that are kept."""
+        resolved, problems = self._resolve_anew(kind, from_json(_write(written)))
+        return _write(resolved), problems
+
+    def _resolve_anew(self, kind: str, written: Any) -> Resolved:
         written = {"name": written} if isinstance(written, str) else written
         if not isinstance(written, dict) or not isinstance(written.get("name"), str):
             return {}, [Problem("", f"should be {component_words(kind)}. Found {show(written)}.")]
@@ -285,5 +287,5 @@ def _gathered(entry: Entry, doing: str, problems: list[Problem]) -> Iterator[Non
 
 
 def _write(value: Any) -> bytes:
-    """A value as JSON, fast: the key under which results are cached."""
+    """A value as JSON, fast: the key under which results are kept."""
     return to_json(value, inf_nan_mode="constants")

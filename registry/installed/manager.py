@@ -86,8 +86,8 @@ class PackagedGrid:
     plugin: Plugin
 
 
-def taken(subject: str, owner: Plugin) -> str:
-    """The message for a component or a grid with a name that another plugin keeps."""
+def name_conflict(subject: str, owner: Plugin) -> str:
+    """The message for a component or a grid whose name another plugin has already."""
     return f"{subject} is that of {owner}, which keeps the name; this plugin should choose another"
 
 
@@ -206,7 +206,7 @@ class Plugins:
                         new = PackagedGrid(path.stem, path, plugin)
                         old = self.grids.setdefault(new.name, new)
                         if old != new:
-                            raise PluginError(taken(f"grid {new.name!r}", old.plugin))
+                            raise PluginError(name_conflict(f"grid {new.name!r}", old.plugin))
 
 
 @cache

@@ -1,8 +1,9 @@
 """Turns pydantic's validation errors into problems: the path, what is allowed there and what was written."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -28,20 +29,24 @@ INNER = "problems"
 _RAISED = ("value_error", "assertion_error")  # the types of errors that validators raise
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]
+#: The kinds that have an installed component with an option of this name.
+Owners = Callable[[str], list[str]]
 
 
-def read_spec(model: type[M], raw: Any, prefix: str = "") -> tuple[M | None, list[Problem]]:
+def read_spec(
+    model: type[M], raw: Any, prefix: str = "", owners: Owners | None = None
+) -> tuple[M | None, list[Problem]]:
     """Validate ``raw``; returns the model and every problem.
 
     Invalid keys are left out and the rest is validated again, so that later checks have a model to look at. The model
-    is None if too little is left.
+    is None if too little is left. With ``owners``, an option written beside its component is told where it belongs.
     """
     problems: list[Problem] = []
     for _ in range(10):  # one or two rounds are enough in practice
         try:
             return model.model_validate(raw), problems
         except ValidationError as error:
-            problems = problems or problems_of(error, model, prefix)
+            problems = problems or problems_of(error, model, prefix, owners)
             details = _causes(error)
             invalid = [detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"] for detail in details]
             raw = _without(raw, {_removable(raw, location) for location in invalid})
@@ -96,21 +101,26 @@ def noted(doing: str, problems: list[Problem], path: str = "") -> Iterator[None]
         problems.append(Problem(path, str(error)))
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Problem]:
+def problems_of(
+    error: ValidationError, model: type[BaseModel], prefix: str = "", owners: Owners | None = None
+) -> list[Problem]:
     """The problems behind a validation error, each path below ``prefix``."""
+    schema = _schema_of(model)
     groups: dict[tuple[Location, str], list[ErrorDetails]] = {}
     for detail in _causes(error):
         loc, key = detail["loc"], ""
         if loc[-1:] == ("[key]",):
             loc, key = loc[:-2], str(loc[-2])
-        steps, _ = _follow(loc, _schema_of(model))
+        steps, _ = _follow(loc, schema)
         location = (*steps, *(loc[-1:] if detail["type"] == "extra_forbidden" else ()))
         groups.setdefault((location, key), []).append(detail)
-    problems = [problem for (location, _), group in groups.items() for problem in _problems(location, group, model)]
-    return below(prefix, problems)
+    problems = (_problems(location, group, model, owners) for (location, _), group in groups.items())
+    return below(prefix, chain.from_iterable(problems))
 
 
-def _problems(location: Location, details: Sequence[ErrorDetails], model: type[BaseModel]) -> list[Problem]:
+def _problems(
+    location: Location, details: Sequence[ErrorDetails], model: type[BaseModel], owners: Owners | None
+) -> list[Problem]:
     """The problems at one location, for which pydantic has an error per member of a union."""
     path, depth = join(*location), len(location)
     nested = [
@@ -131,32 +141,31 @@ def _problems(location: Location, details: Sequence[ErrorDetails], model: type[B
     definitions = schema.get("$defs", {})
     if first["type"] == "extra_forbidden":
         component = model.__name__ if depth == 1 and issubclass(model, Options) else ""
-        return [Problem(path, _unknown_key(str(location[-1]), _without_null(node, definitions), component))]
+        properties = _properties(_without_null(node, definitions), definitions)
+        return [Problem(path, _unknown_key(str(location[-1]), properties, component, owners))]
     words = schema_words(node, definitions)
     is_missing = first["type"] == "missing" and len(first["loc"]) == depth
     return [Problem(path, f"is missing; it should be {words}" if is_missing else refusal(words, first["input"]))]
 
 
-def _unknown_key(key: str, node: Schema, component: str) -> str:
+def _properties(node: Schema, definitions: Schema) -> Schema:
+    """The properties of an object, or of all objects in a union."""
+    members = [_without_null(member, definitions) for member in node.get("anyOf", ())]
+    return {key: value for member in (node, *members) for key, value in member.get("properties", {}).items()}
+
+
+def _unknown_key(key: str, properties: Schema, component: str, owners: Owners | None) -> str:
     """The message for an unknown key of an object, or for an unknown option of a ``component`` (``kind.name``)."""
-    keys = list(node["properties"])
+    keys = list(properties)
     if component:
         kind, _, name = component.partition(".")
         text = unknown("option", key, [option for option in keys if option != "name"], where="options")
         return text.replace(repr(key), f"{key!r} of {kind_word(kind)} {name!r}", 1)
-    kinds = [kind for kind in keys if kind_of(node["properties"][kind])]
-    if owners := _owners(key, kinds) if kinds else []:
-        words, quoted = " or the ".join(map(kind_word, owners)), " or ".join(map(repr, owners))
+    kinds = [kind for kind in keys if kind_of(properties[kind])]
+    if owned := [kind for kind in kinds if kind in owners(key)] if owners else []:
+        words, quoted = " or the ".join(map(kind_word, owned)), " or ".join(map(repr, owned))
         return f"{key!r} is an option of the {words}: write it inside {quoted}"
     return unknown("key", key, keys, where="keys")
-
-
-def _owners(option: str, kinds: Iterable[str]) -> list[str]:
-    """The kinds that have an installed component with this option."""
-    from taskloom.registry.installed.catalogue import load_catalogue  # imports torch, and this module
-
-    entries = load_catalogue().entries
-    return [kind for kind in kinds if any(entry.kind == kind and option in entry.options for entry in entries)]
 
 
 @cache

@@ -1,6 +1,6 @@
 """The components of a run, the defaults that depend on the rest of it, and which components do not fit together."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taskloom.core import Component, Metric, Overall, Problem, unknown
@@ -43,17 +43,18 @@ def fill_gaps(run: dict[str, Any]) -> None:
         if stage["optimizer"]["lr"] is None:
             frozen = stage["frozen"] or run["encoder"].get("trainable") is False
             stage["optimizer"]["lr"] = LR_FROZEN if frozen else LR
-        if stage["micro_batch"] is None:
-            del stage["micro_batch"]
-    run["overall"] = _counted(run)
+        for key in ("micro_batch", "patience"):
+            if stage[key] is None:
+                del stage[key]
+    run["overall"] = _canonical_overall(run)
     run["resources"] = {key: value for key, value in run["resources"].items() if value is not None}
-    for key, default in (("precision", "float32"), ("resources", {})):
+    for key, default in (("precision", "float32"), ("resources", {}), ("hold_out", None)):
         if run[key] == default:
             del run[key]
 
 
-def _counted(run: Mapping[str, Any]) -> str | dict[str, Any]:
-    """The weights of the overall score: only its name where all trained tasks have the same weight."""
+def _canonical_overall(run: Mapping[str, Any]) -> str | dict[str, Any]:
+    """The overall score in canonical form: its name alone if all trained tasks have one weight that is not 0."""
     overall, trained = run["overall"], {name for stage in run["stages"] for name in stage["tasks"]}
     weights = {name: overall["weights"].get(name, 1.0) for name in run["tasks"] if name in trained}
     if len({*weights.values()}) == 1 and all(weights.values()):
@@ -105,6 +106,7 @@ def fit_problems(run: Mapping[str, Any], components: Mapping[str, Component]) ->
     if scored and not Overall.of(run).shares(scored):
         listed = ", ".join(scored)
         problems.append(Problem("overall.weights", f"one task with a dev score should weigh more than 0 ({listed})"))
+    problems += _unwatchable(run, scored)
     for index, stage in enumerate(run["stages"]):
         for kind in _STAGE_PARTS:
             path = f"stages.{index}.{kind}"
@@ -113,6 +115,22 @@ def fit_problems(run: Mapping[str, Any], components: Mapping[str, Component]) ->
                 with noted(f"{kind_word(kind)} {part.name!r} cannot be checked", problems, path):
                     problems += below(path, part.problems(stage["tasks"]))
     return problems
+
+
+def _unwatchable(run: Mapping[str, Any], scored: Sequence[str]) -> Iterator[Problem]:
+    """Stages with patience that have no selection score to watch; ``scored`` are the tasks with a dev score."""
+    trained: set[str] = set()
+    for index, stage in enumerate(run["stages"]):
+        trained |= {*stage["tasks"]}
+        if "patience" not in stage:
+            continue
+        if run["selection"] == "last":
+            text = 'watches the selection score, and selection is "last"; choose "overall" or a task'
+        elif run["selection"] not in ("overall", *trained) or not trained & {*scored}:
+            text = f"watches the selection score, {run['selection']!r}, which does not exist before a later stage"
+        else:
+            continue
+        yield Problem(f"stages.{index}.patience", f"{text}. Found {stage['patience']}.")
 
 
 def _has_score(components: Mapping[str, Component], task: str) -> bool:

@@ -92,7 +92,9 @@ class Task:
         """Why a metric, the task's own or a further one, cannot score its labels."""
         if self._has_values and metric.reads == "classes":
             yield f"metric {metric.name!r} counts classes; {self._described}: use 'pearson' or 'spearman'"
-        if metric.correlation and self.labels.names:
+        if metric.reads == "values" and not self._has_values:
+            yield f"metric {metric.name!r} measures values; {self._described}: use 'accuracy' or 'macro_f1'"
+        elif metric.correlation and metric.reads != "classes" and self.labels.names:
             yield f"metric {metric.name!r} is a correlation; {self._described}: use 'accuracy' or 'macro_f1'"
 
     @property

@@ -101,9 +101,8 @@ def make_archive(ledger: Ledger, names: Iterable[str]) -> tuple[Archive, bytes]:
     paths = _files(ledger.folder, [cell for _, cell in sorted(cells.items()) if cell.status == "finished"])
     if sum(path.stat().st_size for path in paths.values()) > MOST:
         raise RegistryError(f"the predictions have more than {MOST / 2**30:.0f} GiB; archive fewer grids at a time")
-    if len({_name(grid) for grid in grids}) < len(grids):
-        counts = Counter(_name(grid) for grid in grids)
-        clashing = " and ".join(repr(grid.name) for grid in grids if counts[_name(grid)] > 1)
+    counts = Counter(map(_name, grids))
+    if clashing := " and ".join(repr(grid.name) for grid in grids if counts[_name(grid)] > 1):
         raise RegistryError(f"{clashing} have one name in an archive, which leaves folders out; archive one at a time")
     archive = Archive(
         ledger=SCHEMA,

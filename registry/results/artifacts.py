@@ -4,9 +4,9 @@
 
     taskloom-runs/
         ledger.sqlite
-        cells/<id>/      checkpoint, best weights, scores, log of one cell; who works on it
-        stages/<key>/    what a stage hands on, shared by the cells that have it in common
-        examples/        labels and clusters of the examples that scores are about, keyed by content
+        cells/<id>/      checkpoint, best weights, scores, log and locks of one cell
+        stages/<key>/    the result of a stage, shared by all cells that begin with the same stages
+        examples/        labels of the examples that scores are about, and which texts are equal, keyed by content
         cache/           tokenized text, keyed by content
 """
 
@@ -36,7 +36,7 @@ def is_name(text: str) -> bool:
 
 
 class Artifacts:
-    """Where the files of a registry are; folders are made when they are first asked for.
+    """Where the files of a registry are; a folder is created on first use.
 
     Example: ``write_text(Artifacts("taskloom-runs").cell("3f0c…") / "note.txt", "the best so far")``
     """
@@ -81,9 +81,9 @@ class Artifacts:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write, which takes the place of ``path`` at the end: whole, or after an error not at all.
+    """A file to write, which replaces ``path`` at the end: whole, or after an error not at all.
 
-    What is there and is no file, such as /dev/stdout, is written to as it is.
+    A path that exists and is no regular file, such as /dev/stdout, is written to directly.
 
     Example: ``with replacing(Path("table.csv")) as part: part.write_text("id,label\\n")``
     """
@@ -120,10 +120,9 @@ def partial_prefix() -> str:
 
 
 def sweep(registry: Path) -> None:
-    """Remove what killed writers left in cells, stages and cache.
+    """Remove the unfinished files that killed writers left, but not those of a process that is alive here.
 
-    Only for a driver that is alone in the registry: on other machines, where Ray's workers may be, processes have
-    other numbers. What a living process of this machine writes stays all the same.
+    Only for a driver that is alone in the registry: workers on other machines, such as Ray's, are not seen.
     """
     rooms = [registry / room for room in ROOMS if not (registry / room).is_symlink()]
     for path in [path for room in rooms for path in room.rglob(".partial-*")]:
@@ -147,7 +146,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk, so that a power cut cannot undo it."""
+    """Wait until a file or folder is on the disk, so that a power cut cannot undo the write."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

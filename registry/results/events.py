@@ -1,4 +1,4 @@
-"""How each kind of event is written into the ledger, inside the event's transaction."""
+"""How rows and events are written into the ledger, inside a transaction."""
 
 import json
 import os
@@ -16,10 +16,23 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def insert(db: sqlite3.Connection, table: str, row: Mapping[str, Any], conflict: str = "ABORT") -> bool:
+    """Insert a row, its dictionaries as JSON; returns whether it was written (``conflict`` may be to IGNORE it)."""
+    values = [json.dumps(value, default=float) if isinstance(value, dict) else value for value in row.values()]
+    marks = ", ".join("?" * len(values))
+    return db.execute(f"INSERT OR {conflict} INTO {table} ({', '.join(row)}) VALUES ({marks})", values).rowcount > 0
+
+
+def replace_scores(db: sqlite3.Connection, cell: str, scores: Mapping[str, float]) -> None:
+    """Write a cell's dev scores instead of those that it had; SQLite keeps NaN as NULL."""
+    db.execute("DELETE FROM scores WHERE cell = ?", [cell])
+    db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, *score] for score in scores.items()])
+
+
 def write_event(db: sqlite3.Connection, event: Event) -> bool:
     """Write an event of a cell; False if it only repeats (``retold``) a recorded epoch or stage."""
     cell, facts = event.cell, event.facts
-    insert = f"INSERT OR {'IGNORE' if facts.get('retold') else 'REPLACE'} INTO"
+    conflict = "IGNORE" if facts.get("retold") else "REPLACE"
     match event.what:
         case "started":  # from the beginning: what an earlier attempt reported no longer counts
             for table in ("epochs", "stages", "scores"):
@@ -30,12 +43,12 @@ def write_event(db: sqlite3.Connection, event: Event) -> bool:
             _begin(db, cell, facts)
         case "epoch":
             names = ("losses", "scores", "metrics", "train", "diagnostics")
-            figures = [json.dumps(facts.get(name, {}), default=float) for name in names]
-            values = [cell, facts["stage"], facts["epoch"], facts.get("step"), facts.get("seconds"), *figures]
-            return db.execute(f"{insert} epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values).rowcount > 0
+            row = {name: facts.get(name) for name in ("stage", "epoch", "step", "seconds")}
+            row |= {name: dict(facts.get(name, {})) for name in names}
+            return insert(db, "epochs", {"cell": cell, **row}, conflict)
         case "stage":
-            values = [cell, facts["index"], facts["key"], bool(facts.get("shared")), facts.get("seconds")]
-            return db.execute(f"{insert} stages VALUES (?, ?, ?, ?, ?)", values).rowcount > 0
+            row = {"stage": facts["index"], "key": facts["key"], "shared": bool(facts.get("shared"))}
+            return insert(db, "stages", {"cell": cell, **row, "seconds": facts.get("seconds")}, conflict)
         case end if end in ENDS:
             _end(db, cell, end, facts)
         case name:
@@ -75,8 +88,7 @@ def _end(db: sqlite3.Connection, cell: str, end: str, facts: Mapping[str, Any]) 
         figures += [json.dumps(facts.get(name, {})) for name in ("test", "costs", "digests")]
         columns = "seconds = ?, peak_memory = ?, best_epoch = ?, test = ?, costs = ?, digests = ?"
         db.execute(f"UPDATE cells SET {columns} WHERE id = ?", [*figures, cell])
-        db.execute("DELETE FROM scores WHERE cell = ?", [cell])
-        db.executemany("INSERT INTO scores VALUES (?, ?, ?)", [[cell, task, x] for task, x in facts["scores"].items()])
+        replace_scores(db, cell, facts["scores"])
 
 
 def _begin_attempt(db: sqlite3.Connection, cell: str, facts: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from taskloom.registry.results.locks import REGISTRY, Lock
 
 FILE = "ledger.sqlite"
 TIMEOUT = 30.0  # seconds that a writer waits for another
-# SQLite's codes where it cannot make the files beside a ledger in which writers and readers meet: no permission, a
+# SQLite's codes where it cannot create the files beside a ledger that writers and readers share: no permission, a
 # read-only disk, no room.
 _HINDERED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
@@ -28,10 +28,10 @@ STEPS = {
 }
 
 # What has parts is JSON: specs, facts, versions, the figures of an epoch. The long columns of `cells` come last, so
-# that reading statuses need not read them. `identity` is what a cell is known by today: another name than `id` if an
-# older version has made the cell, and NULL until that is planned again. `digests` bind its score files and scores.
-# `history` is which cells a row of a grid ever was, `claims` when each claim of a grid was first seen, `looks` when its
-# test scores were shown, `queued` how many seeds its next run adds.
+# that reading statuses need not read them. `identity` is a cell's identity in this version: not its `id` if an older
+# version made the cell, and NULL until that is planned again. `digests` bind its score files and scores. `history` has
+# every cell that a row of a grid has had, `claims` when each claim of a grid was first seen, `looks` when its test
+# scores were shown, `queued` how many seeds its next run adds.
 TABLES = """
 CREATE TABLE grids (
     name TEXT PRIMARY KEY, spec TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL,
@@ -143,7 +143,7 @@ def _open(path: Path, mode: str, *, create: bool) -> sqlite3.Connection:
             _make(database, path)
         _check(database, path)
         if (version := _version(database)) < SCHEMA:
-            database = _brought_up_to_date(database, path, version)
+            database = _migrated(database, path, version)
     except BaseException:
         database.close()
         raise
@@ -182,7 +182,7 @@ def _version(database: sqlite3.Connection) -> int:
     return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _brought_up_to_date(database: sqlite3.Connection, path: Path, old_version: int) -> sqlite3.Connection:
+def _migrated(database: sqlite3.Connection, path: Path, old_version: int) -> sqlite3.Connection:
     """Migrate a ledger to today's tables: back the file up beside it, then take all steps in one transaction.
 
     A read-only ledger is migrated in memory, so that it can still be shown.
@@ -195,21 +195,21 @@ def _brought_up_to_date(database: sqlite3.Connection, path: Path, old_version: i
             copy = path.with_name(f"{path.stem}-{old_version}{path.suffix}")
             with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
-            _take(steps, database, path.parent)
+            _take_steps(steps, database, path.parent)
         database.execute("COMMIT")
     except (sqlite3.OperationalError, OSError):
         if database.in_transaction:
             database.execute("ROLLBACK")
         in_memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         database.backup(in_memory)
-        _take(steps, in_memory, path.parent)
+        _take_steps(steps, in_memory, path.parent)
         in_memory.execute("PRAGMA query_only = ON")
         database.close()
         return in_memory
     return database
 
 
-def _take(steps: list[str], database: sqlite3.Connection, folder: Path) -> None:
+def _take_steps(steps: list[str], database: sqlite3.Connection, folder: Path) -> None:
     """Take the steps, and record the digests of the score files, which versions before 6 lack."""
     for step in steps:
         database.execute(step)

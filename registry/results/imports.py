@@ -2,9 +2,10 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +14,7 @@ from taskloom.registry.results.archive import ArchivedCell, ArchivedGrid, withou
 from taskloom.registry.results.artifacts import Artifacts, write_bytes
 from taskloom.registry.results.binding import bind
 from taskloom.registry.results.errors import refusal
-from taskloom.registry.results.events import now
+from taskloom.registry.results.events import insert, now, replace_scores
 from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import REGISTRY
@@ -114,22 +115,15 @@ def _add_cell(db: sqlite3.Connection, cell: ArchivedCell, source: str, folder: P
         return
     if here is not None and here["status"] == "finished":
         scores = dict(db.execute("SELECT task, value FROM scores WHERE cell = ?", [record.id]).fetchall())
-        (done.same if scores == _stored(record.scores) else done.different).append(record.id)
+        stated = {task: None if isnan(value) else value for task, value in record.scores.items()}  # NaN is NULL
+        (done.same if scores == stated else done.different).append(record.id)
         return
     if here is not None and here["status"] in ("running", "interrupted"):
         done.unfinished.append(record.id)
         return
-    db.execute(
-        "INSERT INTO cells (id, status, created, spec, facts, identity) VALUES (?, 'planned', ?, ?, ?, ?) "
-        "ON CONFLICT DO NOTHING",
-        [
-            record.id,
-            record.created,
-            json.dumps(record.spec),
-            json.dumps(record.facts),
-            record.id if "code" in record.facts else None,  # that of an older version's cell is set by the next plan
-        ],
-    )
+    # The identity of an older version's cell is set by the next plan.
+    plan = {"id": record.id, "status": "planned", "created": record.created, "spec": record.spec, "facts": record.facts}
+    insert(db, "cells", {**plan, "identity": record.id if "code" in record.facts else None}, "IGNORE")
     if record.status == "planned":
         return
     origin = {IMPORTED: f"{source}, there from {record.imported}" if record.imported else source}
@@ -139,29 +133,17 @@ def _add_cell(db: sqlite3.Connection, cell: ArchivedCell, source: str, folder: P
     values += [json.dumps(part) for part in (record.test, record.costs, {**record.versions, **origin}, digests)]
     columns = ", ".join(f"{name} = ?" for name in (*_RESULT, "test", "costs", "versions", "digests"))
     db.execute(f"UPDATE cells SET {columns} WHERE id = ?", [*values, record.id])
-    for table in ("epochs", "stages", "scores"):  # of an attempt here that failed
+    replace_scores(db, record.id, record.scores)
+    for table in ("epochs", "stages"):  # of an attempt here that failed
         db.execute(f"DELETE FROM {table} WHERE cell = ?", [record.id])
-    for task, value in _stored(record.scores).items():
-        db.execute("INSERT INTO scores VALUES (?, ?, ?)", [record.id, task, value])
     for stage in cell.stages:
         db.execute("INSERT INTO stages VALUES (?, ?, ?, ?, ?)", [record.id, *vars(stage).values()])
     for epoch in cell.epochs:
-        _insert(db, "epochs", {"cell": record.id, **vars(epoch)})
+        insert(db, "epochs", {"cell": record.id, **vars(epoch)})
     first = db.execute("SELECT count(*) FROM attempts WHERE cell = ?", [record.id]).fetchone()[0]
     for attempt in cell.attempts:
-        _insert(db, "attempts", {"cell": record.id, **vars(attempt), "number": first + attempt.number})
+        insert(db, "attempts", {"cell": record.id, **vars(attempt), "number": first + attempt.number})
     done.added.append(record.id)
-
-
-def _stored(scores: Mapping[str, float]) -> dict[str, float | None]:
-    return {task: None if value != value else value for task, value in scores.items()}  # NaN is kept as NULL
-
-
-def _insert(db: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    columns = {name: json.dumps(content) if isinstance(content, dict) else content for name, content in row.items()}
-    db.execute(
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})", [*columns.values()]
-    )
 
 
 def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
@@ -172,10 +154,8 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
     cells_here = _cells_of_rows(db, name)
     new_rows = [archived for archived in grid.places if (archived.label, archived.seed) not in cells_here]
     moment = now()
-    db.execute(
-        "INSERT INTO grids (name, spec, created, updated) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        [name, json.dumps(grid.spec), grid.created, grid.updated],
-    )
+    archived_grid = {"name": name, "spec": grid.spec, "created": grid.created, "updated": grid.updated}
+    insert(db, "grids", archived_grid, "IGNORE")
     ours = json.loads(db.execute("SELECT spec FROM grids WHERE name = ?", [name]).fetchone()["spec"])
     for key, added in _parts(grid.spec)[1].items():
         known_here = ours.get(key, [])
@@ -184,9 +164,9 @@ def _add_grid(db: sqlite3.Connection, grid: ArchivedGrid, digest: str) -> str:
     turn = db.execute("SELECT coalesce(max(turn), 0) + 1 FROM history WHERE grid = ?", [name]).fetchone()[0]
     for position, archived in enumerate(new_rows, start=len(cells_here)):
         row = {"grid": name, "label": archived.label, "seed": archived.seed, "cell": archived.cell}
-        _insert(db, "grid_cells", {**row, "position": position, "reported": archived.reported})
+        insert(db, "grid_cells", {**row, "position": position, "reported": archived.reported})
         db.execute("DELETE FROM history WHERE (grid, label, seed, cell) = (?, ?, ?, ?)", [*row.values()])
-        _insert(db, "history", {**row, "turn": turn, "first": moment, "last": moment})
+        insert(db, "history", {**row, "turn": turn, "first": moment, "last": moment})
     for claim, written in grid.claims.items():
         # A claim that is here keeps its moment: when it was written is no stranger's to say.
         db.execute(

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from taskloom.core.engine import Event
 from taskloom.core.errors import RegistryError, unknown
 from taskloom.registry.results.errors import damaged, explained
-from taskloom.registry.results.events import now, write_event
+from taskloom.registry.results.events import insert, now, write_event
 from taskloom.registry.results.file import FILE, MissingRegistryError, connect
 from taskloom.registry.results.records import (
     PACKAGED,
@@ -91,12 +91,8 @@ class Ledger:
                 yield db
             except UnicodeEncodeError:  # in a query
                 raise
-            except (
-                ValueError,
-                TypeError,
-                LookupError,
-                RecursionError,
-            ) as error:  # not what was written: no JSON, no such cell
+            # Not what was written: no JSON, no such cell.
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
                 raise damaged(self.folder / FILE, f"{type(error).__name__}: {error}") from error
 
     # Writing
@@ -136,14 +132,12 @@ class Ledger:
                     "SET spec = excluded.spec, identity = coalesce(excluded.identity, identity)",
                     [cell.id, json.dumps(recorded_spec), json.dumps(cell.facts), moment, cell.identity or None],
                 )
+                row = {"grid": name, "label": cell.label, "seed": cell.seed, "cell": cell.id}
+                insert(db, "grid_cells", {**row, "position": position, "reported": dict(cell.reported)})
                 db.execute(
-                    "INSERT INTO grid_cells VALUES (?, ?, ?, ?, ?, ?)",
-                    [name, position, cell.label, cell.seed, cell.id, json.dumps(dict(cell.reported))],
-                )
-                db.execute(
-                    "INSERT INTO history VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6) "
-                    "ON CONFLICT DO UPDATE SET turn = ?5, last = ?6",
-                    (name, cell.label, cell.seed, cell.id, turn, moment),
+                    "INSERT INTO history VALUES (:grid, :label, :seed, :cell, :turn, :now, :now) "
+                    "ON CONFLICT DO UPDATE SET turn = :turn, last = :now",
+                    {**row, "turn": turn, "now": moment},
                 )
         return True
 

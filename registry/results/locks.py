@@ -1,12 +1,12 @@
 """Who works on what: locks, which the kernel frees when their holder ends, however it ends.
 
-All drivers of a registry are on one machine. So whether a cell is taken is whether its lock is:
+All drivers of a registry are on one machine, so a cell is taken exactly while its lock is held:
 
 - ``cells/<id>/driver.lock`` is held by the driver that has the cell, ``stages/<key>/driver.lock`` by the driver that
-  computes the shared stage. They hold the number of that process.
-- ``cells/<id>/worker.lock`` is held by whoever trains the cell: a worker that has not died yet and its successor never
-  write at once, wherever they are.
-- ``lock`` is held by every driver of the registry, together.
+  computes the shared stage. The files contain that process's id.
+- ``cells/<id>/worker.lock`` is held by the worker that trains the cell: a worker that is still dying and its successor
+  never write at the same time, on whichever machine they are.
+- ``lock`` is held by all drivers of the registry, shared.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ DRIVER, WORKER, REGISTRY = "driver.lock", "worker.lock", "lock"
 class Lock:
     """A lock file, locked from :meth:`take` until :meth:`close` or the end of this process.
 
-    What this process forks has no part in it. A link is not followed: it may lead out of the registry.
+    A forked child does not hold it. A symbolic link is not followed: it may lead out of the registry.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,14 +35,17 @@ class Lock:
         self._file: int | None = None
 
     def take(self, *, shared: bool = False, wait: bool = False) -> bool:
-        """Lock it, alone or ``shared``, and write down who has; false if others have it, unless one is to ``wait``."""
-        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        """Lock the file, exclusively or ``shared``, and write this process's id into it.
+
+        False if another process has locked it; with ``wait`` it returns when that one has closed it.
+        """
+        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
                 _locks.add(self)
-            fcntl.flock(self._file, how if wait else how | fcntl.LOCK_NB)
-            os.pwrite(self._file, f"{os.getpid():<10}\n".encode(), 0)  # always as long: nobody reads half of it
+            fcntl.flock(self._file, operation if wait else operation | fcntl.LOCK_NB)
+            os.pwrite(self._file, f"{os.getpid():<10}\n".encode(), 0)  # of one length: nobody reads half an id
         except BlockingIOError:
             return False
         except OSError as error:
@@ -68,7 +71,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def holder(registry: Path, cell: str) -> int | None:
-    """The process that has a cell, ``None`` if nobody has."""
+    """The id of the driver process that has a cell; None if no driver has it."""
     try:
         file = os.open(registry / "cells" / cell / DRIVER, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -85,7 +88,7 @@ def holder(registry: Path, cell: str) -> int | None:
 
 @contextmanager
 def sole_worker(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """Be the only one that works in a cell's folder; calls ``wait`` again and again while an earlier one still does."""
+    """Hold the worker lock of a cell's folder; calls ``wait`` repeatedly while an earlier worker still holds it."""
     with closing(Lock(folder / WORKER)) as lock:
         while not lock.take():
             wait()
@@ -94,9 +97,9 @@ def sole_worker(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
 
 
 class Claims:
-    """What this driver has: cells, and the shared stages that they compute. Closing gives everything back.
+    """The cells that this driver has claimed, and the shared stages that they compute; closing releases them all.
 
-    A driver is ``alone`` if there was no other in the registry when it came. Others wait until it calls :meth:`share`.
+    A driver is ``alone`` if the registry had no other when it started. Others wait until it calls :meth:`share`.
 
     Example::
 
@@ -120,14 +123,14 @@ class Claims:
             lock.close()
 
     def share(self) -> None:
-        """Let other drivers come."""
+        """Let other drivers start."""
         self._registry.take(shared=True, wait=True)
 
     def claim(self, cell: str, stages: Sequence[str] = ()) -> bool:
-        """Take a cell, unless another driver has it or computes the first of ``stages``: then nothing is taken.
+        """Claim a cell, unless another driver has it or computes the first of ``stages``: then nothing is claimed.
 
         ``stages`` are the keys of the stages that the cell would compute, in their order. Those that no other driver
-        computes are taken with the cell.
+        computes are claimed with the cell.
         """
         folders = [self._artifacts.stage(key) for key in stages]
         needed = [*folders[:1], self._artifacts.cell(cell)]
@@ -139,7 +142,7 @@ class Claims:
         return True
 
     def release(self, cell: str) -> None:
-        """Give a cell back, and the stages that no other cell of this driver computes."""
+        """Release a cell, and the stages that no other cell of this driver computes."""
         for folder, (lock, cells) in list(self._held.items()):
             cells.discard(cell)
             if not cells:

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 from taskloom.registry.results.shapes import FactsShape, GridShape, RunShape
 
-#: Where a recorded grid says what its file does not: in words what the command line laid over it, the seeds that it
-#: added, what is laid over every row of a table with a name of its own, and which file it is; and, by task, the metrics
-#: of its rows after the first, which are no part of any cell. Up to 0.2 a table could also have changed rows.
+#: Keys of a recorded grid that its file does not have: the overrides of the command line in words, the seeds that it
+#: added, the overrides of a table with a name of its own, the path of the file; and, by task, the metrics of its rows
+#: after the first, which are no part of any cell. Up to 0.2 a table could also have changed rows.
 OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE = "overrides", "added_seeds", "changes", "laid", "source"
 METRICS = "metrics"
+#: Further: what the search of the grid has chosen for each row, and of which table another one has the trials.
+TUNED, TRIALS_OF = "tuned", "trials_of"
 #: The source of a grid that comes with a plugin; that of any other is its file.
 PACKAGED = "packaged"
 
@@ -23,8 +25,8 @@ class CellRecord:
     ``status`` is ``planned``, ``running``, ``finished``, ``failed``, ``oom`` (it ran out of memory) or
     ``interrupted`` (it goes on from its checkpoint); a cell whose driver was killed stays ``running`` until somebody
     resumes it. ``scores`` are the final dev scores by task, and ``overall``; a score that is no number is NaN. ``test``
-    are those of the test split, where it was scored; ``costs`` what training took beside time: ``examples`` seen and
-    ``backwards``, the passes.
+    are those of the test split, where it was scored; ``costs`` what training cost beside time: ``examples`` seen and
+    ``backwards``, the number of backward passes.
     ``epochs`` counts the epochs that were reported. ``facts`` are what the identity is made of – ``spec``,
     ``content``, ``code`` (what each component does) and ``trainer``; up to 0.2 ``plugins`` (distribution → version)
     stood in the place of code. ``identity`` is its identity in this version, None if an older version made it and it
@@ -54,7 +56,7 @@ class CellRecord:
 
     @property
     def imported(self) -> str:
-        """The archive that its result came with; empty if it was run here."""
+        """The archive that its result came from; empty if it was run here."""
         return str(self.versions.get(IMPORTED, ""))
 
     @property
@@ -109,7 +111,7 @@ def metric_column(task: str, metric: str) -> str:
 class GridRecord:
     """A grid as it was last planned, joined with the records of its cells, in grid order.
 
-    ``queued`` is the number of seeds that its next run adds.
+    ``queued`` is the number of seeds that its next run adds, ``stale`` are rows that would be other runs now, with why.
     """
 
     name: str
@@ -118,6 +120,7 @@ class GridRecord:
     updated: str
     cells: tuple[GridCell, ...]
     queued: int = 0
+    stale: dict[str, str] = field(default_factory=dict)
 
     @property
     def basis(self) -> str:
@@ -132,7 +135,7 @@ class GridRecord:
     @property
     def written(self) -> dict[str, Any]:
         """The grid as its file has it."""
-        ours = (OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE, METRICS)
+        ours = (OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE, METRICS, TUNED, TRIALS_OF)
         return {key: value for key, value in self.spec.items() if key not in ours}
 
     @cached_property

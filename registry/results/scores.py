@@ -129,13 +129,19 @@ def judge(metric: Metric, predicted: Values, expected: Values, classes: int) -> 
         raise TrainingError(f"{subject} should give {len(expected)} finite numbers, one per example")
     low, high = (float(end) if math.isfinite(end) else None for end in metric.range)
     facts = {"metric": metric.name, "correlation": metric.correlation, "low": low, "high": high}
+    if (best := best_constant(metric, expected, classes)) is not None:
+        facts |= {"constant": best[0], "floor": best[1]}
+    return facts, influence
+
+
+def best_constant(metric: Metric, expected: Values, classes: int) -> tuple[float, float] | None:
+    """The constant prediction that scores best, and its score; None where the metric judges none."""
     with np.errstate(all="ignore"):
         try:
             constant, floor = map(float, metric.best_constant(expected, classes))
         except Exception:
-            return facts, influence
-    known = math.isfinite(constant) and math.isfinite(floor)
-    return {**facts, **({"constant": constant, "floor": floor} if known else {})}, influence
+            return None
+    return (constant, floor) if math.isfinite(constant) and math.isfinite(floor) else None
 
 
 def number_texts(columns: tuple[tuple[str, ...], ...]) -> NDArray[np.int64]:
@@ -162,7 +168,7 @@ def key_of(examples: Examples) -> str:
 def save_examples(registry: Artifacts, examples: Examples) -> ExampleSet:
     """Write the labelled examples of a split, once for all cells.
 
-    An existing file with other content, such as an imported one, is replaced: the data read here are right.
+    An existing file with other content, such as an imported one, is replaced: the data that a run reads are right.
     """
     from safetensors.numpy import save
 
@@ -250,7 +256,7 @@ def check_examples(stored: StoredScores, task: str, examples: ExampleSet) -> Non
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; ``RegistryError`` for whatever is wrong with it."""
+    """Open a safetensors file; ``RegistryError`` if it cannot be read or does not hold what it should."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,6 +1,6 @@
-"""Which types stored values have: records say it by their annotations, specifications by the shapes below.
+"""The types of stored values: records state them in their annotations, specifications in the shapes below.
 
-pydantic would do, but takes longer to import than a table takes to show.
+pydantic could check them, but takes longer to import than a table takes to show.
 """
 # ruff: noqa: UP013 - one line each
 
@@ -32,12 +32,21 @@ Axes = dict[str, list[Any] | Json]
 Named = TypedDict("Named", {"name": Required[str], "weights": Figures}, total=False)
 Stage = TypedDict("Stage", {"tasks": list[str], "epochs": int}, total=False)
 Change = TypedDict("Change", {"settings": Json, "epochs": int | None, "label": str, "rows": list[str]}, total=False)
+TableSettings = TypedDict("TableSettings", {"settings": Json, "epochs": int | None, "tuned": bool}, total=False)
+#: What a search has chosen for a row, or for one seed of it, and for all of them.
+Choice = TypedDict(
+    "Choice", {"row": str, "seed": int | None, "trial": int | None, "settings": Json, "score": float | None}
+)
+Tried = TypedDict(
+    "Tried", {"tried": int, "cells": list[str], "failed": dict[str, str], "paused": int, "edges": list[Json]}
+)
+Tuned = TypedDict("Tuned", {"per": str, "hold_out": float, "rows": list[Annotated[Any, Choice, Tried]]})
 Table = TypedDict("Table", {"columns": list[str] | None, "digits": int}, total=False)
 Score = TypedDict("Score", {"train": int, "test": bool}, total=False)
 
 
 class RunShape(TypedDict, total=False):
-    """Those parts of a recorded run that are read without further checks."""
+    """The parts of a recorded run that are read without further checks."""
 
     encoder: Json | str
     tasks: dict[str, dict[str, Json | str | list[Any]]]
@@ -49,7 +58,7 @@ class RunShape(TypedDict, total=False):
 
 
 class FactsShape(TypedDict, total=False):
-    """The same of what an identity is made of."""
+    """The same parts of the facts that an identity is made of."""
 
     spec: RunShape
     content: dict[str, str]
@@ -59,7 +68,7 @@ class FactsShape(TypedDict, total=False):
 
 
 class RowShape(TypedDict, total=False):
-    """The same of a labelled row of a grid, or of a claim."""
+    """The same parts of a labelled row of a grid, or of a claim."""
 
     label: str
     set: Json
@@ -76,7 +85,7 @@ class RowShape(TypedDict, total=False):
 
 
 class GridShape(TypedDict, total=False):
-    """The same of a recorded grid."""
+    """The same parts of a recorded grid."""
 
     name: str | None
     description: str
@@ -92,9 +101,11 @@ class GridShape(TypedDict, total=False):
     overrides: list[str]
     added_seeds: list[int]
     changes: list[Change]
-    laid: Change
+    laid: TableSettings
     source: str
     metrics: dict[str, list[Named]]
+    tuned: Tuned
+    trials_of: str
 
 
 def conforms(value: Any, hint: Any) -> bool:
@@ -154,7 +165,7 @@ def _checker(hint: Any) -> Callable[[Any], bool]:
 
 
 def _plain(hint: Any) -> Any:
-    """The class that a value has to have if nothing else matters; None if something does."""
+    """The class that a value should have, if that is all to check; None if there is more."""
     if get_origin(hint) in (dict, list) and get_args(hint)[-1] is Any:
         return get_origin(hint)
     return hint if hint in (str, bool, NoneType) or is_dataclass(hint) else None

@@ -1,7 +1,7 @@
-"""Reads an archive from an untrusted source; only its predictions and examples are used.
+"""Reads an archive from an untrusted source; of its figures only predictions and labels are used.
 
-Everything else is computed from them again with the metrics installed here, and has to agree with what the archive
-states. All of it is checked before anything is used, and none of it is executed.
+Scores are computed from them again with the metrics installed here, and have to agree with what the archive states.
+All of it is checked before anything is used, and none of it is executed.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from functools import cache
 from math import inf, isclose, nan
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -68,7 +68,7 @@ class _Refused(Exception):  # noqa: N818 - a reason, which becomes a RegistryErr
 
 @dataclass(frozen=True)
 class Checks:
-    """What an import asks the rooms that know specifications and grids."""
+    """The checks of an import that need to resolve specifications and expand grids."""
 
     identify: Identify
     same_spec: SameSpec
@@ -96,26 +96,7 @@ def unpack(path: Path, folder: Path, registry: Path, checks: Checks) -> tuple[Ar
 def _read(path: Path, folder: Path) -> tuple[Archive, str]:
     try:
         with open_file(path) as stream, ZipFile(stream) as zip_file:
-            entries = {entry.filename: entry for entry in zip_file.infolist()}
-            size = sum(entry.file_size for entry in zip_file.infolist())
-            if size > MOST:
-                raise _Refused(f"it would unpack to {size / 2**30:.1f} GiB, and {MOST / 2**30:.0f} GiB are allowed")
-            if sum(entry.compress_size for entry in zip_file.infolist()) > path.stat().st_size:
-                raise _Refused("its files overlap")
-            for entry in zip_file.infolist():
-                if entry.file_size > ANY + TIMES * entry.compress_size:
-                    raise _Refused(
-                        f"{entry.filename!r} would unpack to {entry.file_size / entry.compress_size:.0f} times its size"
-                    )
-            if not {CONTENTS, DIGEST} <= set(entries):
-                raise _Refused(f"it is not an archive of taskloom's: it has no {CONTENTS} or no {DIGEST}")
-            files = sorted(set(entries) - {CONTENTS, DIGEST})
-            strange = [name for name in files if not _NAMES.fullmatch(name)]
-            strange += [
-                name for name, entry in entries.items() if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED)
-            ]
-            if strange or len(entries) < len(zip_file.infolist()):
-                raise _Refused(f"it holds a file that is no part of an archive: {[*strange, 'one twice'][0]!r}")
+            files = _check_entries(zip_file.infolist(), path.stat().st_size)
             contents = zip_file.read(CONTENTS)
             digest = hashlib.sha256(contents).hexdigest()
             if zip_file.read(DIGEST).split()[:1] != [digest.encode()]:
@@ -133,6 +114,27 @@ def _read(path: Path, folder: Path) -> tuple[Archive, str]:
             return archive, digest
     except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise _Refused(f"it is damaged, or no zip file ({error})") from None
+
+
+def _check_entries(entries: list[ZipInfo], packed_size: int) -> list[str]:
+    """The names of an archive's files, which are read only if none is strange or could fill the disk."""
+    size, names = sum(entry.file_size for entry in entries), {entry.filename for entry in entries}
+    if size > MOST:
+        raise _Refused(f"it would unpack to {size / 2**30:.1f} GiB, and {MOST / 2**30:.0f} GiB are allowed")
+    if sum(entry.compress_size for entry in entries) > packed_size:
+        raise _Refused("its files overlap")
+    for entry in entries:
+        if entry.file_size > ANY + TIMES * entry.compress_size:
+            ratio = entry.file_size / max(entry.compress_size, 1)
+            raise _Refused(f"{entry.filename!r} would unpack to {ratio:.0f} times its size")
+    if not {CONTENTS, DIGEST} <= names:
+        raise _Refused(f"it is not an archive of taskloom's: it has no {CONTENTS} or no {DIGEST}")
+    files = sorted(names - {CONTENTS, DIGEST})
+    strange = [name for name in files if not _NAMES.fullmatch(name)]
+    strange += [entry.filename for entry in entries if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED)]
+    if strange or len(names) < len(entries):
+        raise _Refused(f"it holds a file that is no part of an archive: {[*strange, 'one twice'][0]!r}")
+    return files
 
 
 def _parse(contents: bytes) -> Archive:
@@ -205,7 +207,7 @@ def _check_examples_agree(archived: Iterable[CellRecord], folder: Path, registry
     """
     with Ledger.find(registry) or nullcontext() as ledger:
         local = ledger.cells() if ledger is not None else ()
-    known: dict[tuple[str, str], str] = {}
+    known: dict[tuple[str, str, str], str] = {}
     for home, cells in ((registry, local), (folder, archived)):
         for cell in cells:
             path = home / "cells" / cell.id / "scores-dev.safetensors"
@@ -222,7 +224,8 @@ def _check_examples_agree(archived: Iterable[CellRecord], folder: Path, registry
                 head = head["name"] if isinstance(head, dict) else str(head)
                 content = str(cell.facts.get("content", {}).get(f"tasks.{task}.data"))
                 key = scored[task].examples if task in scored else ""
-                if known.setdefault((content, head), key) != key:
+                held_out = str(spec.get("hold_out"))  # the trials of a search are scored on training rows
+                if known.setdefault((content, head, held_out), key) != key:
                     raise _Refused(f"cell {cell.id}, {task}: other cells with the same data have other dev examples")
 
 
@@ -235,8 +238,7 @@ def _check_cell(cell: ArchivedCell, checks: Checks) -> None:
     stated = record.facts.get("spec")
     if not isinstance(stated, dict) or not stated.keys() >= {"encoder", "tasks", "stages", "seed"}:
         raise _Refused(f"{where}: its identity is not made of a specification")
-    is_stated = _agree(record.spec, stated) and Overall.of(record.spec) == Overall.of(stated)
-    if not is_stated or record.spec["tasks"].keys() != stated["tasks"].keys() or not checks.same_spec(record):
+    if not (_agree(record.spec, stated) and checks.same_spec(record)):
         raise _Refused(f"{where}: its specification is another one than its identity is made of")
     if record.status not in _DONE:
         raise _Refused(f"{where}: its status should be one of {', '.join(_DONE)}. Found {record.status!r}")

@@ -108,7 +108,9 @@ def _state(ledger: Ledger, grid: str, label: str, seed: int, cell: CellRecord) -
             reason = reason or (last.reason if last else None)
         if state in ("running", "interrupted"):
             score = next((epoch.scores["overall"] for epoch in reversed(epochs) if "overall" in epoch.scores), None)
-    return CellState(grid, label, seed, cell, state, reason, driver, worker, score, seconds, _shared(ledger, cell))
+    return CellState(
+        grid, label, seed, cell, state, reason, driver, worker, score, seconds, _shared_epochs(ledger, cell)
+    )
 
 
 def verified(registry: Path, cell: CellRecord) -> CellRecord:
@@ -122,11 +124,15 @@ def verified(registry: Path, cell: CellRecord) -> CellRecord:
     return cell
 
 
-def _shared(ledger: Ledger, cell: CellRecord) -> int:
-    """The epochs of the stages that another cell trained; the last stage is never shared."""
+def _shared_epochs(ledger: Ledger, cell: CellRecord) -> int:
+    """Count the epochs of stages that another cell trained; the last stage is never shared."""
     stages = cell.spec.get("stages", ())
-    done = ledger.stages(cell.id) if len(stages) > 1 and cell.status != "planned" else ()
-    return sum(stages[record.index].get("epochs", 0) for record in done if record.shared and record.index < len(stages))
+    stage_records = ledger.stages(cell.id) if len(stages) > 1 and cell.status != "planned" else ()
+    return sum(
+        stages[record.index].get("epochs", 0)
+        for record in stage_records
+        if record.shared and record.index < len(stages)
+    )
 
 
 def counted(states: Sequence[CellState]) -> str:

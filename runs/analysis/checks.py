@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taskloom.core.errors import count
 from taskloom.registry.results.records import IMPORTED, CellRecord, EpochRecord
-from taskloom.registry.results.scores import StoredScores, TaskFacts
+from taskloom.registry.results.wording import named
 from taskloom.runs.analysis.cell_states import UNVERIFIED
 from taskloom.runs.analysis.influence import largest_group
 from taskloom.runs.analysis.results import Constant, Results
-from taskloom.runs.driver.wording import named
+from taskloom.runs.analysis.stale import OLDER
+from taskloom.runs.analysis.tuning import tuning_checks
 from taskloom.runs.grid.trainer import TRAINER
 
 #: Standard errors within which a score is near that of a constant prediction.
@@ -27,6 +27,8 @@ MOST_GROUPS = 4
 def checks_of(results: Results) -> list[str]:
     """Return the warnings to print below a table."""
     return [
+        *stale_of(results),
+        *tuning_checks(results),
         *_selection(results),
         *_trajectories(results),
         *_constants(results),
@@ -40,56 +42,16 @@ def checks_of(results: Results) -> list[str]:
     ]
 
 
-def floors_of(results: Results) -> dict[str, Constant]:
-    """The score of the best constant prediction for each task."""
-    facts: dict[str, TaskFacts] = {}
-    for task, of_task in _facts(results):
-        facts.setdefault(task, of_task)
-    constants = {task: results.constant(task, facts[task]) for task in _rows_of_tasks(results)}
-    return {task: constant for task, constant in constants.items() if constant is not None}
-
-
 def constants_of(results: Results) -> list[Constant]:
     """The best constant prediction of each task in which some row scores close to it or below."""
-    constants, floors = [], floors_of(results)
-    for task, rows in _rows_of_tasks(results).items():
-        if (constant := floors.get(task)) is None:
-            continue
-        scores = results.scores(task)
-        row_indices = [results.row_index[label] for label in rows]
-        errors = np.sqrt(np.einsum("rsrs->rs", scores.independent).max(1))[row_indices]
-        if (_means(results, task)[row_indices] <= constant.score + NEAR * errors).any():
+    constants = []
+    for task, constant in results.floors.items():
+        scores, indices = results.scores(task), [results.row_index[label] for label in results.rows_of_task[task]]
+        means = np.nanmean(scores.values[indices], 1)
+        errors = np.sqrt(np.einsum("rsrs->rs", scores.independent).max(1))[indices]
+        if (means <= constant.score + NEAR * errors).any():
             constants.append(constant)
     return constants
-
-
-def _rows_of_tasks(results: Results) -> dict[str, list[str]]:
-    """Task → the rows that were scored on the same examples as the first row with that task."""
-    keys: dict[str, str] = {}
-    rows: dict[str, list[str]] = {}
-    for label, cell, stored in _stored(results):
-        for task, facts in stored.tasks.items():
-            same = keys.setdefault(task, facts.examples) == facts.examples
-            if same and np.isfinite(results.final_scores(label, cell).get(task, np.nan)):
-                rows.setdefault(task, []).append(label)
-    return {task: list(dict.fromkeys(labels)) for task, labels in rows.items()}
-
-
-def _stored(results: Results) -> Iterator[tuple[str, CellRecord, StoredScores]]:
-    """The finished cells whose predictions are stored, with the label of their row."""
-    for (label, _), cell in results.finished.items():
-        if (stored := results.stored(cell.id, results.split_of(label))) is not None:
-            yield label, cell, stored
-
-
-def _means(results: Results, task: str) -> NDArray[np.float64]:
-    """The mean score over the finished seeds of each row, [R]; NaN for a row without any."""
-    values = results.scores(task).values
-    finished = np.isfinite(values)
-    means: NDArray[np.float64] = np.where(finished, values, 0.0).sum(1) / np.where(
-        finished.any(1), finished.sum(1), np.nan
-    )
-    return means
 
 
 def _selection(results: Results) -> Iterator[str]:
@@ -113,9 +75,7 @@ def _trajectories(results: Results) -> Iterator[str]:
     A warning is about rows for which it holds in every seed, so mostly one seed per row has to be read.
     """
     read = cache(lambda id, stage: [epoch for epoch in results.epochs(id) if epoch.stage == stage])
-    cells: dict[str, list[CellRecord]] = {}
-    for (label, _), cell in results.finished.items():
-        cells.setdefault(label, []).append(cell)
+    cells = {row: row_cells for row in results.rows if (row_cells := results.cells_of(row))}
 
     def rows_where(holds: Callable[[Sequence[EpochRecord]], bool], rows: Iterable[str] = cells) -> list[str]:
         return [row for row in rows if all(holds(read(cell.id, _last_stage(cell))) for cell in cells[row])]
@@ -179,21 +139,19 @@ def _has_no_conflict(history: Sequence[EpochRecord]) -> bool:
 
 def _constants(results: Results) -> Iterator[str]:
     same: dict[str, list[str]] = {}
-    for label, _, stored in _stored(results):
-        for task in stored.tasks:
-            if results.is_constant(stored, task):
-                same.setdefault(task, []).append(label)
+    for label, cell, task, _ in results.facts:
+        if results.is_constant(cell.id, results.split_of(label), task):
+            same.setdefault(task, []).append(label)
     for task, rows in same.items():
         yield f"{named(rows)}: every prediction for {task} is the same, in one seed at least."
-    for task, rows in _rows_of_tasks(results).items():
-        untrained = [label for label in rows if results.untrained(label, task)]
-        if untrained and (floor := floors_of(results).get(task)) is not None:
+    for task, floor in results.floors.items():
+        if untrained := [label for label in results.rows_of_task[task] if results.untrained(label, task)]:
             yield f"{named(untrained)}: untrained on {task}, no better than {floor.says} ({floor.score:.3f})."
 
 
 def _shared_texts(results: Results) -> Iterator[str]:
     shared: dict[str, str] = {}
-    for key, task in dict.fromkeys((facts.examples, task) for task, facts in _facts(results)):
+    for key, task in dict.fromkeys((facts.examples, task) for *_, task, facts in results.facts):
         texts = results.examples(key).texts
         several, most = largest_group(texts)
         if several and task not in shared:
@@ -205,15 +163,11 @@ def _shared_texts(results: Results) -> Iterator[str]:
 def _seen(results: Results) -> Iterator[str]:
     overlaps = {
         task: f"{facts.seen:,} of {len(results.examples(facts.examples).expected):,} in {task}"
-        for task, facts in _facts(results)
+        for *_, task, facts in results.facts
         if facts.seen
     }
     if overlaps:
         yield f"Scored examples whose texts are also in the training data: {', '.join(overlaps.values())}."
-
-
-def _facts(results: Results) -> Iterator[tuple[str, TaskFacts]]:
-    return ((task, facts) for _, _, stored in _stored(results) for task, facts in stored.tasks.items())
 
 
 def _machines(results: Results) -> Iterator[str]:
@@ -252,6 +206,20 @@ def _versions(results: Results) -> Iterator[str]:
         if len(versions) > 1:
             listed = "; ".join(f"{named(rows)} with {version}" for version, rows in versions.items())
             yield f"Rows were made with different versions of {library}: {listed}."
+
+
+def stale_of(results: Results) -> Iterator[str]:
+    """Name the rows that are not what the grid would run now; :func:`_versions` names those of an older trainer."""
+    shown, hidden = dict[str, list[str]](), dict[str, list[str]]()
+    for label, why in results.grid.stale.items():
+        if label not in results.row_index:
+            hidden.setdefault(why, []).append(label)
+        elif why != OLDER:
+            shown.setdefault(why, []).append(label)
+    for heading, rows in (("Stale, not what the grid would run now", shown), ("Stale and left out", hidden)):
+        if rows:
+            listed = "; ".join(f"{named(labels)} ({why})" for why, labels in rows.items())
+            yield f"{heading}: {listed}. `taskloom explain` says more."
 
 
 def _unverified(results: Results) -> Iterator[str]:

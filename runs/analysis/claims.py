@@ -11,7 +11,7 @@ from taskloom.runs.analysis.contrasts import Judged, Verdict, judge
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.analysis.tables import Table
 
-Answer = Literal["holds", "contradicted", "equal", "not that large", "open", "one seed", "untrained"]
+ClaimAnswer = Literal["holds", "contradicted", "equal", "not that large", "open", "one seed", "untrained"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Claim:
     within: float | None
     reported: float | None
     judged: Judged
-    answer: Answer
+    answer: ClaimAnswer
     before: bool | None
     in_table: Judged | None = None
 
@@ -52,8 +52,7 @@ def claims_of(results: Results, table: Table, written: Mapping[str, str]) -> lis
     """The claims of a grid, judged as one family.
 
     ``written`` maps :func:`claim_key` to the time at which the claim was first recorded. Differences within the grid's
-    margin count as equal; a claim may have a margin of its own. A claim is about the rows of its grid's file or, where
-    those were not run, about their variants under the first change that has all of them.
+    margin count as equal; a claim may have a margin of its own.
     """
     claims = list(results.grid.spec.get("claims") or ())
     margin = table.margin
@@ -120,7 +119,7 @@ def _sentence(claim: Mapping[str, Any], pairs: Sequence[tuple[str, str]], column
     return f"{row} {better} than {other} on {column}"
 
 
-def _answer(equality: bool, within: float | None, reported: float | None, judged: Judged) -> Answer:
+def _answer(equality: bool, within: float | None, reported: float | None, judged: Judged) -> ClaimAnswer:
     low, high = judged.interval or (-math.inf, math.inf)
     match judged.verdict:
         case "one seed" | "untrained" as answer:

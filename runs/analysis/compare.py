@@ -16,13 +16,12 @@ from taskloom.core.errors import RegistryError
 from taskloom.registry.results.records import METRICS, GridCell, GridRecord
 from taskloom.registry.results.scores import TaskFacts
 from taskloom.runs.analysis.checks import checks_of
-from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, holm, judge
+from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Scores, Values, judge
 from taskloom.runs.analysis.errors import Example, bin_edges, example_at
 from taskloom.runs.analysis.influence import ExampleInfluence, gathered, largest_group
 from taskloom.runs.analysis.metrics import metric_class
 from taskloom.runs.analysis.predictions import Predictions, Subject, Texts, in_units, texts_of
 from taskloom.runs.analysis.results import Epochs, Results
-from taskloom.runs.analysis.tables import margin_of
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class McNemar:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Scores on a part of the examples: those of a class, or with labels or numbers of words from ``low`` to ``high``.
+class Stratum:
+    """Scores on a stratum of the examples: a class, or labels or numbers of words from ``low`` to ``high``.
 
     ``a`` and ``b`` are shares of right classes, or mean absolute errors of values.
     """
@@ -99,19 +98,19 @@ class TaskComparison:
         return self.a
 
     @property
-    def by_label(self) -> tuple[Part, ...]:
+    def by_label(self) -> tuple[Stratum, ...]:
         """A and B on each class, or on bins of values."""
         expected = self.a.expected
         edges = np.arange(self.a.facts.classes + 1) if self.a.facts.classes else bin_edges(expected)
-        return self._parts(np.digitize(expected, edges[1:-1]), expected)
+        return self._strata(np.digitize(expected, edges[1:-1]), expected)
 
     @property
-    def by_length(self) -> tuple[Part, ...]:
+    def by_length(self) -> tuple[Stratum, ...]:
         """A and B on quarters of the examples by number of words, ties kept together; empty if texts are unknown."""
         if self.texts.rows is None:
             return ()
         lengths = np.array([sum(len(text.split()) for text in row) for row in self.texts.rows])
-        return self._parts(np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths), lengths)
+        return self._strata(np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths), lengths)
 
     def flipped(self, limit: int, *, back: bool = False) -> tuple[int, tuple[Example, ...]]:
         """Count the examples that B gets right (values: less wrong) in most seeds and A does not, and list the first.
@@ -140,12 +139,12 @@ class TaskComparison:
             facts = stored.tasks.get(self.a.task) if stored else None
             if stored and facts and facts.examples == self.a.facts.examples:
                 predicted = in_units(stored.read(self.a.task, "predicted"), self.a.expected, facts)
-                index = self.results.rows.index(label), self.results.seeds.index(seed)
+                index = self.results.row_index[label], self.results.seeds.index(seed)
                 measures[index] = _measure(predicted, self.a.expected, facts)
         return measures
 
-    def _parts(self, numbers: NDArray[np.int64], values: Values | NDArray[np.int64]) -> tuple[Part, ...]:
-        """A and B on the examples of each part number, with the differences judged as one family.
+    def _strata(self, numbers: NDArray[np.int64], values: Values | NDArray[np.int64]) -> tuple[Stratum, ...]:
+        """A and B on the examples of each stratum, with the differences judged as one family.
 
         ``numbers`` and the ``values`` that they group, such as labels or lengths, are [n] each.
         """
@@ -153,15 +152,15 @@ class TaskComparison:
         weights = self.results.row(self.labels[1]) - self.results.row(self.labels[0])
         judged = judge([self._scores(inside).contrast(weights) for inside in insides])
         sides = [_measure(side.predicted, side.expected, side.facts) for side in (self.a, self.b)]
-        parts = []
+        strata = []
         for inside, difference in zip(insides, judged, strict=True):
             low, high = float(values[inside].min()), float(values[inside].max())
             a, b = (float(side[:, inside].mean()) for side in sides)
-            parts.append(Part(low, high, int(inside.sum()), a, b, difference))
-        return tuple(parts)
+            strata.append(Stratum(low, high, int(inside.sum()), a, b, difference))
+        return tuple(strata)
 
     def _scores(self, inside: NDArray[np.bool_]) -> Scores:
-        """The mean measures over the examples ``inside`` a part, and the noise that those examples cause."""
+        """The mean measures over the examples ``inside`` a stratum, and the noise that those examples cause."""
         texts = self.a.examples.texts[inside]
         values = np.full((len(self.results.rows), len(self.results.seeds)), np.nan)
         influences, key = {}, ((self.a.task, self.a.facts.examples),)
@@ -224,26 +223,32 @@ def compare(
     if not names:
         raise RegistryError(f"{a.name} and {b.name} have no task with the same examples and metric in common")
     results, label_a, label_b = _results(a, b, cells, registry, split, epochs)
+    labels = label_a, label_b
+
+    def means(column: str) -> tuple[float, float]:
+        a, b = (
+            fmean(results.final_scores(label, pair[side].cell).get(column, nan) for pair in cells)
+            for side, label in enumerate(labels)
+        )
+        return a, b
+
     tasks = []
     for task in names:
         of_a, of_b = (Predictions.load(registry, task, [pair[side].cell for pair in cells], split) for side in (0, 1))
-        score_a, score_b = (
-            fmean(results.final_scores(label, pair[side].cell).get(task, nan) for pair in cells)
-            for side, label in enumerate((label_a, label_b))
-        )
         texts = texts_of(task, a.spec["tasks"][task]["data"], of_a.examples, folder, split)
-        tasks.append(TaskComparison(of_a, of_b, (score_a, score_b), texts, results, (label_a, label_b)))
-    further = []
-    for column in (column for column, (task, _) in results.further.items() if task in names):
-        values = [
-            [results.final_scores(label_a, pair[side].cell).get(column, nan) for side in (0, 1)] for pair in cells
-        ]
-        score_a, score_b = map(fmean, zip(*values, strict=True))
-        further.append(FurtherMetric(column, (score_a, score_b), results.difference(column, label_b, label_a)))
+        tasks.append(TaskComparison(of_a, of_b, means(task), texts, results, labels))
+    further = [
+        FurtherMetric(column, means(column), results.difference(column, label_b, label_a))
+        for column, (task, _) in results.further.items()
+        if task in names
+    ]
     seeds = tuple((cell_a.seed, cell_b.seed) for cell_a, cell_b in cells)
-    judged = _judge([*tasks, *further], margin_of(results.grid))
+    columns: list[TaskComparison | FurtherMetric] = [*tasks, *further]
+    tests = [column.mcnemar or column.contrast for column in columns]
+    judged = judge([column.contrast for column in columns], results.margin, tests)
     compared = tuple(cell for cell in results.grid.cells if cell.label in (label_a, label_b))
-    checks = checks_of(replace(results, grid=replace(results.grid, cells=compared)))
+    stale = {label: why for label, why in results.grid.stale.items() if label in labels}
+    checks = checks_of(replace(results, grid=replace(results.grid, cells=compared, stale=stale)))
     return Comparison(a, b, seeds, tuple(tasks), tuple(further), tuple(judged), tuple(left), tuple(checks), split)
 
 
@@ -280,7 +285,13 @@ def _results(
         for label, cell in zip("AB", pair, strict=True)
     ]
     spec = {METRICS: a.grid.spec.get(METRICS, {})} if a.grid is not None and shared else {}
-    grid = GridRecord("", spec, "", "", tuple(relabelled))
+    stale = {
+        label: subject.grid.stale[row.label]
+        for label, subject in (("A", a), ("B", b))
+        for row in subject.cells[:1]
+        if subject.grid is not None and row.label in subject.grid.stale
+    }
+    grid = GridRecord("", spec, "", "", tuple(relabelled), stale=stale)
     return Results(grid, registry, split=split, epochs=epochs), "A", "B"
 
 
@@ -293,19 +304,3 @@ def _common_tasks(a: Subject, b: Subject, registry: Path, split: Split) -> tuple
         if task in of_b and (facts.examples, facts.metric) == (of_b[task].examples, of_b[task].metric)
     ]
     return common, [task for task in {**of_a, **of_b} if task not in common]
-
-
-def _judge(tasks: Sequence[TaskComparison | FurtherMetric], margin: float | None) -> list[Judged]:
-    """Judge tasks and further metrics as one family, corrected by Holm's procedure, each by its own test."""
-    corrected, levels = holm([(task.mcnemar or task.contrast).p for task in tasks])
-    return [
-        replace(
-            judged,
-            p=None if np.isnan(p) else p,
-            interval=(task.mcnemar or task.contrast).interval(level),
-            alpha=level,
-        )
-        for task, judged, p, level in zip(
-            tasks, judge([task.contrast for task in tasks], margin), corrected, levels, strict=True
-        )
-    ]

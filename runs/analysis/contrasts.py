@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -428,8 +428,21 @@ class Judged:
         return self.contrast.seeds_needed(self.alpha, self.margin)
 
 
-def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] | None = None) -> list[Judged]:
-    """Judge a family of contrasts together, corrected by Holm's procedure.
+class Test(Protocol):
+    """A test of a difference; a contrast is one."""
+
+    @property
+    def p(self) -> float: ...
+
+    def interval(self, alpha: float) -> tuple[float, float] | None: ...
+
+
+def judge(
+    contrasts: Sequence[Contrast],
+    margin: float | Sequence[float | None] | None = None,
+    tests: Sequence[Test] | None = None,
+) -> list[Judged]:
+    """Judge a family of contrasts together, corrected by Holm's procedure; ``tests`` are theirs, or exact ones.
 
     p and interval are those of the difference: the interval has the level of the step at which Holm's procedure tested
     it, so it excludes 0 exactly where the corrected p value is below 0.05. The verdict is ``equal`` if two one-sided
@@ -439,16 +452,24 @@ def judge(contrasts: Sequence[Contrast], margin: float | Sequence[float | None] 
     have learned nothing, and where such a row would be called equal.
     """
     margins = margin if isinstance(margin, Sequence) else [margin] * len(contrasts)
-    ps, levels = holm([contrast.p for contrast in contrasts])
-    tests = zip(contrasts, margins, strict=True)
-    equals, _ = holm([contrast.p_equal(within) if within else math.nan for contrast, within in tests])
+    tests = contrasts if tests is None else tests
+    ps, levels = holm([test.p for test in tests])
+    pairs = zip(contrasts, margins, strict=True)
+    equals, _ = holm([contrast.p_equal(within) if within else math.nan for contrast, within in pairs])
     family = sum(not contrast.why for contrast in contrasts)
-    judged = []
-    for contrast, p, level, equal, within in zip(contrasts, ps, levels, equals, margins, strict=True):
-        interval, p_equal = contrast.interval(level), None if math.isnan(equal) else equal
-        verdict = _verdict(contrast, p, equal)
-        judged.append(Judged(contrast, None if contrast.why else p, interval, verdict, level, within, p_equal, family))
-    return judged
+    return [
+        Judged(
+            contrast,
+            None if math.isnan(p) else p,
+            test.interval(level),
+            _verdict(contrast, p, p_equal),
+            level,
+            within,
+            None if math.isnan(p_equal) else p_equal,
+            family,
+        )
+        for contrast, test, p, level, p_equal, within in zip(contrasts, tests, ps, levels, equals, margins, strict=True)
+    ]
 
 
 def _verdict(contrast: Contrast, p: float, p_equal: float) -> Verdict:

@@ -6,35 +6,15 @@ their effects cannot be separated.
 """
 
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from taskloom.registry.results.records import CHANGES, GridRecord
+from taskloom.registry.results.wording import format_state
 from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, judge
+from taskloom.runs.analysis.factors import Factor, factors_of
 from taskloom.runs.analysis.results import OVERALL, Results
-from taskloom.runs.analysis.tables import margin_of
-from taskloom.runs.driver.wording import format_state
-from taskloom.runs.grid.paths import PathError, values_at
-
-
-@dataclass(frozen=True)
-class Factor:
-    """Something that the rows of a grid differ in: the paths that move together, and the level of each row.
-
-    The first level is the baseline's, if the grid has a baseline, or the first row's.
-    """
-
-    paths: tuple[str, ...]
-    levels: tuple[str, ...]
-    of_row: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        return " with ".join(self.paths)
 
 
 @dataclass(frozen=True)
@@ -66,76 +46,6 @@ class Effects:
     interactions: tuple[Effect, ...]
     simple: tuple[Effect, ...]
     notes: tuple[str, ...]
-
-
-def factors_of(grid: GridRecord) -> list[Factor]:
-    """What the rows of a grid differ in: its axes and zips, the paths that labelled cells set and that were changed."""
-    spec = grid.spec
-    paths = [*spec.get("axes", {}), *itertools.chain(*spec.get("zip", ()))]
-    paths += itertools.chain(*(cell.get("set", {}) for cell in spec.get("cells", ())))
-    changes = spec.get(CHANGES, ())  # up to 0.2, of changed rows in the table of the grid itself
-    paths += itertools.chain(*(change.get("settings", {}) for change in changes))
-    if any(change.get("epochs") is not None for change in changes):
-        paths += [f"stages.{stage}.epochs" for cell in grid.cells for stage in range(len(cell.cell.spec["stages"]))]
-    paths = list(dict.fromkeys(paths))
-    paths = [path for path in paths if not any(path != other and path.startswith(f"{other}.") for other in paths)]
-    runs = {cell.label: cell.cell.spec for cell in grid.cells}
-    if (baseline := spec.get("baseline")) in runs:
-        runs = {baseline: runs[baseline], **runs}
-    partitions: dict[tuple[int, ...], list[tuple[str, tuple[Any, ...]]]] = {}
-    for path in paths:
-        values = [_value(run, path) for run in runs.values()]
-        levels = list(dict.fromkeys(values))
-        if len(levels) > 1:
-            partition = tuple(levels.index(value) for value in values)
-            partitions.setdefault(partition, []).append((path, tuple(json.loads(level) for level in levels)))
-    return [
-        Factor(
-            tuple(path for path, _ in members),
-            tuple(map(_together, zip(*(_names(levels) for _, levels in members), strict=True))),
-            dict(zip(runs, partition, strict=True)),
-        )
-        for partition, members in partitions.items()
-    ]
-
-
-def _together(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
-
-
-def _value(run: dict[str, Any], path: str) -> str:
-    try:
-        return json.dumps(values_at(run, path), sort_keys=True)
-    except PathError:
-        return json.dumps(None)
-
-
-def _names(levels: Sequence[Any]) -> list[str]:
-    """Name levels: a component by its name and the options in which it differs from its namesakes.
-
-    >>> _names([[0.1], [0.2]]), _names([[{"name": "sum"}], [{"name": "famo", "lr": 1}], [{"name": "famo", "lr": 2}]])
-    (['0.1', '0.2'], ['sum', 'famo (lr 1)', 'famo (lr 2)'])
-    """
-    return [_name(level, [other for other in levels if other is not level]) for level in levels]
-
-
-def _name(level: Any, others: Sequence[Any]) -> str:
-    component = level[0] if isinstance(level, list) and len(set(map(json.dumps, level))) == 1 else level
-    if component is None:
-        return "none"
-    if not isinstance(component, Mapping) or "name" not in component:
-        return component if isinstance(component, str) else json.dumps(component)
-    name = component["name"]
-    namesakes = [other[0] for other in others if isinstance(other, list) and other and _called(other[0]) == name]
-    differing = {
-        key: option for key, option in component.items() if any(other.get(key) != option for other in namesakes)
-    }
-    options = ", ".join(f"{key} {_name(option, ())}" for key, option in differing.items())
-    return f"{name} ({options})" if options else str(name)
-
-
-def _called(component: Any) -> Any:
-    return component.get("name") if isinstance(component, Mapping) else None
 
 
 def effects_of(results: Results, column: str = OVERALL) -> Effects:
@@ -181,16 +91,14 @@ class _Change:
     at: tuple[int, ...] = ()  # one level of the other factor, or two
 
     @property
-    def levels(self) -> list[tuple[dict[int, int], float]]:
-        """The levels of the rows of a block, by factor, with their signs in the contrast."""
+    def levels(self) -> list[tuple[tuple[int, ...], float]]:
+        """The levels of the rows of a block, of the factor and the other one, with their signs in the contrast."""
         changes = [(self.after, 1.0), (self.before, -1.0)]
         if self.other is None:
-            return [({id(self.factor): level}, sign) for level, sign in changes]
+            return [((level,), sign) for level, sign in changes]
         signs = [1.0] if len(self.at) == 1 else [-1.0, 1.0]
         return [
-            ({id(self.factor): level, id(self.other): at}, sign * other)
-            for at, other in zip(self.at, signs, strict=True)
-            for level, sign in changes
+            ((level, at), sign * other) for at, other in zip(self.at, signs, strict=True) for level, sign in changes
         ]
 
 
@@ -199,11 +107,8 @@ def _changes(factor: Factor) -> list[_Change]:
 
 
 def _simple_changes(factor: Factor, other: Factor) -> list[_Change]:
-    return [
-        _Change(factor, 0, level, other, (at,))
-        for at in range(len(other.levels))
-        for level in range(1, len(factor.levels))
-    ]
+    levels = itertools.product(range(len(other.levels)), range(1, len(factor.levels)))
+    return [_Change(factor, 0, level, other, (at,)) for at, level in levels]
 
 
 def _crossings(factor: Factor, other: Factor) -> list[_Change]:
@@ -214,7 +119,7 @@ def _crossings(factor: Factor, other: Factor) -> list[_Change]:
 def _family(results: Results, column: str, changes: Iterable[_Change], factors: Sequence[Factor]) -> list[Effect]:
     """Estimate the effects of changes and judge them as one family."""
     estimated = [(change, *_estimate(results, column, change, factors)) for change in changes]
-    judged = iter(judge([contrast for *_, contrast in estimated if contrast is not None], margin_of(results.grid)))
+    judged = iter(judge([contrast for *_, contrast in estimated if contrast is not None], results.margin))
     effects = []
     for change, pairs, used, missing, contrast in estimated:
         factor, other = change.factor, change.other
@@ -240,7 +145,8 @@ def _estimate(
     """Matched blocks, complete blocks, why others are incomplete, and the mean contrast over the complete ones."""
     scores = results.scores(column)
     blocks = list(_blocks(results.rows, change, factors))
-    seeds = {row: int(np.isfinite(scores.values[results.rows.index(row)]).sum()) for block in blocks for row in block}
+    finished = np.isfinite(scores.values).sum(1)
+    seeds = {row: int(finished[results.row_index[row]]) for block in blocks for row in block}
     most = max(seeds.values(), default=0)
     whole = [block for block in blocks if all(seeds[row] == most for row in block)] if most else []
     reasons = dict.fromkeys(
@@ -257,16 +163,14 @@ def _estimate(
 def _blocks(rows: Sequence[str], change: _Change, factors: Sequence[Factor]) -> Iterator[list[str]]:
     """The rows that take part in a change, in blocks whose rows differ in nothing else."""
     fixed = [factor for factor in factors if factor is not change.factor and factor is not change.other]
-    by_levels = {(tuple(factor.of_row[row] for factor in fixed), *_levels(row, change)): row for row in reversed(rows)}
-    for rest in dict.fromkeys(tuple(factor.of_row[row] for factor in fixed) for row in rows):
-        block = [by_levels.get((rest, *levels.values())) for levels, _ in change.levels]
-        if all(block):
-            yield [row for row in block if row]
-
-
-def _levels(row: str, change: _Change) -> tuple[int, ...]:
-    named = [change.factor, *([change.other] if change.other else [])]
-    return tuple(factor.of_row[row] for factor in named)
+    changed = [change.factor, *([change.other] if change.other else [])]
+    by_levels: dict[tuple[int, ...], dict[tuple[int, ...], str]] = {}
+    for row in rows:
+        block = by_levels.setdefault(tuple(factor.of_row[row] for factor in fixed), {})
+        block.setdefault(tuple(factor.of_row[row] for factor in changed), row)
+    for block in by_levels.values():
+        if all(levels in block for levels, _ in change.levels):
+            yield [block[levels] for levels, _ in change.levels]
 
 
 def _why(results: Results, row: str, seeds: int) -> str:

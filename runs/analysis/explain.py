@@ -1,18 +1,21 @@
 """Why a cell is new, cached, excluded or stale: its identity today compared with recorded cells."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import TaskloomError
 from taskloom.registry.results.locks import holder
+from taskloom.registry.results.wording import format_reason
 from taskloom.runs.analysis.cell_states import SHORT
-from taskloom.runs.driver.wording import format_reason
+from taskloom.runs.analysis.tuning import in_words
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.differences import Difference, causes_of, differences, fields_of
 from taskloom.runs.grid.identity import digest, facts, modern_facts
 from taskloom.runs.grid.overrides import Overrides
+from taskloom.runs.grid.search import RowSearch, TrialResult
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from taskloom.runs.grid.plan import Plan
 
 #: Ledger status → state of an explanation, where the two differ.
-STATES = {"finished": "cached", "planned": "new", "running": "interrupted"}
+STATE_OF_STATUS = {"finished": "cached", "planned": "new", "running": "interrupted"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class Explanation:
 
 def explain_plan(plan: "Plan", ledger: "Ledger | None", catalogue: "Catalogue") -> list[Explanation]:
     """Explain every row and seed of a plan, then the rows that the grid excludes."""
+    waiting = [
+        Explanation(cell.status, "its settings are chosen once its trials have ended", label=cell.label, seed=cell.seed)
+        for cell in plan.waiting
+    ]
+    trials = [_trial(result) for search in plan.searches for result in _best_first(search)]
     known = {cell.id: cell for cell in ledger.cells()} if ledger is not None else {}
     history = ledger.history_of(plan.grid.name) if ledger is not None else {}
     started = [record for record in reversed(known.values()) if record.status != "planned"]
@@ -59,7 +67,7 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None", catalogue: "Catalogue") 
         if record.status == "finished" and record.id in modern
     }
     fields = {record.id: _comparable(modern.get(record.id, {})) for record in started}
-    explanations = []
+    explanations = [*trials, *waiting]
     for cell in plan.chosen:
         cell_key: dict[str, Any] = {"cell": cell.id, "label": cell.label, "seed": cell.seed}
         if ledger is not None and cell.id in known:
@@ -90,6 +98,20 @@ def explain_plan(plan: "Plan", ledger: "Ledger | None", catalogue: "Catalogue") 
     return explanations
 
 
+def _best_first(search: RowSearch) -> list[TrialResult]:
+    """The trials of a search, the best first, and those without a score last."""
+    return sorted(search.results, key=lambda result: math.inf if result.score is None else -result.score)
+
+
+def _trial(result: TrialResult) -> Explanation:
+    """A trial of a row: how far it is, and with which settings and score."""
+    score = "" if result.score is None else f", {result.score:.3f} on the held-out rows"
+    why = f"trial {result.trial.number}: {in_words(result.trial.settings)}{score}"
+    if result.why:
+        why += f"; {format_reason(result.state, result.why)}"
+    return Explanation(f"trial {result.state}", why, result.cell, result.trial.row, result.trial.seed)
+
+
 def _comparable(facts: Mapping[str, Any]) -> frozenset[tuple[tuple[str, str], str]]:
     return frozenset((key, json.dumps(value, sort_keys=True)) for key, value in fields_of(facts).items())
 
@@ -107,7 +129,7 @@ def _state(record: "CellRecord", ledger: "Ledger") -> tuple[str, str]:
         "interrupted": "it continues from its last checkpoint",
     }
     why = whys.get(record.status) or format_reason(record.status, record.reason)
-    return STATES.get(record.status, record.status), why
+    return STATE_OF_STATUS.get(record.status, record.status), why
 
 
 def _between(old: "CellRecord", new: "CellRecord", catalogue: "Catalogue") -> list[Difference]:

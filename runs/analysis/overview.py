@@ -4,19 +4,23 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import EpochRecord
+from taskloom.registry.results.scores import TaskFacts
+from taskloom.runs.analysis.budget import Budget, budget_of
 from taskloom.runs.analysis.claims import Claim, claims_of
 from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.effects import Effects, effects_of
 from taskloom.runs.analysis.errors import Confusion, confusion_of
+from taskloom.runs.analysis.influence import largest_group
 from taskloom.runs.analysis.predictions import Predictions
 from taskloom.runs.analysis.results import OVERALL, Results
 from taskloom.runs.analysis.tables import COSTS, Table, TableRequest, differences_to, table_of
+from taskloom.runs.grid.data_facts import SplitFacts, label_facts
 
 #: Column → row → the row less the baseline.
 Differences = Mapping[str, Mapping[str, Judged]]
@@ -24,23 +28,27 @@ Differences = Mapping[str, Mapping[str, Judged]]
 Line = tuple[tuple[float, float], ...]
 #: Quantities of the learning curves; all other charts are diagnostics.
 SCORE, TRAIN, LOSS = "score", "train", "train loss"
+#: That of the budget chart, whose lines go over numbers of trials.
+BEST = "expected best score"
 #: Recorded step by step; the steps of an epoch are averaged into this many points.
 COSINE, POINTS = "cosine", 10
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure over the epochs, a line for each row: the mean over its finished seeds.
+    """One figure over the epochs, or over numbers of trials, a line for each row: the mean over its finished seeds.
 
     ``what`` is the quantity drawn, ``about`` a task, a pair of tasks or ""; ``train`` has the same lines for the
-    training data, where they are known. ``stages`` are the positions at which a stage ends.
+    training data, where they are known. ``stages`` are the positions at which a stage ends, ``bands`` the low and the
+    high ends of the ranges of lines that have them.
     """
 
     what: str
     about: str
     lines: Mapping[str, Line]
     train: Mapping[str, Line]
-    stages: tuple[float, ...]
+    stages: tuple[float, ...] = ()
+    bands: Mapping[str, tuple[Line, Line]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Overview:
     """All numbers of a grid that has a finished cell.
 
     ``baseline`` is the grid's, or its first row that has a result. ``columns`` are those of the table that are scores.
-    ``history`` has the epochs of each finished cell.
+    ``history`` has the epochs of each finished cell, ``budget`` is that of a tuned grid whose trials are at hand.
     """
 
     results: Results
@@ -57,6 +65,7 @@ class Overview:
     columns: tuple[str, ...]
     claims: tuple[Claim, ...]
     history: Mapping[str, tuple[EpochRecord, ...]]
+    budget: Budget | None = None
 
     @cached_property
     def effects(self) -> Effects:
@@ -125,6 +134,18 @@ class Overview:
         first = 0 if epochs and epochs[0][1] == 0 else 1
         return {epoch_key: number for number, epoch_key in enumerate(epochs, start=first)}
 
+    @cached_property
+    def budget_chart(self) -> Chart | None:
+        """The chart of the budget: what each row scores at best, over the numbers of trials."""
+        if self.budget is None:
+            return None
+        lines, bands = dict[str, Line](), dict[str, tuple[Line, Line]]()
+        for row in self.budget.rows:
+            lines[row.row] = tuple((best.trials, best.expected) for best in row.curve)
+            low, high = (tuple((best.trials, getattr(best, end)) for best in row.curve) for end in ("low", "high"))
+            bands[row.row] = low, high
+        return Chart(BEST, self.budget.column, lines, {}, bands=bands)
+
     def confusions(self, label: str) -> Iterator[Confusion]:
         """The confusion matrix of a row for each task whose predictions are stored."""
         cells = [cell for (row, _), cell in self.results.finished.items() if row == label]
@@ -136,6 +157,25 @@ class Overview:
             same = [cell for cell in cells if stored[cell.id].get(task) == facts]
             if facts:
                 yield confusion_of(Predictions.load(self.results.registry, task, same, split))
+
+    @property
+    def data(self) -> list[SplitFacts]:
+        """What the scored data hold, as far as scores are stored with their examples."""
+        kept: dict[tuple[str, str, str], TaskFacts] = {}
+        for (label, _), cell in self.results.finished.items():
+            split = self.results.split_of(label)
+            if (stored := self.results.stored(cell.id, split)) is not None:
+                kept |= {(task, split, facts.examples): facts for task, facts in stored.tasks.items()}
+        data = []
+        for (task, split, key), facts in kept.items():
+            examples = self.results.examples(key)
+            labels = label_facts(examples.expected, facts.classes, facts.names)
+            shared, _ = largest_group(examples.texts)
+            constant, seen = facts.floor, facts.seen
+            data.append(
+                SplitFacts(task, split, len(examples.ids), constant=constant, shared=shared, seen=seen, **labels)
+            )
+        return data
 
     @property
     def environment(self) -> dict[str, Counter[str]]:
@@ -164,6 +204,7 @@ def overview_of(results: Results, ledger: Ledger) -> Overview:
         tuple(column for column in table.columns if column not in COSTS),
         tuple(claims_of(results, table, ledger.claims(grid.name))),
         history,
+        budget_of(ledger, grid),
     )
 
 

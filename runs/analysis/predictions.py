@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from taskloom.core.data import Split
 from taskloom.core.errors import RegistryError, TaskloomError
@@ -79,7 +80,7 @@ class Predictions:
             # Older files do not say whether a score is a logit: it is if class 1 of 2 was decided exactly above 0.
             if facts.classes == 2 and np.all(decided == (score > 0)) if facts.logit is None else facts.logit:
                 logits = np.stack([np.zeros_like(score), score], -1)
-        probabilities = None if logits is None or not facts.classes else _softmax(logits)
+        probabilities = None if logits is None or not facts.classes else softmax(logits, -1)
         return cls(task, facts, examples, predicted, score, probabilities, decided)
 
     @property
@@ -134,12 +135,6 @@ def _stored(registry: Path, cell: CellRecord, split: str) -> StoredScores:
         f"there are no stored predictions of cell {cell.id[:12]}: it was run before they were kept, or its files are "
         "gone. Run its grid again in another --registry."
     )
-
-
-def _softmax(scores: Values) -> Values:
-    shifted = np.exp(scores - scores.max(-1, keepdims=True))
-    probabilities: Values = shifted / shifted.sum(-1, keepdims=True)
-    return probabilities
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,25 @@ SPLITS = ("dev", "test", "train")
 #: Returns the recorded epochs of a cell.
 Epochs = Callable[[str], Sequence[EpochRecord]]
 
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Compute a method once for each object and arguments; the results live as long as the object."""
+
+    @wraps(method)
+    def cached(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        results = vars(self).setdefault(f"{method.__name__}, computed", {})
+        key = args, *kwargs.items()
+        if key not in results:
+            results[key] = method(self, *args, **kwargs)
+        computed: T = results[key]
+        return computed
+
+    return cached
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -51,6 +70,7 @@ class Results:
     The scores of further metrics are computed from the stored predictions. With a ``metric`` all scores are, for the
     tasks whose labels it accepts, and further metrics are ignored. A ``split`` applies to all rows; without one each
     row shows dev, or the split that the grid states for it. ``epochs`` returns the recorded epochs of a cell.
+    ``broken`` are the columns of further metrics that cannot be computed, each with the reason.
     """
 
     grid: GridRecord
@@ -58,6 +78,8 @@ class Results:
     metric: Metric | None = None
     split: str = ""
     epochs: Epochs = lambda cell: ()
+    broken: dict[str, str] = field(default_factory=dict, init=False)
+    _stored: dict[tuple[str, str], StoredScores | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Treat a finished cell as failed if its score files are not those that it stored."""
@@ -92,10 +114,19 @@ class Results:
         """Label and seed → cell, for finished cells."""
         return {(row.label, row.seed): row.cell for row in self.grid.cells if row.cell.status == "finished"}
 
-    @cached_property
+    def cells_of(self, label: str) -> list[CellRecord]:
+        """The finished cells of a row."""
+        return [cell for (row, _), cell in self.finished.items() if row == label]
+
+    @property
     def baseline(self) -> str | None:
         stated: str | None = self.grid.spec.get("baseline")
         return stated
+
+    @property
+    def margin(self) -> float | None:
+        """The grid's margin: differences within it count as equal."""
+        return None if self.grid.spec.get("margin") is None else float(self.grid.spec["margin"])
 
     def stated(self, label: str) -> Mapping[str, Any]:
         """The entry of a row in the grid's JSON."""
@@ -139,11 +170,6 @@ class Results:
         return tuple(column for column in (*self.with_further(tasks), OVERALL) if column in scored)
 
     @cached_property
-    def broken(self) -> dict[str, str]:
-        """The columns of further metrics that cannot be computed, each with the reason."""
-        return {}
-
-    @cached_property
     def overall(self) -> dict[str, Overall]:
         """Each row's rule for its overall score; scores of another metric are not normalised."""
         rules = {row.label: Overall.of(row.cell.spec) for row in self.grid.cells}
@@ -152,16 +178,11 @@ class Results:
     def final_scores(self, label: str, cell: CellRecord) -> dict[str, float]:
         """A finished cell's scores on the split that its row shows."""
         split = self.split_of(label)
-        recorded = self._recorded_scores(cell, split)
-        if self.metric is None and not self.further:
-            return recorded
-        if (cell.id, split) not in self._final:
-            stored = self.stored(cell.id, split)
-            computed = {} if stored is None else self._scores_of(stored)
-            overall = None if self.metric is None else self.overall[label].score(computed, ())
-            scores = {**(recorded if self.metric is None else {}), **computed}
-            self._final[cell.id, split] = scores if overall is None else {**scores, OVERALL: overall}
-        return self._final[cell.id, split]
+        computed = self._computed_scores(cell.id, split)
+        if self.metric is None:
+            return {**self._recorded_scores(cell, split), **computed}
+        overall = self.overall[label].score(computed, ())
+        return computed if overall is None else {**computed, OVERALL: overall}
 
     def _recorded_scores(self, cell: CellRecord, split: str) -> dict[str, float]:
         """A finished cell's scores on a split in the ledger; train scores are of a sample after the best epoch."""
@@ -180,9 +201,12 @@ class Results:
             if metric is not None and task in stored.tasks and fits(metric, stored.tasks[task].classes)
         }
 
-    def _scores_of(self, stored: StoredScores) -> dict[str, float]:
-        """Scores by metrics other than the run's own; NaN where a metric fails."""
-        scores = {}
+    @once
+    def _computed_scores(self, cell: str, split: str) -> dict[str, float]:
+        """A cell's scores by metrics other than the run's own; NaN where a metric fails."""
+        scores: dict[str, float] = {}
+        if (stored := self.stored(cell, split)) is None:
+            return scores
         for column, (task, metric) in self._computed(stored).items():
             predicted, expected = stored.read(task, "predicted"), self.examples(stored.tasks[task].examples).expected
             try:
@@ -195,8 +219,7 @@ class Results:
     @cached_property
     def classes(self) -> dict[str, int]:
         """The tasks with stored predictions → their number of classes, 0 for values."""
-        stored = [self.stored(cell.id, self.split_of(label)) for (label, _), cell in self.finished.items()]
-        return {task: facts.classes for scores in stored if scores is not None for task, facts in scores.tasks.items()}
+        return {task: facts.classes for *_, task, facts in self.facts}
 
     def row(self, label: str) -> Values:
         """The weights [R] that select one row; contrasts are sums of them."""
@@ -210,20 +233,19 @@ class Results:
         return {label: index for index, label in enumerate(self.rows)}
 
     def difference(self, column: str, label: str, other: str) -> Contrast:
-        """One row less another."""
-        if missing := [row for row in (label, other) if row not in self.row_index]:
-            return Contrast(why=f"{missing[0]!r} was not run")
-        key = column, other
-        if key not in self._differences:
-            self._differences[key] = self.scores(column).differences(self.row_index[other])
-        return self._differences[key][self.row_index[label]] or Contrast(why=ONE_RUN)
+        """One row less another, both of the grid."""
+        return self._differences(column, other)[self.row_index[label]] or Contrast(why=ONE_RUN)
+
+    @once
+    def _differences(self, column: str, other: str) -> list[Contrast | None]:
+        return self.scores(column).differences(self.row_index[other])
 
     def mean_difference(self, column: str, pairs: Sequence[tuple[str, str]]) -> Contrast:
         """The mean difference, first less second, over pairs of rows."""
-        if len(pairs) == 1:
-            return self.difference(column, *pairs[0])
         if missing := [row for pair in pairs for row in pair if row not in self.row_index]:
             return Contrast(why=f"{missing[0]!r} was not run")
+        if len(pairs) == 1:
+            return self.difference(column, *pairs[0])
         weights = np.zeros(len(self.rows))
         for row, other in pairs:
             weights[self.row_index[row]] += 1 / len(pairs)
@@ -250,18 +272,39 @@ class Results:
 
     # Constant predictions and untrained rows
 
-    def constant(self, task: str, facts: TaskFacts, column: str = "") -> Constant | None:
-        """The best constant prediction for the examples of a task; None if its metric is not available.
+    @cached_property
+    def facts(self) -> list[tuple[str, CellRecord, str, TaskFacts]]:
+        """Row, finished cell, task and facts, for all stored predictions."""
+        return [
+            (label, cell, task, facts)
+            for (label, _), cell in self.finished.items()
+            if (stored := self.stored(cell.id, self.split_of(label))) is not None
+            for task, facts in stored.tasks.items()
+        ]
 
-        ``column`` may be that of a further metric.
-        """
-        metric = self.metric if self.metric is not None else self.further.get(column, (task, None))[1]
-        key = task, column, facts.examples
-        if key not in self._constants:
-            self._constants[key] = self._best_constant(task, facts, metric, column in self.further)
-        return self._constants[key]
+    @cached_property
+    def rows_of_task(self) -> dict[str, list[str]]:
+        """Task → the rows that were scored on the same examples as the first row with that task."""
+        first: dict[str, str] = {}
+        rows: dict[str, list[str]] = {}
+        for label, cell, task, facts in self.facts:
+            same = first.setdefault(task, facts.examples) == facts.examples
+            if same and np.isfinite(self.final_scores(label, cell).get(task, np.nan)):
+                rows.setdefault(task, []).append(label)
+        return {task: list(dict.fromkeys(labels)) for task, labels in rows.items()}
 
-    def _best_constant(self, task: str, facts: TaskFacts, metric: Metric | None, further: bool) -> Constant | None:
+    @cached_property
+    def floors(self) -> dict[str, Constant]:
+        """The best constant prediction for each task that has a score."""
+        first = {task: facts for *_, task, facts in reversed(self.facts)}
+        constants = {task: self.constant(task, first[task], task) for task in self.rows_of_task}
+        return {task: constant for task, constant in constants.items() if constant is not None}
+
+    @once
+    def constant(self, task: str, facts: TaskFacts, column: str) -> Constant | None:
+        """The best constant prediction for a task or a further metric's column; None if the metric is not available."""
+        further = column in self.further
+        metric = self.further[column][1] if further else self.metric
         prediction, score = facts.constant, facts.floor
         if metric is not None or score is None:  # another metric, or stored before floors were recorded
             from taskloom.registry.installed.light import own_components
@@ -289,29 +332,27 @@ class Results:
         That is so if every seed predicts a constant, or if the mean score is no better than the best constant
         prediction's. In the overall score, it has to be so in all tasks that count.
         """
-        cells = {seed: cell for (row, seed), cell in self.finished.items() if row == label}
-        scores = [self.final_scores(label, cell) for cell in cells.values()]
+        cells, split = self.cells_of(label), self.split_of(label)
+        scores = [self.final_scores(label, cell) for cell in cells]
         if column == OVERALL:
             scored = {task for cell_scores in scores for task in cell_scores} - {OVERALL, *self.further}
             tasks = self.overall[label].shares(sorted(scored))
             return bool(tasks) and all(self.untrained(label, task) for task in tasks)
         task = self.further[column][0] if column in self.further else column
         values = [cell_scores[column] for cell_scores in scores if np.isfinite(cell_scores.get(column, np.nan))]
-        stored = [self.stored(cell.id, self.split_of(label)) for cell in cells.values()]
-        if not values or any(predictions is None or task not in predictions.tasks for predictions in stored):
+        facts = [stored.tasks.get(task) if (stored := self.stored(cell.id, split)) else None for cell in cells]
+        if not values or facts[0] is None or None in facts:
             return False
-        if all(predictions is not None and self.is_constant(predictions, task) for predictions in stored):
+        if all(self.is_constant(cell.id, split, task) for cell in cells):
             return True
-        assert stored[0] is not None
-        floor = self.constant(task, stored[0].tasks[task], column)
+        floor = self.constant(task, facts[0], column)
         return floor is not None and float(np.mean(values)) <= floor.score + 1e-12
 
-    def is_constant(self, stored: StoredScores, task: str) -> bool:
-        """Whether all predictions of a cell for a task are the same."""
-        key = stored.path, task
-        if key not in self._collapsed:
-            self._collapsed[key] = bool(np.ptp(stored.read(task, "predicted")) == 0)
-        return self._collapsed[key]
+    @once
+    def is_constant(self, cell: str, split: str, task: str) -> bool:
+        """Whether all stored predictions of a cell for a task are the same."""
+        stored = self.stored(cell, split)
+        return stored is not None and bool(np.ptp(stored.read(task, "predicted")) == 0)
 
     def width(self, column: str) -> float:
         """The largest difference that a column's metric allows; for the overall score, the tasks' combined."""
@@ -341,19 +382,14 @@ class Results:
         """The stored scores of a cell on a split; None if there are none."""
         return self._stored.get((cell, split))
 
+    @once
     def examples(self, key: str) -> ExampleSet:
         """The examples with a key."""
-        if key not in self._examples:
-            self._examples[key] = load_examples(self.registry, key)
-        return self._examples[key]
+        return load_examples(self.registry, key)
 
+    @once
     def scores(self, column: str) -> Scores:
         """The scores of a task, or ``overall``, with the noise that their common examples cause."""
-        if column not in self._scores:
-            self._scores[column] = self._make_scores(column)
-        return self._scores[column]
-
-    def _make_scores(self, column: str) -> Scores:
         shape = len(self.rows), len(self.seeds)
         values = np.full(shape, np.nan)
         influences: dict[tuple[int, int], ExampleInfluence] = {}
@@ -368,7 +404,8 @@ class Results:
 
     def _influence(self, label: str, cell: CellRecord, column: str) -> "ExampleInfluence":
         """The influence of each example on a cell's score, and which examples those are."""
-        stored = self.stored(cell.id, self.split_of(label))
+        split = self.split_of(label)
+        stored = self.stored(cell.id, split)
         if stored is None:
             return NO_INFLUENCE
         slopes = self._slopes(label, cell, stored) if column == OVERALL else {column: 1.0}
@@ -376,60 +413,28 @@ class Results:
         if not tasks or not {*tasks.values()} <= stored.tasks.keys():
             return NO_INFLUENCE
         try:
-            parts = [slope * self._column_influence(stored, name) for name, slope in slopes.items()]
+            parts = [slope * self._column_influence(cell.id, split, name) for name, slope in slopes.items()]
         except PluginError as error:
             self.broken[column] = str(error)
             return NO_INFLUENCE
         key = tuple((task, stored.tasks[task].examples) for task in tasks.values())
-        if key not in self._texts:
-            self._texts[key] = joined_texts([self.examples(examples).texts for _, examples in key])
-        return ExampleInfluence(key, np.concatenate(parts), self._texts[key])
+        return ExampleInfluence(key, np.concatenate(parts), self._texts(key))
 
-    def _column_influence(self, stored: StoredScores, column: str) -> Values:
-        """The influence of each example on the score of one task by one metric, divided by n."""
-        if (stored.path, column) not in self._influences:
-            task, metric = self._computed(stored).get(column, (column, None))
-            examples = self.examples(stored.tasks[task].examples)
-            with nullcontext() if metric is None else asking(metric):
-                if metric is None:
-                    influence = stored.read(task, "influence")
-                else:
-                    influence = metric.influence(stored.read(task, "predicted"), examples.expected)
-                self._influences[stored.path, column] = influence / len(examples.expected)
-        return self._influences[stored.path, column]
+    @once
+    def _texts(self, key: tuple[tuple[str, str], ...]) -> NDArray[np.int64]:
+        return joined_texts([self.examples(examples).texts for _, examples in key])
 
-    @cached_property
-    def _differences(self) -> dict[tuple[str, str], list[Contrast | None]]:
-        return {}
-
-    @cached_property
-    def _texts(self) -> dict[tuple[tuple[str, str], ...], NDArray[np.int64]]:
-        return {}
-
-    @cached_property
-    def _constants(self) -> dict[tuple[str, str, str], Constant | None]:
-        return {}
-
-    @cached_property
-    def _collapsed(self) -> dict[tuple[Path, str], bool]:
-        return {}
-
-    @cached_property
-    def _influences(self) -> dict[tuple[Path, str], Values]:
-        return {}
-
-    @cached_property
-    def _final(self) -> dict[tuple[str, str], dict[str, float]]:
-        return {}
-
-    @cached_property
-    def _stored(self) -> dict[tuple[str, str], StoredScores | None]:
-        return {}
-
-    @cached_property
-    def _examples(self) -> dict[str, ExampleSet]:
-        return {}
-
-    @cached_property
-    def _scores(self) -> dict[str, Scores]:
-        return {}
+    @once
+    def _column_influence(self, cell: str, split: str, column: str) -> Values:
+        """The influence of each example on a cell's score in one column, divided by n."""
+        stored = self._stored[cell, split]
+        assert stored is not None
+        task, metric = self._computed(stored).get(column, (column, None))
+        examples = self.examples(stored.tasks[task].examples)
+        with nullcontext() if metric is None else asking(metric):
+            if metric is None:
+                influence = stored.read(task, "influence")
+            else:
+                influence = metric.influence(stored.read(task, "predicted"), examples.expected)
+            normed: Values = influence / len(examples.expected)
+            return normed

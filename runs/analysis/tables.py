@@ -17,15 +17,16 @@ import numpy as np
 from taskloom.core.data import Metric
 from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.core.overall import Overall
-from taskloom.registry.results.records import OVERRIDES, CellRecord, GridCell, GridRecord
-from taskloom.runs.analysis.checks import checks_of, constants_of, floors_of
-from taskloom.runs.analysis.contrasts import ALPHA, Contrast, Judged, Values, judge
+from taskloom.registry.results.records import OVERRIDES, TUNED, CellRecord, GridCell, GridRecord
+from taskloom.registry.results.wording import format_state, named
+from taskloom.runs.analysis.checks import checks_of, constants_of, stale_of
+from taskloom.runs.analysis.contrasts import ALPHA, Judged, Values, judge
 from taskloom.runs.analysis.metrics import fits, metric_class, name_of
 from taskloom.runs.analysis.results import OVERALL, Constant, Results
-from taskloom.runs.driver.wording import format_state, named
+from taskloom.runs.analysis.tuning import chosen_settings
 
 if TYPE_CHECKING:
-    from taskloom.runs.analysis.effects import Factor
+    from taskloom.runs.analysis.factors import Factor
 
 #: Columns in which less is better; every other column is a score.
 COSTS = ("seconds", "memory", "examples", "backwards")
@@ -110,8 +111,8 @@ class Table:
     column whose differences are shown. ``best`` maps a column to the row that is better than every other by the same
     test, if there is one. ``constants`` are the scores of constant predictions in tasks where a row is near them,
     ``floors`` those of every task, to compare published figures with. ``checks`` are computed warnings, ``notes`` those
-    of the grid's author, ``laid`` the weights in the overall score and the settings of the command line. Text, page,
-    plot, notebook, JSON and claims render this object.
+    of the grid's author, ``tuned`` what its search has chosen, ``settings`` the weights in the overall score and what
+    the command line set. Text, page, plot, notebook, JSON and claims render this object.
     """
 
     name: str
@@ -120,7 +121,7 @@ class Table:
     rows: tuple[TableRow, ...]
     baseline: str | None
     notes: tuple[str, ...] = ()
-    laid: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     primary: str = OVERALL
     differences: Mapping[tuple[str, str], Judged] = field(default_factory=dict)
     best: Mapping[str, str] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class Table:
     floors: Mapping[str, Constant] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     margin: float | None = None
+    tuned: Mapping[str, Any] | None = None
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -173,15 +175,14 @@ def table_of(results: Results, request: TableRequest = DEFAULT_REQUEST) -> Table
     columns = _columns(results, request, stated.get("columns") or ())
     rows, weights = _rows(results, columns), {row: results.row(row) for row in results.rows}
     baseline = results.baseline
-    margin = margin_of(grid)
     notes: list[str] = []
     if results.metric is not None:
         fitting = "overall is the mean over the tasks that it fits"
         notes.append(f"Scores are {name_of(results.metric)}, computed from the stored predictions; {fitting}.")
     if request.group_by:
-        factor = _factor(grid, request.group_by)
+        factor, others = _factor(grid, request.group_by)
         rows, weights, baseline = _grouped(results, columns, factor, rows)
-        sizes, unmatched = _group_notes(grid, factor)
+        sizes, unmatched = _group_notes(grid, factor, others)
         notes += [sizes, *unmatched]
         if unmatched:
             baseline, weights = None, {}  # other differences between the rows would be attributed to the axis
@@ -194,27 +195,28 @@ def table_of(results: Results, request: TableRequest = DEFAULT_REQUEST) -> Table
         rows=tuple(sorted(rows, key=partial(_rank, request.sort)) if request.sort else rows),
         baseline=baseline,
         notes=tuple(grid.spec.get("notes", ())),
-        laid=(*(_weighted(results, columns) if OVERALL in columns else ()), *_run_with(grid)),
+        settings=(
+            *(_weighted(results, columns) if OVERALL in columns else ()),
+            *(f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())),
+        ),
         primary=primary,
-        margin=margin,
+        margin=results.margin,
         checks=tuple(notes),
+        tuned=grid.spec.get(TUNED),
     )
     if not results.finished:
-        return table
-    differences = _differences(results, table, weights)
+        return replace(table, checks=(*notes, *chosen_settings(results), *stale_of(results)))
+    differences = {}
+    if baseline is not None and baseline in weights:
+        differences = differences_to(results, baseline, weights if request.group_by else None)
     return replace(
         table,
         differences=differences,
         best=_best(results, table, weights, differences),
         constants=tuple(constants_of(results)),
-        floors={} if results.metric else floors_of(results),  # published figures are by the grid's own metrics
-        checks=(*notes, *checks_of(results)),
+        floors={} if results.metric else results.floors,  # published figures are by the grid's own metrics
+        checks=(*notes, *chosen_settings(results), *checks_of(results)),
     )
-
-
-def margin_of(grid: GridRecord) -> float | None:
-    """The grid's margin: differences within it count as equal."""
-    return None if grid.spec.get("margin") is None else float(grid.spec["margin"])
 
 
 def _weighted(results: Results, columns: Sequence[str]) -> list[str]:
@@ -231,47 +233,25 @@ def _weighted(results: Results, columns: Sequence[str]) -> list[str]:
     return [f"overall is a weighted mean{where[weights]}: {weights}." for weights in rows]
 
 
-def _run_with(grid: GridRecord) -> list[str]:
-    """Notes on command-line overrides of all rows."""
-    return [f"Run with {line}." for line in grid.spec.get(OVERRIDES, ())]
-
-
-def _differences(results: Results, table: Table, weights: Mapping[str, Values]) -> dict[tuple[str, str], Judged]:
-    """Each row less the baseline, judged; rows may be means of the grid's rows."""
-    baseline = table.baseline
-    if baseline is None or baseline not in weights:
-        return {}
-    if baseline in results.row_index:
-        return differences_to(results, baseline)
-    contrasts = {
-        (row, column): results.scores(column).contrast(weights[row] - weights[baseline])
-        for column in results.columns
-        for row in weights
-        if row != baseline
-    }
-    return _judged(contrasts, table.margin)
-
-
-def differences_to(results: Results, baseline: str) -> dict[tuple[str, str], Judged]:
-    """Each row less a baseline, by row and column, judged.
+def differences_to(
+    results: Results, baseline: str, weights: Mapping[str, Values] | None = None
+) -> dict[tuple[str, str], Judged]:
+    """Each row less a baseline, by row and column, judged; with ``weights``, each of those means of the grid's rows.
 
     Holm's correction covers the rows of the overall score as one family and all other columns as another, whichever
     columns are shown: a family must not be chosen after seeing the figures.
     """
-    contrasts = {
-        (row, column): results.difference(column, row, baseline)
-        for column in results.columns
-        for row in results.rows
-        if row != baseline
-    }
-    return _judged(contrasts, margin_of(results.grid))
-
-
-def _judged(contrasts: Mapping[tuple[str, str], Contrast], margin: float | None) -> dict[tuple[str, str], Judged]:
+    keys = [(row, column) for column in results.columns for row in weights or results.rows if row != baseline]
     judged: dict[tuple[str, str], Judged] = {}
     for is_first in (True, False):
-        keys = [key for key in contrasts if (key[1] == OVERALL) == is_first]
-        judged |= zip(keys, judge([contrasts[key] for key in keys], margin), strict=True)
+        family = [key for key in keys if (key[1] == OVERALL) == is_first]
+        contrasts = [
+            results.scores(column).contrast(weights[row] - weights[baseline])
+            if weights
+            else results.difference(column, row, baseline)
+            for row, column in family
+        ]
+        judged |= zip(family, judge(contrasts, results.margin), strict=True)
     return judged
 
 
@@ -307,14 +287,14 @@ def _rank(column: str, row: TableRow) -> float:
     return math.inf if mean is None else mean if column in COSTS else -mean
 
 
-def _factor(grid: GridRecord, axis: str) -> "Factor":
-    """The axis of a grid whose path is, or ends in, ``axis``."""
-    from taskloom.runs.analysis.effects import factors_of  # imports pydantic, which a plain table does not need
+def _factor(grid: GridRecord, axis: str) -> tuple["Factor", list["Factor"]]:
+    """The axis of a grid whose path is, or ends in, ``axis``; and the other axes."""
+    from taskloom.runs.analysis.factors import factors_of  # imports pydantic, which a plain table does not need
 
     factors = factors_of(grid)
     for factor in factors:
         if any(path == axis or path.endswith(f".{axis}") for path in factor.paths):
-            return factor
+            return factor, [other for other in factors if other is not factor]
     paths = [path for factor in factors for path in factor.paths]
     raise TaskloomError(unknown("axis", axis, paths, where=f"axes of {grid.name}"))
 
@@ -340,11 +320,8 @@ def _grouped(
     return groups, weights, factor.levels[0]
 
 
-def _group_notes(grid: GridRecord, factor: "Factor") -> tuple[str, list[str]]:
+def _group_notes(grid: GridRecord, factor: "Factor", others: Sequence["Factor"]) -> tuple[str, list[str]]:
     """A note on the rows behind each mean, and a warning if the levels' rows differ in more than the axis."""
-    from taskloom.runs.analysis.effects import factors_of
-
-    others = [other for other in factors_of(grid) if other is not factor and other.paths != factor.paths]
     members: list[list[tuple[int, ...]]] = [[] for _ in factor.levels]
     for label, level in factor.of_row.items():
         members[level].append(tuple(other.of_row[label] for other in others))

@@ -2,114 +2,88 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from taskloom.core.errors import TaskloomError, unknown
+from taskloom.core.errors import TaskloomError, count
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.outputs import check_kind, output
 from taskloom.registry.results.records import GridRecord
-from taskloom.runs.api.answer import Answer, TableAnswer, table_answer
+from taskloom.runs.api.answer import Answer, existing_folder, flat, written
+from taskloom.runs.api.arguments import check_limit, checked, checked_split
 from taskloom.runs.api.find import (
-    check_split,
     checks_with_looks,
     counted_look,
     find_subject,
     finished_results,
     table_with_looks,
 )
-from taskloom.runs.driver.wording import file_size
-from taskloom.runs.show.parts import Aligned
+from taskloom.runs.show.data import data_listing
+from taskloom.runs.show.parts import Aligned, Listing
 from taskloom.runs.show.plan import plan_parts
 
 if TYPE_CHECKING:  # which import numpy
+    from taskloom.runs.analysis.budget import Budget
     from taskloom.runs.analysis.cell_states import CellState
     from taskloom.runs.analysis.claims import Claim
     from taskloom.runs.analysis.compare import Comparison
     from taskloom.runs.analysis.effects import Effects
     from taskloom.runs.analysis.errors import TaskErrors
-    from taskloom.runs.analysis.explain import Explanation
+    from taskloom.runs.analysis.overview import Overview
     from taskloom.runs.analysis.predictions import Subject
     from taskloom.runs.driver.forecast import Cost
+    from taskloom.runs.grid.data_facts import SplitFacts
     from taskloom.runs.grid.plan import Plan
+    from taskloom.runs.grid.planned import PlannedCell
     from taskloom.runs.show.findings import NamedContrast
 
-#: The first line of the notes beside a csv table, by which a later table knows them.
-NOTES = "What to know of this table:"
 #: Where the data of a run are now, if they were moved.
 Folder = str | os.PathLike[str] | None
-
-
-def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """One level of columns: an interval as ``low`` and ``high``, a list as text.
-
-    >>> flat({"delta": 0.1, "interval": [0.0, 0.2], "paths": ["a", "b"]})
-    {'delta': 0.1, 'low': 0.0, 'high': 0.2, 'paths': 'a, b'}
-    """
-    made: dict[str, Any] = {}
-    for key, value in record.items():
-        if key == "interval":
-            made["low"], made["high"] = value or (None, None)
-        else:
-            made[key] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    return made
 
 
 def plan_answer(plan: "Plan", costs: "Mapping[str, Cost]" = MappingProxyType({})) -> "Answer[Plan]":
     """The cells of a plan, with what each takes if that is known."""
     keys = ("id", "label", "seed", "status")
 
-    def records() -> list[dict[str, Any]]:
-        return [
-            {key: getattr(cell, key) for key in keys} | (vars(costs[cell.id]) if costs else {}) for cell in plan.chosen
-        ]
+    def records(cells: "Iterable[PlannedCell]") -> list[dict[str, Any]]:
+        return [{key: getattr(cell, key) for key in keys} | (vars(costs[cell.id]) if costs else {}) for cell in cells]
 
+    def listed(cells: "Sequence[PlannedCell]") -> list[dict[str, Any]]:
+        return [{**record, "spec": cell.spec} for record, cell in zip(records(cells), cells, strict=True)]
+
+    json: dict[str, Any] = {"cells": listed(plan.chosen), "remarks": [*plan.remarks]}
+    if plan.trials is not None:
+        waiting = [{"label": cell.label, "seed": cell.seed} for cell in plan.waiting]
+        json |= {"trials": listed(plan.trials.chosen), "waiting": waiting}
+    return Answer(plan, [*plan_parts(plan, costs)], json, records(plan.chosen), plan.notes)
+
+
+def validated(plan: "Plan", source: str) -> "Answer[Plan]":
+    """That a grid is valid, and the sizes of the data that it reads."""
+    cells, trials = (*plan.chosen, *plan.waiting), plan.trials.chosen if plan.trials else ()
+    rows = f"{count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}"
+    rows += f", after {count(len(trials), 'trial')}" if trials else ""
+    columns = ("task", "split", "examples", "unreadable", "unlabelled")
+    sizes = [tuple(getattr(facts, column) for column in columns) for facts in plan.data]
+    records = [facts.record() for facts in plan.data]
     return Answer(
         plan,
-        lambda: plan_parts(plan, costs),
-        lambda: {"cells": [{**row, "spec": cell.spec} for row, cell in zip(records(), plan.chosen, strict=True)]},
+        [f"{source} is valid: {rows}", Listing([*dict.fromkeys(sizes)], columns)],
+        {"valid": True, "errors": [], "data": records, "remarks": [*plan.remarks]},
         records,
         plan.notes,
     )
 
 
-def table(
-    ledger: Ledger | None,
-    grid: GridRecord,
-    registry: Path,
-    *,
-    reported: bool,
-    columns: Sequence[str],
-    sort: str,
-    group_by: str,
-    metric: str,
-    split: str,
-) -> TableAnswer:
-    """The comparison table; without a ledger that of published figures."""
-    from taskloom.runs.analysis.metrics import metric_named
-    from taskloom.runs.analysis.results import Results
-    from taskloom.runs.analysis.tables import TableRequest, table_of
-
-    epochs = ledger.epochs if ledger else lambda cell: ()
-    results = Results(grid, registry, metric_named(metric) if metric else None, checked_split(split), epochs)
-    check_split(results)
-    judged = table_of(results, TableRequest(tuple(columns), sort, group_by))
-    return table_answer(table_with_looks(ledger, results, judged) if ledger else judged, reported=reported)
+def data_answer(plan: "Plan") -> "Answer[tuple[SplitFacts, ...]]":
+    """What the data hold that a grid reads, by task and split."""
+    records = [facts.record() for facts in plan.data]
+    shown = {"data": records, "remarks": [*plan.remarks]}
+    return Answer(plan.data, [data_listing(plan.data)], shown, records, plan.notes)
 
 
-def write_table(table: TableAnswer, form: str, out: Path, *, force: bool = False) -> str:
-    """Write a table to a file; csv has no room for what to know of it, which goes to a file beside it."""
-    texts = {out: table.format(form)}
-    if form == "csv" and table.checks:
-        texts[out.with_name(f"{out.name}.notes.txt")] = "\n".join([NOTES, *table.checks])
-    contents = {path: f"{text}\n".encode() for path, text in texts.items()}
-    _write_files(contents, reads=table.reads, force=force)
-    return "\n".join(f"{path} ({file_size(len(content))})" for path, content in contents.items())
-
-
-def claims(ledger: Ledger, grid: GridRecord, split: str = "") -> "Answer[list[Claim]]":
+def claims(ledger: Ledger, grid: GridRecord, *, split: str) -> "Answer[list[Claim]]":
     """The claims of a grid, answered."""
     from taskloom.runs.analysis.claims import claims_of
     from taskloom.runs.analysis.tables import table_of
@@ -119,16 +93,17 @@ def claims(ledger: Ledger, grid: GridRecord, split: str = "") -> "Answer[list[Cl
     answered = claims_of(results, table_of(results), ledger.claims(grid.name))
     checks = checks_with_looks(ledger, results) if answered else ()
     none = f"{grid.name} makes no claims; `taskloom claims --help` shows one"
+    shown = claims_json(answered)
     return Answer(
         answered,
-        lambda: claims_parts(answered) if answered else [none],
-        lambda: {"split": results.split or None, "claims": claims_json(answered), "checks": list(checks)},
-        lambda: [flat(claim) for claim in claims_json(answered)],
+        [*claims_parts(answered)] if answered else [none],
+        {"split": results.split or None, "claims": shown, "checks": list(checks)},
+        [flat(claim) for claim in shown],
         checks=checks,
     )
 
 
-def effects(ledger: Ledger, grid: GridRecord, column: str, split: str = "") -> "Answer[Effects]":
+def effects(ledger: Ledger, grid: GridRecord, *, column: str, split: str) -> "Answer[Effects]":
     """What each axis of a grid does to a score."""
     from taskloom.runs.analysis.effects import effects_of
     from taskloom.runs.show.findings import effects_json, effects_parts
@@ -136,21 +111,29 @@ def effects(ledger: Ledger, grid: GridRecord, column: str, split: str = "") -> "
     results = finished_results(ledger, grid, column, checked_split(split))
     estimated = effects_of(results, column)
     checks = checks_with_looks(ledger, results)
-
-    def records() -> list[dict[str, Any]]:
-        shown = effects_json(estimated)
-        return [{"kind": kind, **flat(effect)} for kind in ("main", "interactions", "simple") for effect in shown[kind]]
-
+    shown = effects_json(estimated)
     return Answer(
         estimated,
-        lambda: effects_parts(estimated),
-        lambda: {**effects_json(estimated), "split": results.split or None, "checks": list(checks)},
-        records,
+        [*effects_parts(estimated)],
+        {**shown, "split": results.split or None, "checks": list(checks)},
+        [{"kind": kind, **flat(effect)} for kind in ("main", "interactions", "simple") for effect in shown[kind]],
         checks=checks,
     )
 
 
-def seeds_needed(ledger: Ledger, grid: GridRecord, column: str, queue: bool) -> "Answer[list[NamedContrast]]":
+def budget(ledger: Ledger, grid: GridRecord, *, column: str) -> "Answer[Budget]":
+    """What each row is expected to score at best, by the number of trials of its search."""
+    from taskloom.runs.analysis.budget import budget_of, no_trials
+    from taskloom.runs.show.budget import budget_parts
+
+    estimated = budget_of(ledger, grid, column)
+    if estimated is None:
+        raise no_trials(grid.name)
+    records = [{"row": row.row, **vars(best)} for row in estimated.rows for best in row.curve]
+    return Answer(estimated, [*budget_parts(estimated)], asdict(estimated), records, checks=tuple(estimated.checks))
+
+
+def seeds_needed(ledger: Ledger, grid: GridRecord, *, column: str, queue: bool) -> "Answer[list[NamedContrast]]":
     """How many more seeds settle each open comparison with the baseline, and each open claim."""
     from taskloom.runs.analysis.claims import claims_of
     from taskloom.runs.analysis.tables import table_of
@@ -176,70 +159,68 @@ def seeds_needed(ledger: Ledger, grid: GridRecord, column: str, queue: bool) -> 
     if not comparisons:
         raise TaskloomError(f"{grid.name} has no baseline and no open claims, so there is nothing to compare")
     checks = checks_with_looks(ledger, results)
+    shown = seeds_json(comparisons)
     return Answer(
         comparisons,
-        lambda: seeds_parts(comparisons),
-        lambda: {"comparisons": seeds_json(comparisons), "checks": list(checks)},
-        lambda: [flat(comparison) for comparison in seeds_json(comparisons)],
+        [*seeds_parts(comparisons)],
+        {"comparisons": shown, "checks": list(checks)},
+        [flat(comparison) for comparison in shown],
         checks=checks,
     )
+
+
+class CellAnswer(Answer["Sequence[CellState]"]):
+    """All that is known of one cell, in the rows that it is in."""
 
 
 def cells_answer(states: "Sequence[CellState]") -> "Answer[Sequence[CellState]]":
     """Cells with their states."""
     from taskloom.runs.show.cells import list_cells
 
-    records = ("grid", "label", "seed", "status", "reason", "score", "seconds", "id")
-    return Answer(
-        states,
-        lambda: [Aligned(list_cells(states))],
-        lambda: {"cells": [each.as_json() for each in states]},
-        lambda: [{key: each.as_json()[key] for key in records} for each in states],
-    )
+    cells, keys = [state.as_json() for state in states], ("grid", "label", "seed", "status", "reason", "score")
+    records = [{key: cell[key] for key in (*keys, "seconds", "id")} for cell in cells]
+    return Answer(states, [Aligned(list_cells(states))], {"cells": cells}, records)
 
 
 def errors(
-    ledger: Ledger, source: str, grids: Sequence[GridRecord], limit: int, data: Folder, split: str = ""
+    ledger: Ledger, grids: Sequence[GridRecord], source: str, *, limit: int, data: Folder, split: str
 ) -> "Answer[list[TaskErrors]]":
     """The worst errors of a row or cell, and what it confuses."""
-    _check_limit(limit)
+    check_limit(limit)
     subject = find_subject(ledger, source, grids)
 
     from taskloom.runs.analysis.errors import errors_of
     from taskloom.runs.show.errors import errors_json, show_errors
 
     shown: Any = checked_split(split) or "dev"
-    found = errors_of(subject, ledger.folder, limit=limit, folder=folder_of(data), split=shown)
+    by_task = errors_of(subject, ledger.folder, limit=limit, folder=existing_folder(data), split=shown)
     checks = _subject_checks(ledger, subject, shown)
+    records = [
+        {
+            "task": task.of.task,
+            "id": example.id,
+            "text": " | ".join(example.texts or ()),
+            "label": example.label,
+            "predicted": list(example.predicted[0]),
+            "confidence": example.confidence[0],
+            "seeds": example.seeds,
+        }
+        for task in by_task
+        for example in task.worst
+    ]
+    as_json = {**errors_json(subject, by_task), "split": shown, "checks": list(checks)}
+    return Answer(by_task, [Aligned(show_errors(subject, by_task))], as_json, records, checks=checks)
 
-    def records() -> list[dict[str, Any]]:
-        return [
-            {
-                "task": task.of.task,
-                "id": each.id,
-                "text": " | ".join(each.texts or ()),
-                "label": each.label,
-                "predicted": list(each.predicted[0]),
-                "confidence": each.confidence[0],
-                "seeds": each.seeds,
-            }
-            for task in found
-            for each in task.worst
-        ]
 
-    return Answer(
-        found,
-        lambda: [Aligned(show_errors(subject, found))],
-        lambda: {**errors_json(subject, found), "split": shown, "checks": list(checks)},
-        records,
-        checks=checks,
-    )
+def _with_stale(subject: "Subject") -> "Subject":
+    """The same row of a grid that knows whether it would be another run now."""
+    from taskloom.runs.analysis.stale import with_stale
+
+    return subject if subject.grid is None or subject.grid.stale else replace(subject, grid=with_stale(subject.grid))
 
 
 def _subject_checks(ledger: Ledger, subject: "Subject", split: str) -> tuple[str, ...]:
     """What to know of a row or a cell. A look at its test scores is written down."""
-    from dataclasses import replace
-
     from taskloom.runs.analysis.checks import checks_of
     from taskloom.runs.analysis.results import Results
 
@@ -263,118 +244,50 @@ def _looks(ledger: Ledger, subjects: "Sequence[Subject]", split: str) -> list[st
 
 
 def compare(
-    ledger: Ledger, a: str, b: str, grids: Sequence[GridRecord], limit: int, data: Folder, split: str = ""
+    ledger: Ledger, grids: Sequence[GridRecord], a: str, b: str, *, limit: int, data: Folder, split: str
 ) -> "Answer[Comparison]":
     """Two rows or cells, example by example."""
-    _check_limit(limit)
-    first, second = (find_subject(ledger, source, grids) for source in (a, b))
+    check_limit(limit)
+    first, second = (_with_stale(find_subject(ledger, source, grids)) for source in (a, b))
 
-    from dataclasses import replace
-
-    from taskloom.runs.analysis import compare as comparing
+    from taskloom.runs.analysis.compare import compare as compare_subjects
     from taskloom.runs.show.errors import comparison_json, show_comparison
 
     shown: Any = checked_split(split) or "dev"
-    made = comparing.compare(first, second, ledger.folder, folder=folder_of(data), split=shown, epochs=ledger.epochs)
-    made = replace(made, checks=(*made.checks, *_looks(ledger, [first, second], shown)))
-
-    def records() -> list[dict[str, Any]]:
-        keys = ("task", "metric", "examples", "a", "b", "delta", "interval", "p", "verdict", "variance", "seeds")
-        return [flat({key: task[key] for key in keys}) for task in comparison_json(made, 0)["tasks"]]
-
-    return Answer(
-        made,
-        lambda: [Aligned(show_comparison(made, limit))],
-        lambda: comparison_json(made, limit),
-        records,
-        checks=made.checks,
-    )
+    folder = existing_folder(data)
+    comparison = compare_subjects(first, second, ledger.folder, folder=folder, split=shown, epochs=ledger.epochs)
+    comparison = replace(comparison, checks=(*comparison.checks, *_looks(ledger, [first, second], shown)))
+    as_json = comparison_json(comparison, limit)
+    keys = ("task", "metric", "examples", "a", "b", "delta", "interval", "p", "verdict", "variance", "seeds")
+    records = [flat({key: task[key] for key in keys}) for task in as_json["tasks"]]
+    text = Aligned(show_comparison(comparison, limit))
+    return Answer(comparison, [text], as_json, records, checks=comparison.checks)
 
 
-def folder_of(data: Folder) -> Path | None:
-    """Where somebody says that the data are now."""
-    folder = None if data is None else Path(os.path.expanduser(data))  # noqa: PTH111 - the other raises
-    if folder is not None and not os.path.isdir(folder):  # noqa: PTH112 - a name too long is not a folder
-        raise TaskloomError(f"--data {folder} is not a folder")
-    return folder
-
-
-def explained(found: "Sequence[Explanation]", grid: str, notes: Iterable[str]) -> "Answer[Sequence[Explanation]]":
-    """Why each row of a grid is new, cached, stale or excluded."""
-    from taskloom.runs.show.explain import show_explained
-
-    keys = ("label", "seed", "state", "why", "cell", "against")
-    return Answer(
-        found,
-        lambda: [Aligned(show_explained(found))],
-        lambda: {"grid": grid, "cells": [one.as_dict() for one in found]},
-        lambda: [{key: getattr(one, key) for key in keys} for one in found],
-        tuple(notes),
-    )
-
-
-def report(ledger: Ledger, grid: GridRecord, out: Path, split: str = "", **writing: Any) -> Answer[Path]:
-    """The results as one HTML page; ``writing`` are arguments of :func:`output`."""
-    from dataclasses import replace
-
-    from taskloom.runs.analysis.overview import overview_of
+def report(ledger: Ledger, grid: GridRecord, *, out: Folder, split: str, **writing: Any) -> Answer[Path]:
+    """The results as one HTML page; ``writing`` are arguments of :func:`written`."""
     from taskloom.runs.show.report.page import render_report
 
-    overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
-    table = table_with_looks(ledger, overview.results, overview.table)
-    return _written(out, render_report(replace(overview, table=table)).encode(), table.checks, **writing)
+    path, overview = Path(checked("out", out)), _overview(ledger, grid, split)
+    return written({path: render_report(overview).encode()}, checks=overview.table.checks, **writing)
 
 
-def plot(ledger: Ledger, grid: GridRecord, out: Path, kind: str, split: str = "", **writing: Any) -> Answer[Path]:
-    """One figure of the results; ``writing`` are arguments of :func:`output`."""
-    from taskloom.runs.analysis.overview import overview_of
+def plot(ledger: Ledger, grid: GridRecord, *, out: Folder, kind: str, split: str, **writing: Any) -> Answer[Path]:
+    """One figure of the results; ``writing`` are arguments of :func:`written`."""
     from taskloom.runs.show.plots import draw
 
-    overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
-    content = draw(overview, kind, out.suffix)
-    written = _written(out, content, table_with_looks(ledger, overview.results, overview.table).checks, **writing)
+    path, overview = Path(checked("out", out)), _overview(ledger, grid, split)
+    figure = written({path: draw(overview, kind, path.suffix)}, checks=overview.table.checks, **writing)
     if overview.baseline != (stated := grid.spec.get("baseline")) and stated:
-        return written.noting(
+        return figure.noting(
             [f"{stated!r}, the grid's baseline, has no result; differences are to {overview.baseline!r}."]
         )
-    return written
+    return figure
 
 
-def checked_split(split: str) -> str:
-    """The split that is asked for, or ""; an error if there is none of that name."""
-    from taskloom.runs.analysis.results import SPLITS
+def _overview(ledger: Ledger, grid: GridRecord, split: str) -> "Overview":
+    """All results of a grid. A look at test scores is written down."""
+    from taskloom.runs.analysis.overview import overview_of
 
-    if split and split not in SPLITS:
-        raise TaskloomError(unknown("split", split, SPLITS, where="splits"))
-    return split
-
-
-def _check_limit(limit: int) -> None:
-    if not isinstance(limit, int) or limit < 0:
-        raise TaskloomError(f"limit should be an integer from 0 on. Found {limit!r}.")
-
-
-def _write_files(contents: Mapping[Path, bytes], *, force: bool, reads: Iterable[str | Path] = ()) -> None:
-    """Write all of these files, or none if one of them may not be written."""
-    path = None
-    try:
-        with ExitStack() as files:
-            for path, content in contents.items():
-                part = files.enter_context(output(path, force=force, reads=reads))
-                part.write_bytes(content)
-                if not force:  # before any of them is put in its place
-                    check_kind(part, path)
-    except OSError as error:
-        raise TaskloomError(f"{path} cannot be written: {error.strerror}; choose another file") from error
-
-
-def _written(path: Path, content: bytes, checks: tuple[str, ...], **writing: Any) -> Answer[Path]:
-    _write_files({path: content}, **writing)
-    facts = {"path": str(path), "bytes": len(content)}
-    return Answer(
-        path,
-        lambda: [f"{path} ({file_size(len(content))})"],
-        lambda: {**facts, "checks": list(checks)},
-        lambda: [facts],
-        checks=checks,
-    )
+    overview = overview_of(finished_results(ledger, grid, split=checked_split(split)), ledger)
+    return replace(overview, table=table_with_looks(ledger, overview.results, overview.table))

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -12,31 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from taskloom.core.errors import RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import SOURCE, GridRecord
+from taskloom.runs.api.arguments import checked, checked_overrides, json_copy, registry_folder
 from taskloom.runs.api.find import Note, no_grid, not_run, recorded_grid
-from taskloom.runs.driver.signals import Stop
 
 if TYPE_CHECKING:  # which imports pydantic
     from taskloom.runs.grid.grid import GridFile
-    from taskloom.runs.grid.overrides import Overrides
 
-#: Where results are kept unless somebody says otherwise.
-REGISTRY = "taskloom-runs"
 #: Characters of a file's name, and of a digest, in the name of a grid that was changed.
 STEM, DIGEST = 80, 6
-#: Arguments of the Python API: the type of a value, that of each item or key in it, and both in words.
-KINDS: dict[str, tuple[Any, Any, str]] = {
-    **dict.fromkeys(("registry", "data", "out"), (str | os.PathLike, str | os.PathLike, "a path")),
-    **dict.fromkeys(("path", "weights", "sort", "group_by", "metric", "split"), (str, str, "a string")),
-    **dict.fromkeys(("epochs", "seed"), (int, int, "an integer")),
-    "name": (str, str, "a string that is not empty"),
-    "settings": (Mapping, str, "a mapping from paths to values"),
-    "only": (Collection, str, "a pattern of rows, or a list of them"),
-    "columns": (Collection, str, "the name of a column, or a list of them"),
-    "engine": (str | Mapping, str, "the name of an engine, or a mapping of its name and options"),
-    "trackers": (Collection, str | Mapping, "the name of a tracker, or a list of names or mappings"),
-    "stop": (Stop, Stop, "a taskloom.runs.driver.signals.Stop"),
-    "seeds": (int | Collection, int, "a list of integers from 0 on, or the number of new ones"),
-}
 
 
 class WrittenGrid:
@@ -49,9 +32,8 @@ class WrittenGrid:
         name: str | None = None,
         registry: str | os.PathLike[str] | None = None,
     ) -> None:
-        name, registry = checked("name", name), checked("registry", registry)
-        folder = registry or os.environ.get("TASKLOOM_REGISTRY") or REGISTRY
-        self.registry = Path(os.path.expanduser(folder))  # noqa: PTH111 - the other raises
+        name = checked("name", name)
+        self.registry = registry_folder(registry)
         self._source: str | None = None  # how a file is found, or a record
         self._name = name  # one that was given here
         self._origin = ""  # the name of the grid that this one was made of
@@ -72,9 +54,7 @@ class WrittenGrid:
 
     def _check_source(self, source: str) -> None:
         """Raise an error if there is no such grid, in a file or in the registry."""
-        from taskloom.runs.grid.file import locate
-
-        if os.path.isfile(locate(source)[0]):  # noqa: PTH113 - a name too long for a file is not a file, and no error
+        if self._is_file:
             return
         with Ledger.find(self.registry) or nullcontext() as ledger:
             if ledger is None or source not in ledger.grid_names():
@@ -83,37 +63,50 @@ class WrittenGrid:
                 raise no_grid(source, ledger)
 
     @cached_property
+    def _located(self) -> tuple[Path, str]:
+        """The path of the file, and its source in the registry."""
+        from taskloom.runs.grid.file import locate
+
+        assert self._source is not None
+        return locate(self._source)
+
+    @property
+    def _is_file(self) -> bool:
+        return os.path.isfile(self._located[0])  # noqa: PTH113 - a name too long for a file is not a file, and no error
+
+    @cached_property
     def file(self) -> "GridFile":
         """The grid as it is written; ``file.raw`` is its JSON."""
-        from taskloom.runs.grid.file import locate
         from taskloom.runs.grid.grid import load_grid
 
         assert self._source is not None
-        if os.path.isfile(locate(self._source)[0]):  # noqa: PTH113
-            found = load_grid(self._source)
-        else:
-            found, self._changed = _recorded(self.registry, self._source) or (load_grid(self._source), "")
+        recorded = None if self._is_file else _recorded(self.registry, self._source)
+        file, self._changed = recorded or (load_grid(self._source, self._located), "")
         if self._name is None:
-            return found
-        self._check_unchanged(found.name)
-        if self._name == found.name:
-            raise TaskloomError(f"{found.name!r} is the grid's own name; leave it out, or choose another")
-        self._home = found.source
-        return _read({**found.raw, "name": self._name}, found.path.parent / self._name, found)
+            return file
+        self._check_unchanged(file.name)
+        if self._name == file.name:
+            raise TaskloomError(f"{file.name!r} is the grid's own name; leave it out, or choose another")
+        self._home = file.source
+        return _read({**file.raw, "name": self._name}, file.path.parent / self._name, file)
 
     @property
     def name(self) -> str:
         """What the grid is called."""
         return self.file.name
 
+    @property
+    def source(self) -> str:
+        """What the command line calls the grid: its file, or its name."""
+        return self._source if self._name is None and self._source else self.name
+
     def __repr__(self) -> str:
-        shown = self._source if self._name is None and self._source else self.name
-        return f"Grid({shown!r}, registry={str(self.registry)!r})"
+        return f"Grid({self.source!r}, registry={str(self.registry)!r})"
 
     def record(self, ledger: Ledger, note: Note) -> GridRecord:
         """The grid as it was last run; ``NotRunError`` if it was not."""
         if self._source is not None and self._name is None:
-            return recorded_grid(ledger, self._source, note)
+            return recorded_grid(ledger, self._source, note, self._located)
         if self.name not in ledger.grid_names():
             raise not_run(ledger, self.name, "`run()`")
         record = ledger.grid(self.name)
@@ -121,17 +114,20 @@ class WrittenGrid:
             note(f"grid {self.name!r} has changed since it was last run ({record.updated}); this shows that run.")
         return record
 
-    def table_under(self, overrides: "Overrides") -> str:
-        """The name of the table that a run with these overrides has made; ``NotRunError`` if there was none."""
-        from taskloom.registry.installed.catalogue import load_catalogue
-        from taskloom.runs.grid.naming import named
+    def under(self, **options: Any) -> Self:
+        """The table that a run with these ``weights``, ``epochs``, ``settings`` and ``tuned`` has made.
 
-        overrides = overrides.located(load_catalogue())
+        ``NotRunError`` if there was none.
+        """
+        from taskloom.registry.installed.catalogue import load_catalogue
+        from taskloom.runs.grid.naming import table_for
+
+        overrides = checked_overrides(options)[0].located(load_catalogue())
         with Ledger.open(self.registry, create=False) as ledger:
-            table, _, record = named(self.file, overrides, ledger)
+            table, _, record = table_for(self.file, overrides, ledger)
             if record is None:
                 raise not_run(ledger, table.name, "`taskloom run` with the same options")
-        return table.name
+        return type(self)(table.name, registry=self.registry)
 
     def _check_unchanged(self, name: str) -> None:
         """Raise an error if this is a table whose runs are not those that its grid states."""
@@ -139,16 +135,17 @@ class WrittenGrid:
             text = f"{name!r} is the table of a grid under settings of its own ({self._changed})"
             raise TaskloomError(f"{text}: change the grid itself, then run it with these settings")
 
-    def check_name(self, ledger: Ledger | None) -> None:
+    def check_name(self) -> None:
         """Raise an error if another grid has this one's name, which was given here."""
         from taskloom.registry.installed.manager import packaged_grids
 
         if self._name is None:
             return
         home = "a packaged grid" if self._name in packaged_grids() else None
-        if ledger is not None and self._name in ledger.grid_names():
-            known = ledger.grid(self._name).spec.get(SOURCE)
-            home = home or (known if known != self._home else None)
+        with Ledger.find(self.registry) or nullcontext() as ledger:
+            if ledger is not None and self._name in ledger.grid_names():
+                known = ledger.grid(self._name).spec.get(SOURCE)
+                home = home or (known if known != self._home else None)
         if home:
             raise TaskloomError(f"{self._name!r} is the name of {home}; choose another")
 
@@ -181,8 +178,18 @@ class WrittenGrid:
         """A grid that runs each row once with each of these seeds, and no others."""
         return self.replace(seeds=list(seeds))
 
+    def search(self, *, over: Mapping[str, Any], **options: Any) -> Self:
+        """A grid that tunes each of its rows with the same trials, on training rows that are held out.
+
+        ``over`` maps dotted paths to a list of values, ``{"log": [low, high]}`` or ``{"uniform": [low, high]}``;
+        ``options`` are further keys of the grid's ``search``: ``trials``, ``hold_out``, ``seed``, ``per``, ``halving``.
+
+        Example: ``grid.search(over={"stages.0.optimizer.lr": {"log": [1e-5, 1e-3]}}, trials=12)``
+        """
+        return self.replace(search={"over": dict(over), **options})
+
     def set(self, path: str, value: Any) -> Self:
-        """A grid with another value in its base run; rows that set the same place keep theirs.
+        """A grid with another value in its base run; rows that set the same path keep theirs.
 
         Example: ``grid.set("stages.*.epochs", 1)``
         """
@@ -205,62 +212,22 @@ class WrittenGrid:
         """
         from taskloom.runs.grid.identity import digest
 
-        raw = _json({**self.file.raw, **keys, "name": self._name})
+        raw = json_copy({**self.file.raw, **keys, "name": self._name})
         self._check_unchanged(self.name)
-        made = copy.copy(self)
-        made._source, made._origin = None, self._origin or self.name
+        changed = copy.copy(self)
+        changed._source, changed._origin = None, self._origin or self.name
         if self._name is None:
-            raw["name"] = f"{made._origin[:STEM].replace('/', '-')}-{digest(raw)[:DIGEST]}"
-        made.file = _read(raw, self.file.path.parent / raw["name"], self.file)
-        return made
+            raw["name"] = f"{changed._origin[:STEM].replace('/', '-')}-{digest(raw)[:DIGEST]}"
+        changed.file = _read(raw, self.file.path.parent / raw["name"], self.file)
+        return changed
 
 
 def _read(raw: Mapping[str, Any], path: Path, origin: "GridFile | None" = None) -> "GridFile":
     """A grid from its JSON; the relative paths of one that was made of another begin where they did there."""
     from taskloom.runs.grid.grid import read_grid
 
-    found = read_grid(_json(raw), path)
-    return dataclasses.replace(found, folder=None if origin is None else origin.folder)
-
-
-def checked(name: str, value: Any) -> Any:
-    """An argument's value in Python's own types, or None; ``TaskloomError`` if it is not of the argument's kind."""
-    kind, each, words = KINDS[name]
-    value = (_json if isinstance(value, Mapping | list | tuple) else _plain)(value, name)
-    items = value if isinstance(value, Collection) else (value,)
-    fits = isinstance(value, kind) and all(isinstance(one, each) and not isinstance(one, bool) for one in items)
-    if name == "seeds":
-        fits = fits and all(0 <= seed < 2**32 for seed in items)
-    if value is None or (fits and not (name == "name" and value == "")):
-        return value
-    raise TaskloomError(f"{name} should be {words}. Found {value!r:.100}.")
-
-
-def _plain(value: Any, path: str) -> Any:
-    """A copy of a value with Python's own numbers and lists in place of numpy's, none of them too large."""
-    from taskloom.registry.installed.words import number_problem
-
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {key: _plain(each, f"{path}.{key}".lstrip(".")) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each, f"{path}.{place}") for place, each in enumerate(value)]
-    if message := number_problem(value):
-        raise TaskloomError(f"{path} {message}")
-    return value
-
-
-def _json(value: Any, path: str = "") -> Any:
-    """A copy of a value as JSON has it."""
-    from pydantic_core import PydanticSerializationError
-
-    from taskloom.runs.grid.expansion import copied
-
-    try:
-        return copied(_plain(value, path))
-    except PydanticSerializationError as error:
-        raise TaskloomError(f"{path or 'a grid'} should hold what JSON can: {error}") from None
+    folder = None if origin is None else origin.folder
+    return dataclasses.replace(read_grid(json_copy(raw), path), folder=folder)
 
 
 def _recorded(registry: Path, name: str) -> "tuple[GridFile, str] | None":

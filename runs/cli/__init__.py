@@ -23,18 +23,19 @@ try:
     from taskloom.registry.results.errors import HeldUpError
     from taskloom.runs.cli.archive import archive, import_
     from taskloom.runs.cli.cells import cells
-    from taskloom.runs.cli.check import plan, schema, validate
+    from taskloom.runs.cli.check import data, plan, schema, validate
     from taskloom.runs.cli.common import as_started, how_to_continue, take_stdout
     from taskloom.runs.cli.errors import compare, errors
     from taskloom.runs.cli.explain import explain
     from taskloom.runs.cli.export import export
-    from taskloom.runs.cli.findings import claims, effects, seeds
+    from taskloom.runs.cli.findings import budget, claims, effects, seeds
     from taskloom.runs.cli.gc import gc
     from taskloom.runs.cli.grids import grids
     from taskloom.runs.cli.plugins import new_plugin, plugins
     from taskloom.runs.cli.predict import predict
     from taskloom.runs.cli.report import plot, report
     from taskloom.runs.cli.run import run
+    from taskloom.runs.cli.selftest import selftest
     from taskloom.runs.cli.table import table
     from taskloom.runs.show.visible import visible
 except KeyboardInterrupt:  # Ctrl-C while this is imported, before anything could handle it
@@ -79,6 +80,8 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+        except click.exceptions.Exit:  # a command's exit code
+            raise
         except Exception as error:
             if not is_out_of_memory(error) and not lacks_room(error):
                 raise
@@ -113,9 +116,9 @@ def cli() -> None:
     """
 
 
-_RESULTS = (table, claims, effects, seeds, compare, errors, report, plot, cells, explain)
+_RESULTS = (table, claims, effects, budget, seeds, compare, errors, report, plot, cells, explain)
 _EXCHANGE = (predict, export, archive, import_)
-for _command in (run, plan, *_RESULTS, *_EXCHANGE, gc, grids, plugins, validate, schema, new_plugin):
+for _command in (run, plan, data, *_RESULTS, *_EXCHANGE, gc, grids, plugins, validate, schema, new_plugin, selftest):
     cli.add_command(_command)
 
 

@@ -1,23 +1,23 @@
 """``taskloom archive`` and ``taskloom import``."""
 
+import os
 from pathlib import Path
 
 import click
 
-from taskloom.core.errors import TaskloomError, count
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.cell_states import SHORT
-from taskloom.runs.cli.common import note, recorded_grid, say
-from taskloom.runs.cli.options import registry_option
-from taskloom.runs.driver.wording import file_size
+from taskloom.core.errors import TaskloomError
+from taskloom.runs.api.registry import Registry
+from taskloom.runs.cli.common import nearby, say_answer
+from taskloom.runs.cli.completion import GRID
+from taskloom.runs.cli.options import path_option, registry_option
 
 
 @click.command(short_help="Write results as one file to hand on: tables and predictions, no weights.")
-@click.argument("grids", metavar="GRID...", nargs=-1, required=True)
-@click.argument("out", metavar="OUT.zip", type=click.Path(path_type=Path))
+@click.argument("grids", metavar="GRID... [OUT.zip]", nargs=-1, required=True, type=GRID)
+@path_option("-o", "--out", help="The file, if it is not the last argument.", metavar="OUT.zip")
 @click.option("--replace", is_flag=True, help="Replace OUT.zip if it is there already.")
 @registry_option
-def archive(grids: tuple[str, ...], out: Path, replace: bool, registry: Path) -> None:
+def archive(grids: tuple[str, ...], out: Path | None, replace: bool, registry: Path) -> None:
     """Write the results of one GRID or several to OUT.zip, for a colleague, or to publish them beside a paper.
 
     It has what `table`, `claims`, `effects`, `compare`, `errors`, `seeds` and `report` need: grids, cells, scores,
@@ -28,31 +28,14 @@ def archive(grids: tuple[str, ...], out: Path, replace: bool, registry: Path) ->
     \b
     Examples:
       taskloom archive quickstart results.zip
-      taskloom archive surgery.json losses.json results.zip --replace
+      taskloom archive surgery.json losses.json -o results.zip --replace
     """
-    from taskloom.registry.results.archive import make_archive, without_folders
-    from taskloom.registry.results.outputs import output
-
-    if out.suffix != ".zip":
-        raise TaskloomError(f"the last argument should be the file to write, such as results.zip. Found {str(out)!r}.")
-    if out.exists() and not replace:
-        raise TaskloomError(f"{out} is there already; --replace replaces it, or choose another name")
-    with Ledger.open(registry, create=False) as ledger:
-        archived, content = make_archive(ledger, [recorded_grid(ledger, grid).name for grid in grids])
-    try:
-        with output(out, force=None) as part:
-            part.write_bytes(content)
-    except OSError as error:
-        raise TaskloomError(f"{out} cannot be written: {error.strerror}") from error
-    records = [cell.record for cell in archived.cells]
-    if named := [record.id[:SHORT] for record in records if without_folders(record.facts) != record.facts]:
-        note(
-            f"A path is part of what {count(len(named), 'cell')} are, such as {named[0]}, and so it is in the archive; "
-            "look at it before you publish it."
-        )
-    finished = sum(record.status == "finished" for record in records)
-    summary = f"{count(len(archived.grids), 'grid')}, {finished} of {count(len(records), 'cell')} finished"
-    say(f"{out} ({file_size(len(content))}): {summary}")
+    if out is None:
+        *names, last = grids
+        if not names:
+            raise TaskloomError(f"say which file to write: `taskloom archive {last} -o results.zip`")
+        grids, out = tuple(names), Path(os.path.expanduser(last))  # noqa: PTH111 - the other raises
+    say_answer(Registry(nearby(registry, grids[0])).archive(grids, out, replace=replace))
 
 
 @click.command("import", short_help="Add the results of an archive to the registry.")
@@ -76,21 +59,4 @@ def import_(archive: Path, registry: Path) -> None:
       taskloom import results.zip
       taskloom import results.zip --registry theirs && taskloom claims quickstart --registry theirs
     """
-    from taskloom.registry.results.imports import import_archive
-    from taskloom.registry.results.unpacking import Checks
-    from taskloom.runs.grid.identity import digest
-    from taskloom.runs.grid.recorded import check_rows, is_same_spec
-
-    done = import_archive(archive, registry, Checks(digest, is_same_spec, check_rows))
-    for name, here in done.grids.items():
-        if name != here:
-            note(f"Another grid {name!r} is here, which stays as it is; the archive's is called {here!r}.")
-    for cells, outcome in (
-        (done.different, "finished here with other scores, which stay"),
-        (done.unfinished, "begun here, and left to `taskloom run`"),
-    ):
-        if cells:
-            shown = ", ".join(id[:SHORT] for id in cells[:5]) + (", …" if len(cells) > 5 else "")
-            note(f"{count(len(cells), 'cell')} of the archive: {outcome} ({shown}).")
-    known = f", {len(done.same)} already here with the same result" if done.same else ""
-    say(f"{count(len(done.added), 'cell')} imported{known}. Grids: {', '.join(done.grids.values())}")
+    say_answer(Registry(registry).import_archive(archive))

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import click
 
-from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord
-from taskloom.runs.analysis.cell_states import STATES, CellState, states_of_cell
-from taskloom.runs.api.find import states_in
-from taskloom.runs.cli.common import answers, grid_or_cell, say, say_json
+from taskloom.runs.analysis.cell_states import STATES, CellState
+from taskloom.runs.api.questions import CellAnswer, cells_answer
+from taskloom.runs.api.registry import Registry
+from taskloom.runs.cli.common import answers, nearby, say, say_answer
+from taskloom.runs.cli.completion import GRID_OR_CELL
 from taskloom.runs.cli.options import json_option, registry_option
-from taskloom.runs.show.cells import cell_json, describe_cell, list_cells, watch_cells
+from taskloom.runs.show.cells import watch_cells
 
 
 @click.command(short_help="List the cells that were planned or run, or show one.")
-@click.argument("source", required=False, metavar="[GRID | CELL]")
+@click.argument("source", required=False, metavar="[GRID | CELL]", type=GRID_OR_CELL)
 @registry_option
 @click.option(
     "--state", "wanted", type=click.Choice(STATES), multiple=True, help="Only cells in this state; may be repeated."
@@ -41,27 +41,14 @@ def cells(source: str | None, registry: Path, wanted: tuple[str, ...], watch: bo
       taskloom cells 3f0c2a
       taskloom cells quickstart --json | jq '.cells[] | select(.status == "failed") | .reason'
     """
-    with Ledger.open(registry, create=False) as ledger:
-        record = None if source is None else grid_or_cell(ledger, source)
-        if isinstance(record, CellRecord):
-            row_states = states_of_cell(ledger, record)
-            if as_json:
-                say_json(cell_json(ledger, row_states))
-            else:
-                say(describe_cell(ledger, row_states))
-            return
+    home = Registry(nearby(registry, source))
+    answer = home.cells(source, wanted)
+    if not watch or isinstance(answer, CellAnswer):
+        say_answer(answer, "json" if as_json else "plain")
+        return
 
-        def look() -> list[CellState]:
-            return states_in(ledger, None if record is None else record.name)
+    def listed(states: Sequence[CellState]) -> str:
+        shown = cells_answer([state for state in states if not wanted or state.state in wanted])
+        return json.dumps(shown.as_json(), allow_nan=False) if as_json else str(shown)
 
-        def write(states: Sequence[CellState]) -> str:
-            shown = [state for state in states if not wanted or state.state in wanted]
-            if not as_json:
-                return list_cells(shown)
-            answer = {"cells": [state.as_json() for state in shown]}
-            return json.dumps(answer, indent=None if watch else 2, allow_nan=False)
-
-        if watch:
-            watch_cells(look, write, say, answers(), plain=as_json)
-        else:
-            say(write(look()))
+    watch_cells(lambda: [*home.cells(source).found], listed, say, answers(), plain=as_json)

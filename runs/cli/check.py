@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from taskloom.core.errors import Problem, RequestError, TaskloomError, count
-from taskloom.registry.results.outputs import output
-from taskloom.runs.api.grid import Grid
-from taskloom.runs.cli.common import checked_catalogue, note, say, say_answer, say_json
+from taskloom.core.errors import Problem, RequestError, TaskloomError
+from taskloom.runs.api import installed
+from taskloom.runs.cli.common import checked_catalogue, say, say_answer, valid_grid
+from taskloom.runs.cli.completion import GRID
 from taskloom.runs.cli.options import (
     force_option,
     json_option,
@@ -18,25 +18,10 @@ from taskloom.runs.cli.options import (
     registry_option,
     strict_option,
 )
-from taskloom.runs.show.render import listing
-
-if TYPE_CHECKING:
-    from taskloom.runs.api.answer import Answer
-    from taskloom.runs.grid.overrides import Overrides
-    from taskloom.runs.grid.plan import Plan
-
-
-def _checked(source: str, registry: Path | None, overrides: "Overrides", allow_large: bool) -> "Answer[Plan]":
-    """Plan a grid; without a registry, as if nothing had been run."""
-    grid = Grid(source, registry=registry)
-    _ = grid.file  # before torch is imported: a misspelt path should be reported at once
-    checked_catalogue(quiet=True)
-    ask = grid.validate if registry is None else grid.plan
-    return ask(**vars(overrides), allow_large=allow_large)
 
 
 @click.command(short_help="Report all errors of a grid.")
-@click.argument("grid")
+@click.argument("grid", type=GRID)
 @plan_options
 @json_option
 @click.pass_context
@@ -50,26 +35,39 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
       taskloom validate grid.json --json | jq -r '.errors[] | "\\(.path): \\(.message)"'
     """
     try:
-        answer = _checked(grid, None, **planning)
+        answer = valid_grid(grid, None).validate(**planning)
     except TaskloomError as error:
         if not as_json:
             raise
         problems = error.problems if isinstance(error, RequestError) else [Problem("", str(error))]
-        say_json({"valid": False, "errors": [vars(problem) for problem in problems]})
+        errors = [vars(problem) for problem in problems]
+        say(json.dumps({"valid": False, "errors": errors}, indent=2, allow_nan=False))
         context.exit(2)
-    for line in answer.notes:
-        note(line)
-    if as_json:
-        say_json({"valid": True, "errors": [], "data": [vars(size) for size in answer.found.sizes]})
-        return
-    cells = answer.found.chosen
-    say(f"{grid} is valid: {count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}\n")
-    sizes = [(size.task, size.split, size.examples, size.unreadable, size.unlabelled) for size in answer.found.sizes]
-    say(listing(sizes, ("task", "split", "examples", "unreadable", "unlabelled")))
+    say_answer(answer, "json" if as_json else "plain")
+
+
+@click.command(short_help="Show what the data of a grid hold.")
+@click.argument("grid")
+@plan_options
+@json_option
+def data(grid: str, as_json: bool, **planning: Any) -> None:
+    """Show what the data of GRID hold: examples, labels, lengths of texts, and texts that occur twice.
+
+    "constant" is the score of the best constant prediction, "words" the length of the median and the longest text,
+    "shared" are examples that share a text with another, "seen" dev examples that are training examples, too, and "cut"
+    is the share of sequences that are longer than the encoder takes, counted in at most 1,000 rows of a split.
+
+    \b
+    Examples:
+      taskloom data quickstart
+      taskloom data losing-to-win --data ~/data --weights minilm
+      taskloom data grid.json --json | jq '.data[] | {task, split, classes}'
+    """
+    say_answer(valid_grid(grid, None).data(**planning), "json" if as_json else "plain")
 
 
 @click.command(short_help="Show what running a grid would do.")
-@click.argument("grid")
+@click.argument("grid", type=GRID)
 @registry_option
 @plan_options
 @json_option
@@ -87,11 +85,11 @@ def plan(grid: str, registry: Path, as_json: bool, **planning: Any) -> None:
       taskloom plan losing-to-win --data ~/data --weights minilm
       taskloom plan grid.json --json | jq '.cells[] | {label, seed, status}'
     """
-    say_answer(_checked(grid, registry, **planning), as_json=as_json)
+    say_answer(valid_grid(grid, registry).plan(**planning), "json" if as_json else "plain")
 
 
 @click.command(short_help="Write the JSON schema of grids.")
-@path_option("--out", help="Write it there instead of to stdout.", metavar="FILE")
+@path_option("-o", "--out", help="Write it there instead of to stdout.", metavar="FILE")
 @force_option
 @strict_option
 def schema(out: Path | None, force: bool) -> None:
@@ -115,15 +113,5 @@ def schema(out: Path | None, force: bool) -> None:
       taskloom schema --out grid.schema.json
       taskloom schema | jq '."$defs"."loss.smart".properties | keys'
     """
-    from taskloom.registry.installed.schema import grid_schema
-
-    text = json.dumps(grid_schema(checked_catalogue()), indent=1, ensure_ascii=False)
-    if out is None:
-        say(text)
-        return
-    try:
-        with output(out, force=force) as part:
-            part.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise TaskloomError(f"the schema cannot be written to {out}: {error.strerror}") from None
-    note(f"wrote {out}")
+    checked_catalogue()
+    say_answer(installed.schema(out, force=force))

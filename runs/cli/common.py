@@ -1,6 +1,6 @@
-"""Shared by several commands: output, the catalogue, and the lookup of grids and cells. No torch."""
+"""Shared by several commands: output, the check of plugins, and the choice of a cell. No torch."""
 
-import json
+import logging
 import os
 import re
 import shlex
@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
-from taskloom.core.errors import Problem, RegistryError, RequestError, TaskloomError
-from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord, GridRecord
-from taskloom.runs.analysis.cell_states import SHORT, finite, verified
-from taskloom.runs.api import find
-from taskloom.runs.cli.options import is_strict
-from taskloom.runs.show.render import render
+from taskloom.core.errors import Problem, RequestError, TaskloomError
+from taskloom.runs.api.find import registry_beside
+from taskloom.runs.api.grid import Grid
 from taskloom.runs.show.visible import visible
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
-    from taskloom.runs.analysis.tables import Table
     from taskloom.runs.api.answer import Answer
+
+#: Seconds of reading data after which it is said what is being read.
+PATIENCE = 2.0
+#: What options of several commands leave in click's ``meta``; of the second it is also the environment variable.
+COLOR, STRICT = "taskloom.color", "TASKLOOM_STRICT_PLUGINS"
 
 _answers: TextIO | None = None  # the original stdout, once it is reserved for the answer
 
@@ -42,16 +43,16 @@ def answers() -> TextIO:
     return _answers or sys.stdout
 
 
-def say(text: str, *, styled: bool = False) -> None:
-    """Print the answer, or a part of it. A closed pipe (``| head``) ends the output, not the command.
-
-    Control characters are escaped, unless the text is ``styled`` and escaped already.
-    """
-    write_answer(f"{text if styled else visible(text)}\n")
+def say(text: str) -> None:
+    """Print the answer, or a part of it, with control characters escaped."""
+    write_answer(f"{visible(text)}\n")
 
 
 def write_answer(text: str) -> bool:
-    """Print a part of the answer verbatim; returns False if the pipe is closed."""
+    """Print a part of the answer verbatim; returns False if the pipe is closed.
+
+    A closed pipe (``| head``) ends the output, not the command.
+    """
     try:
         click.echo(text, file=answers(), nl=False)
     except OSError as error:
@@ -62,19 +63,24 @@ def write_answer(text: str) -> bool:
     return True
 
 
-def say_json(value: Any) -> None:
-    """Print a JSON value as the answer."""
-    say(json.dumps(value, indent=2, allow_nan=False))
-
-
-def say_answer(answer: "Answer[Any]", *, as_json: bool = False) -> None:
-    """Print an answer's notes to stderr, then the answer as text or as JSON."""
+def say_answer(answer: "Answer[Any]", form: str = "plain") -> None:
+    """Print an answer's notes to stderr, then the answer in a format, in colours and as wide as the terminal is."""
     for line in answer.notes:
         note(line)
-    if as_json:
-        say_json(answer.as_json())
-    else:
-        say(str(answer))
+    color = click.get_current_context().meta.get(COLOR, "auto")
+    colors = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    if text := answer.format(form, colors=colors if color == "auto" else color == "always", width=_width()):
+        write_answer(f"{text}\n")
+
+
+def _width() -> int | None:
+    """The columns of the terminal that shows the answer, or of ``COLUMNS``; None for a file, a pipe or no size."""
+    if not answers().isatty():
+        return None
+    stated = os.environ.get("COLUMNS", "")
+    return (
+        int(stated) if stated.isdecimal() and int(stated) else os.get_terminal_size(answers().fileno()).columns or None
+    )
 
 
 def note(text: object) -> None:
@@ -85,10 +91,15 @@ def note(text: object) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def say_table(table: "Table", form: str, *, reported: bool = False) -> None:
-    """Print a table, with bold type on a terminal."""
-    bold = answers().isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-    say(render(table, form, terminal=bold, reported=reported), styled=True)
+def nearby(registry: Path, grid: str | None) -> Path:
+    """The registry beside a grid's file where none is named and the current folder has none, with a note; else this."""
+    stated = click.get_current_context().get_parameter_source("registry") != ParameterSource.DEFAULT
+    if stated or grid is None or not grid.endswith(".json") or registry.exists():
+        return registry
+    other = registry_beside(Path(os.path.expanduser(grid)))  # noqa: PTH111 - the other raises
+    if other is not None:
+        note(f"The registry is {other}, beside the grid; --registry names another.")
+    return other or registry
 
 
 def how_to_continue() -> str:
@@ -125,6 +136,11 @@ def registry_argument() -> str:
     return ""
 
 
+def is_strict() -> bool:
+    """Return whether the running command has ``--strict-plugins``."""
+    return bool(click.get_current_context().meta.get(STRICT))
+
+
 def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
     """Load the catalogue of installed components, and name broken plugins on stderr unless ``quiet``.
 
@@ -142,25 +158,24 @@ def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
     return catalogue
 
 
-def recorded_grid(ledger: Ledger, source: str) -> GridRecord:
-    """Find the record of a grid by its packaged name, its path, or its name in the registry."""
-    return find.recorded_grid(ledger, source, note)
+def valid_grid(source: str, registry: Path | None, *, quiet: bool = True) -> Grid:
+    """A grid whose file can be read, after the plugins were checked."""
+    grid = Grid(source, registry=registry)
+    _ = grid.file  # before torch is imported: a misspelt path should be reported at once
+    checked_catalogue(quiet=quiet)
+    if sys.stderr.isatty():
+        logger = logging.getLogger("taskloom.data")
+        logger.handlers = [_Slow()]
+        logger.setLevel(logging.INFO)
+    return grid
 
 
-def grid_or_cell(ledger: Ledger, source: str) -> GridRecord | CellRecord:
-    """Find a grid by its name or path; failing that, a cell by its identity or a unique prefix of it."""
-    return find.grid_or_cell(ledger, source, note)
+class _Slow(logging.Handler):
+    """Says on stderr what is being read, once reading has taken some seconds."""
 
+    _begun = 0.0
 
-def find_cell(ledger: Ledger, source: str, row: str | None, seed: int | None) -> CellRecord:
-    """Find a cell by its identity, or the finished cell of a grid with the best overall dev score."""
-    grid = grid_or_cell(ledger, source)
-    if isinstance(grid, CellRecord):
-        if row is not None or seed is not None:
-            raise RegistryError(f"--row and --seed choose among the cells of a grid; {source!r} is a single cell")
-        return grid
-    best = find.best_cell(ledger.folder, grid, row, seed)
-    score = finite(verified(ledger.folder, best.cell).scores.get("overall"))
-    overall = "" if score is None else f", overall {score:.3f}"
-    note(f"Cell {best.cell.id[:SHORT]}: row {best.label!r}, seed {best.seed}{overall}.")
-    return best.cell
+    def emit(self, record: logging.LogRecord) -> None:
+        self._begun = self._begun or record.created
+        if record.created - self._begun > PATIENCE:
+            note(f"{record.getMessage()} …")

@@ -1,19 +1,16 @@
 """``taskloom compare`` and ``taskloom errors``."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import GridRecord
-from taskloom.runs.api import questions
-from taskloom.runs.cli.common import recorded_grid, say_answer
+from taskloom.runs.api.registry import Registry
+from taskloom.runs.cli.common import nearby, say_answer
+from taskloom.runs.cli.completion import GRID, ROW_OR_CELL
 from taskloom.runs.cli.options import combined, json_option, moved_data_option, registry_option, split_option
 
 _options = combined(
-    click.option("--grid", metavar="GRID", help="Of which grid a row is, by name or path."),
+    click.option("--grid", type=GRID, metavar="GRID", help="Of which grid a row is, by name or path."),
     click.option(
         "--limit",
         type=click.IntRange(min=0),
@@ -30,8 +27,8 @@ _options = combined(
 
 
 @click.command(short_help="Show what differs between two rows or cells, example by example.")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", type=ROW_OR_CELL)
+@click.argument("b", metavar="B", type=ROW_OR_CELL)
 @_options
 def compare(
     a: str,
@@ -62,12 +59,12 @@ def compare(
       taskloom compare 3f0c9a 81d2e4 --data ~/data
       taskloom compare sum pcgrad --json | jq '.tasks[] | {task, delta, p}'
     """
-    with _grids(registry, grid) as (ledger, grids):
-        say_answer(questions.compare(ledger, a, b, grids, limit, data, split), as_json=as_json)
+    answer = Registry(nearby(registry, grid)).compare(a, b, grid=grid, limit=limit, data=data, split=split)
+    say_answer(answer, "json" if as_json else "plain")
 
 
 @click.command(short_help="Show the worst errors of a row or cell, and which classes it confuses.")
-@click.argument("source", metavar="CELL|ROW")
+@click.argument("source", metavar="CELL|ROW", type=ROW_OR_CELL)
 @_options
 def errors(
     source: str,
@@ -92,12 +89,5 @@ def errors(
       taskloom errors 3f0c9a --limit 30
       taskloom errors pcgrad --json | jq '.tasks[0].confusion'
     """
-    with _grids(registry, grid) as (ledger, grids):
-        say_answer(questions.errors(ledger, source, grids, limit, data, split), as_json=as_json)
-
-
-@contextmanager
-def _grids(registry: Path, grid: str | None) -> Iterator[tuple[Ledger, Sequence[GridRecord]]]:
-    """Open the ledger and yield the grids that a row may belong to: the one that is named, or all."""
-    with Ledger.open(registry, create=False) as ledger:
-        yield ledger, ledger.grids() if grid is None else (recorded_grid(ledger, grid),)
+    answer = Registry(nearby(registry, grid)).errors(source, grid=grid, limit=limit, data=data, split=split)
+    say_answer(answer, "json" if as_json else "plain")

@@ -5,19 +5,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.api.cell import cell_of
-from taskloom.runs.api.find import place_of
-from taskloom.runs.cli.common import checked_catalogue, find_cell, say_answer
-from taskloom.runs.cli.options import moved_data_option, read_path, registry_option, strict_option
+from taskloom.core.errors import TaskloomError
+from taskloom.runs.api.registry import Registry
+from taskloom.runs.cli.common import checked_catalogue, nearby, note, say_answer
+from taskloom.runs.cli.completion import GRID_OR_CELL, ROW
+from taskloom.runs.cli.options import moved_data_option, path_option, read_path, registry_option, strict_option
 
 if TYPE_CHECKING:
-    from taskloom.runs.export.card import Form
+    from taskloom.runs.export.card import ExportFormat
 
 
 @click.command(short_help="Write a finished cell's model for other programs.")
-@click.argument("source", metavar="CELL|GRID")
-@click.argument("folder", metavar="DIR", type=click.Path(), callback=read_path)
+@click.argument("source", metavar="CELL|GRID", type=GRID_OR_CELL)
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(), callback=read_path)
+@path_option("-o", "--out", help="The folder, if it is not the second argument.", metavar="DIR")
 @click.option(
     "--format",
     "form",
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What loads the folder.",
 )
-@click.option("--row", metavar="LABEL", help="Of GRID, only the row with this label.")
+@click.option("--row", type=ROW, metavar="LABEL", help="Of GRID, only the row with this label.")
 @click.option("--seed", type=int, metavar="N", help="Of GRID, only cells with this seed.")
 @click.option("--replace", is_flag=True, help="Put it in the place of what was exported to DIR before.")
 @moved_data_option
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 @strict_option
 def export(
     source: str,
-    folder: Path,
-    form: "Form",
+    folder: Path | None,
+    out: Path | None,
+    form: "ExportFormat",
     row: str | None,
     seed: int | None,
     replace: bool,
@@ -54,11 +56,13 @@ def export(
     \b
     Examples:
       taskloom export quickstart my-model
-      taskloom export 3f0c9a my-model --format transformers
+      taskloom export 3f0c9a -o my-model --format transformers
       taskloom export quickstart graph --row pcgrad --seed 0 --format onnx
       taskloom export 3f0c9a my-model --replace
     """
-    with Ledger.open(registry, create=False) as ledger:
-        cell = cell_of(place_of(ledger, find_cell(ledger, source, row, seed)), registry)
+    target = folder or out
+    if target is None or (folder is not None and out is not None):
+        raise TaskloomError(f"say once which folder to write: `taskloom export {source} -o my-model`")
+    cell = Registry(nearby(registry, source)).cell(source, row, seed, note=note)
     checked_catalogue()
-    say_answer(cell.export(folder, form, replace=replace, data=data))
+    say_answer(cell.export(target, form, replace=replace, data=data))

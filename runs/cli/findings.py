@@ -1,14 +1,13 @@
-"""``taskloom claims``, ``taskloom effects`` and ``taskloom seeds``: what a grid's results mean."""
+"""``taskloom claims``, ``effects``, ``budget`` and ``seeds``: what a grid's results mean."""
 
 import shlex
-from pathlib import Path
 
 import click
 
 from taskloom.core.errors import count
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import program, registry_argument, say, say_answer
-from taskloom.runs.cli.options import json_option, registry_option, split_option, table_options
+from taskloom.runs.cli.options import json_option, split_option, stale_option, table_options
 
 column_option = click.option(
     "--on", "column", default="overall", show_default=True, metavar="COLUMN", help="A task, overall, or task:metric."
@@ -16,12 +15,11 @@ column_option = click.option(
 
 
 @click.command(short_help="Answer the claims of a grid: holds, contradicted, equal, not that large or open.")
-@click.argument("grid")
-@registry_option
 @table_options
 @split_option
+@stale_option
 @json_option
-def claims(grid: str, registry: Path, split: str, as_json: bool) -> None:
+def claims(grid: Grid, split: str, stale: str, as_json: bool) -> None:
     """Answer the claims that GRID makes about its rows.
 
     A claim is written into the grid, at best before it is run:
@@ -42,17 +40,15 @@ def claims(grid: str, registry: Path, split: str, as_json: bool) -> None:
       taskloom claims quickstart
       taskloom claims grid.json --json | jq '.claims[] | select(.answer == "open") | .more_seeds'
     """
-    say_answer(Grid(grid, registry=registry).claims(split=split), as_json=as_json)
+    say_answer(grid.claims(split=split, stale=stale), "json" if as_json else "plain")
 
 
 @click.command(short_help="Show what each axis of a grid does, over matched rows.")
-@click.argument("grid")
-@registry_option
 @table_options
 @column_option
 @split_option
 @json_option
-def effects(grid: str, registry: Path, column: str, split: str, as_json: bool) -> None:
+def effects(grid: Grid, column: str, split: str, as_json: bool) -> None:
     """Show what each axis of GRID does to a score.
 
     The effect of a change is the mean over the pairs of rows that differ in nothing else. Interactions are differences
@@ -64,17 +60,36 @@ def effects(grid: str, registry: Path, column: str, split: str, as_json: bool) -
       taskloom effects surgery.json
       taskloom effects surgery.json --on sts --json
     """
-    say_answer(Grid(grid, registry=registry).effects(column, split=split), as_json=as_json)
+    say_answer(grid.effects(column, split=split), "json" if as_json else "plain")
+
+
+@click.command(short_help="Show what each row scores at best with few and many trials of its search.")
+@table_options
+@click.option(
+    "--on", "column", default="", metavar="COLUMN", help="A task or overall; by default what the search chose by."
+)
+@json_option
+def budget(grid: Grid, column: str, as_json: bool) -> None:
+    """Show what each row of GRID, which has a search, is expected to score at best with 1, 2, … trials.
+
+    A row that is ahead with 12 trials may be behind with 3, and whoever uses a method pays for its trials. The curve
+    is computed from the trials of the row, as if each were drawn at random; a failed trial counts as tried. The scores
+    are those on held-out training rows.
+
+    \b
+    Examples:
+      taskloom budget quickstart-tuned
+      taskloom budget quickstart-tuned --on sst --json
+    """
+    say_answer(grid.budget(column), "json" if as_json else "plain")
 
 
 @click.command(short_help="Say how many more seeds settle each open comparison.")
-@click.argument("grid")
-@registry_option
 @table_options
 @column_option
 @click.option("--queue", is_flag=True, help="Let the next `taskloom run` of the grid add the seeds.")
 @json_option
-def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) -> None:
+def seeds(grid: Grid, column: str, queue: bool, as_json: bool) -> None:
     """Say how many more seeds would settle each open comparison with the baseline, and each open claim.
 
     The number has a power of 80 % for a difference as large as the one found, and is planned with an upper limit of the
@@ -86,13 +101,13 @@ def seeds(grid: str, registry: Path, column: str, queue: bool, as_json: bool) ->
       taskloom seeds quickstart
       taskloom seeds quickstart --queue && taskloom run quickstart
     """
-    answer = Grid(grid, registry=registry).seeds_needed(column, queue=queue)
-    say_answer(answer, as_json=as_json)
+    answer = grid.seeds_needed(column, queue=queue)
+    say_answer(answer, "json" if as_json else "plain")
 
     from taskloom.runs.show.findings import advised_seeds, seeds_settle
 
     judged = [comparison.judged for comparison in answer.found]
     if (number := advised_seeds(judged)) and not as_json:
-        run = f"{program()} run {shlex.quote(grid)}{registry_argument()}"
+        run = f"{program()} run {shlex.quote(grid.source)}{registry_argument()}"
         added = f"The next `{run}` adds {count(number, 'seed')}, which" if queue else f"`{run} --seeds +{number}`"
         say(f"\n{added} {seeds_settle(judged, number)}.")

@@ -1,27 +1,20 @@
 """``taskloom grids``."""
 
-import json
-from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from taskloom.core.errors import TaskloomError, unknown
-from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.cli.common import checked_catalogue, note, say, say_json
-from taskloom.runs.cli.options import is_strict, json_option, registry_option, strict_option
-from taskloom.runs.show.render import listing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from taskloom.registry.installed.manager import PackagedGrid
+from taskloom.runs.api import installed
+from taskloom.runs.api.answer import Answer
+from taskloom.runs.api.registry import Registry
+from taskloom.runs.cli.common import checked_catalogue, is_strict, say_answer
+from taskloom.runs.cli.completion import GRID
+from taskloom.runs.cli.options import json_option, registry_option, strict_option
 
 
 @click.command(short_help="List the grids that can be run or were, or print a packaged one.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=GRID)
 @registry_option
 @strict_option
 @json_option
@@ -40,61 +33,7 @@ def grids(name: str | None, registry: Path, as_json: bool) -> None:
       taskloom grids quickstart > mine.json
       taskloom grids --json | jq -r '.packaged[].name'
     """
-    from taskloom.registry.installed.manager import grid_plugins, packaged_grids
-
     if is_strict():
         checked_catalogue()
-    for failure in grid_plugins().failed:
-        note(f"left out: {failure}")
-    if name is not None:
-        say(_text(name, packaged_grids()).rstrip("\n"))
-        return
-    packaged = [
-        {
-            "name": grid.name,
-            "description": _description(grid.path),
-            "plugin": grid.plugin.name,
-            "distribution": grid.plugin.distribution,
-            "version": grid.plugin.version,
-            "path": str(grid.path),
-        }
-        for grid in packaged_grids().values()
-    ]
-    with Ledger.find(registry) or nullcontext() as ledger:
-        recorded: list[dict[str, Any]] = [
-            {
-                "name": record.name,
-                "description": record.spec.get("description", ""),
-                "created": record.created,
-                "updated": record.updated,
-                "cells": dict(Counter(grid_cell.cell.status for grid_cell in record.cells)),
-            }
-            for record in (ledger.grids() if ledger is not None else ())
-        ]
-    if as_json:
-        say_json({"packaged": packaged, "recorded": recorded})
-        return
-    rows = [(grid["name"], f"{grid['distribution']} {grid['version']}", grid["description"]) for grid in packaged]
-    say(listing(rows, ("packaged", "from", "description")))
-    if recorded:
-        lines = []
-        for grid in recorded:
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(grid["cells"].items()))
-            lines.append((grid["name"], grid["updated"], counts, grid["description"]))
-        say("\n" + listing(lines, (f"run in {registry}", "last", "cells", "description")))
-
-
-def _text(name: str, packaged: "Mapping[str, PackagedGrid]") -> str:
-    if name not in packaged:
-        raise TaskloomError(unknown("packaged grid", name, packaged, where="packaged"))
-    try:
-        return packaged[name].path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise TaskloomError(f"packaged grid {name!r} cannot be read: {error}") from None
-
-
-def _description(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8-sig")).get("description", ""))
-    except (OSError, ValueError, AttributeError) as error:
-        return f"cannot be read: {error}"
+    answer: Answer[Any] = Registry(registry).grids() if name is None else installed.packaged_grid(name)
+    say_answer(answer, "json" if as_json and name is None else "plain")

@@ -5,17 +5,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from taskloom.core.errors import shortened
+from taskloom.runs.api.grid import STALE, Grid
+from taskloom.runs.cli.common import COLOR, STRICT, nearby
+from taskloom.runs.cli.completion import GRID, ROW
 from taskloom.runs.show.render import FORMATS
 
 Command = Callable[..., Any]
-STRICT = "TASKLOOM_STRICT_PLUGINS"
 MOST_SEEDS = 9999
 
 
@@ -39,10 +40,14 @@ split_option = click.option(
     help="Scores on which split, of all rows.  [default: dev, or what the grid states for a row]",
 )
 force_option = click.option("--force", is_flag=True, help="Replace a file of another kind.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-format_option = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
+stale_option = click.option(
+    "--stale",
+    type=click.Choice(STALE),
+    default="show",
+    show_default=True,
+    help="Rows that would be other runs now, since data, a plugin or the grid's file changed.",
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 moved_data_option = path_option(
     "--data", help="Where the data are now: in FOLDER, or in a folder of the data set's name in it."
 )
@@ -69,9 +74,25 @@ def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return lambda command: functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
-def is_strict() -> bool:
-    """Return whether the running command has ``--strict-plugins``."""
-    return bool(click.get_current_context().meta.get(STRICT))
+def _set_color(context: click.Context, option: click.Parameter, color: str) -> None:
+    context.meta[COLOR] = color
+    context.color = {"always": True, "never": False}.get(color)  # else click takes colours out of a pipe
+
+
+format_option = combined(
+    click.option(
+        "--format", "form", type=click.Choice(FORMATS), default="plain", show_default=True, help="The table's format."
+    ),
+    click.option(  # `say_answer` does the colouring
+        "--color",
+        type=click.Choice(("auto", "always", "never")),
+        default="auto",
+        show_default=True,
+        expose_value=False,
+        callback=_set_color,
+        help="Bold type and coloured verdicts: on a terminal without NO_COLOR, or as this says.",
+    ),
+)
 
 
 def _read_setting(setting: str) -> tuple[str, Any]:
@@ -137,7 +158,11 @@ def _run_options(weights: str, epochs: str, settings: str) -> Callable[[Command]
     )
 
 
-_plan_options = combined(
+tuned_option = click.option(
+    "--tuned/--untuned", default=True, help="Rows with the settings of the grid's search, or as they are written."
+)
+#: The options of every command that plans a grid; their names are those of arguments of ``Grid.plan``.
+plan_options = combined(
     path_option(
         "--data",
         help="Where data sets are: their files are in FOLDER or in a folder of their name in it (cs224n, sick, snli); "
@@ -148,9 +173,11 @@ _plan_options = combined(
         "At most N epochs in every stage.",
         "Set a value in every cell that has the place, such as stages.*.optimizer.lr=3e-5",
     ),
+    tuned_option,
     click.option("--name", metavar="NAME", help="Keep what is run in a table of its own, under this name."),
     click.option(
         "--only",
+        type=ROW,
         multiple=True,
         metavar="LABEL",
         help="Only rows with this label; * matches anything; may be repeated.",
@@ -167,25 +194,11 @@ _plan_options = combined(
 )
 
 
-def plan_options(command: Command) -> Command:
-    """Add the options of every command that plans a grid.
-
-    The command gets ``overrides`` (of --data --weights --epochs --set --name --only --seeds --smoke) and
-    ``allow_large``, which are arguments of :func:`taskloom.runs.grid.plan.make_plan`.
-    """
-
-    @functools.wraps(command)
-    def with_overrides(**arguments: Any) -> Any:
-        from taskloom.runs.grid.overrides import Overrides
-
-        fields_of_overrides = {field.name: arguments.pop(field.name) for field in fields(Overrides)}
-        return command(overrides=Overrides(**fields_of_overrides), **arguments)
-
-    return _plan_options(with_overrides)
-
-
 def table_options(command: Command) -> Command:
-    """Add --weights, --epochs and --set to a command on results: those of the table that a run with these has made."""
+    """Add GRID, --registry, --weights, --epochs, --set and --untuned to a command on results, which gets a ``Grid``.
+
+    With --weights, --epochs, --set or --untuned it is the table that a run with these has made.
+    """
 
     @functools.wraps(command)
     def of_table(
@@ -195,20 +208,23 @@ def table_options(command: Command) -> Command:
         weights: str | None,
         epochs: int | None,
         settings: dict[str, Any],
+        tuned: bool,
         **arguments: Any,
     ) -> Any:
-        if weights is not None or epochs is not None or settings:
-            from taskloom.runs.api.grid import Grid
-            from taskloom.runs.grid.overrides import Overrides
+        table_grid = Grid(grid, registry=nearby(registry, grid))
+        if weights is not None or epochs is not None or settings or not tuned:
+            table_grid = table_grid.under(weights=weights, epochs=epochs, settings=settings, tuned=tuned)
+        return command(grid=table_grid, **arguments)
 
-            overrides = Overrides(weights=weights, epochs=epochs, settings=settings)
-            grid = Grid(grid, registry=registry).table_under(overrides)
-        return command(grid=grid, registry=registry, **arguments)
-
-    return _run_options(
-        "The table of the runs with these weights.",
-        "The table of the runs with at most N epochs in every stage.",
-        "The table of the runs with this setting",
+    return combined(
+        click.argument("grid", type=GRID),
+        registry_option,
+        _run_options(
+            "The table of the runs with these weights.",
+            "The table of the runs with at most N epochs in every stage.",
+            "The table of the runs with this setting",
+        ),
+        tuned_option,
     )(of_table)
 
 
@@ -231,7 +247,11 @@ def _read_components(texts: Iterable[str]) -> tuple[dict[str, Any], ...]:
 #: Options of engines that are also flags.
 _ENGINE_FLAGS = (
     ("--workers", "N", "Cells at once. [default: one per GPU; without one, one per core, 8 at most]"),
-    ("--devices", "LIST", "cuda:0,cuda:1 or cpu:2 (two cells at once) or auto. [default: auto]"),
+    (
+        "--devices",
+        "LIST",
+        "cuda:0,cuda:1 or cpu:2 (two cells at once) or auto; mps and xpu are experimental. [default: auto]",
+    ),
     ("--cells-per-gpu", "N", "Cells that share a GPU. [default: 1]"),
     (
         "--threads",

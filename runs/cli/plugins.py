@@ -1,27 +1,21 @@
 """``taskloom plugins`` and ``taskloom new-plugin``."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.core.errors import Problem, RequestError, unknown
-from taskloom.runs.cli.common import checked_catalogue, program, say, say_json
-from taskloom.runs.cli.options import is_strict, json_option, path_option, strict_option
+from taskloom.runs.api import installed
+from taskloom.runs.cli.common import checked_catalogue, is_strict, program, say, say_answer
+from taskloom.runs.cli.completion import COMPONENT
+from taskloom.runs.cli.options import json_option, path_option, strict_option
 from taskloom.runs.scaffold import next_steps, write_plugin
 from taskloom.runs.scaffold.kinds import PLUGIN_KINDS
-
-if TYPE_CHECKING:
-    from taskloom.registry.installed.catalogue import Catalogue
-    from taskloom.registry.installed.entries import Entry
-    from taskloom.registry.installed.manager import Failure, Plugin
 
 COMPONENT_KINDS = ("encoder", "head", "loss", "sampler", "combiner", "data", "metric", "engine", "tracker")
 
 
 @click.command(short_help="List components and their options.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=COMPONENT)
 @click.option("--kind", type=click.Choice(COMPONENT_KINDS), help="Only components of this kind.")
 @click.option("--reference", is_flag=True, help="Print the reference of hooks and interfaces, as Markdown.")
 @strict_option
@@ -54,66 +48,8 @@ def plugins(name: str | None, kind: str | None, reference: bool, as_json: bool) 
             checked_catalogue()
         say(reference_text().rstrip("\n"))
         return
-    from taskloom.runs.show import describe
-
-    catalogue = checked_catalogue(quiet=True)
-    entries, loaded, failed = _find(catalogue, name, kind)
-    if as_json:
-        answer: dict[str, Any] = {
-            "components": [describe.component_facts(entry, full=name is not None) for entry in entries],
-            "plugins": [describe.plugin_facts(catalogue, plugin) for plugin in loaded],
-            "failed": [
-                {**describe.origin(failure.plugin), "reason": failure.reason, "removal": failure.removal}
-                for failure in failed
-            ],
-        }
-        if name is None:
-            answer["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
-        say_json(answer)
-        return
-    if name is None:
-        say(describe.list_components(catalogue, kind))
-    elif entries or loaded:
-        texts = [describe.describe_component(entry) for entry in entries]
-        say("\n\n\n".join([*texts, *(describe.describe_plugin(catalogue, plugin) for plugin in loaded)]))
-    if failed:
-        say(f"\nCannot be used:\n{describe.list_failures(catalogue, failed)}")
-
-
-def _find(
-    catalogue: "Catalogue", name: str | None, kind: str | None
-) -> "tuple[list[Entry], list[Plugin], list[Failure]]":
-    """Return the components called ``name``, the plugins of that name or distribution, and failures that concern it.
-
-    Without a name, everything; ``RequestError`` if nothing has the name.
-    """
-    from taskloom.registry.installed.manager import normalized
-
-    entries = [entry for entry in catalogue.entries if name in (None, entry.name) and kind in (None, entry.kind)]
-    if name is None:
-        return entries, catalogue.plugins.loaded, catalogue.failed
-    if kind is not None:
-        return [catalogue.get(kind, name)], [], []
-
-    def is_meant(plugin: "Plugin") -> bool:
-        return normalized(name) in (normalized(plugin.name), normalized(plugin.distribution))
-
-    loaded = [plugin for plugin in catalogue.plugins.loaded if is_meant(plugin)]
-    if entries:  # a built-in plugin is named like a kind, and rarely meant
-        loaded = [plugin for plugin in loaded if not plugin.builtin]
-    failed = [
-        failure
-        for failure in catalogue.failed
-        if is_meant(failure.plugin) or f" {name!r}" in failure.reason.partition(";")[0]
-    ]
-    if not (entries or loaded or failed):
-        others = [plugin for plugin in catalogue.plugins.loaded if not plugin.builtin]
-        names = {entry.name for entry in catalogue.entries}
-        names |= {word for plugin in others for word in (plugin.name, plugin.distribution)}
-        message = unknown("component or plugin", name, names, where="installed")
-        shown = "; ".join(filter(None, [message, catalogue.plugins.hidden_note]))
-        raise RequestError("taskloom plugins", [Problem("", shown)])
-    return entries, loaded, failed
+    checked_catalogue(quiet=True)
+    say_answer(installed.plugins(name, kind), "json" if as_json else "plain")
 
 
 @click.command("new-plugin", short_help="Write the package of a new plugin.")

@@ -6,19 +6,18 @@ import click
 
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import say_answer
-from taskloom.runs.cli.options import force_option, path_option, registry_option, split_option, table_options
+from taskloom.runs.cli.options import force_option, path_option, split_option, stale_option, table_options
 
-FIGURES = ("forest", "curves", "bars", "effects", "conflicts", "confusion")
+FIGURES = ("forest", "curves", "bars", "effects", "budget", "conflicts", "confusion")
 
 
 @click.command(short_help="Write a grid's results as one HTML page.")
-@click.argument("grid")
-@registry_option
 @table_options
 @path_option("-o", "--out", help="The page.", metavar="FILE", default="report.html")
 @split_option
+@stale_option
 @force_option
-def report(grid: str, registry: Path, out: Path, split: str, force: bool) -> None:
+def report(grid: Grid, out: Path, split: str, stale: str, force: bool) -> None:
     """Write the results of GRID as one HTML page that needs nothing else: no network, no library, no server.
 
     It has the differences of all rows to the baseline with verdicts in words, the table (sort it, filter it, choose
@@ -31,18 +30,16 @@ def report(grid: str, registry: Path, out: Path, split: str, force: bool) -> Non
       taskloom report quickstart
       taskloom report grid.json -o grid.html
     """
-    say_answer(Grid(grid, registry=registry).report(out, split=split, force=force))
+    say_answer(grid.report(out, split=split, stale=stale, force=force))
 
 
 @click.command(short_help="Draw a figure of a grid's results for a paper.")
-@click.argument("grid")
-@registry_option
 @table_options
 @click.option("--kind", type=click.Choice(FIGURES), default="forest", show_default=True, help="What is drawn.")
 @path_option("-o", "--out", help="A .pdf, .svg or .png file.", metavar="FILE", required=True)
 @split_option
 @force_option
-def plot(grid: str, registry: Path, kind: str, out: Path, split: str, force: bool) -> None:
+def plot(grid: Grid, kind: str, out: Path, split: str, force: bool) -> None:
     """Draw one figure of the results of GRID, as wide as a column of a paper, in colours that everybody can tell apart.
 
     \b
@@ -50,6 +47,7 @@ def plot(grid: str, registry: Path, kind: str, out: Path, split: str, force: boo
       curves     scores over the epochs, dev and train
       bars       scores by task, with published figures
       effects    what each axis does
+      budget     what each row scores at best, over the number of trials of its search
       conflicts  how often the gradients of two tasks disagree
       confusion  what the baseline predicted for what
 
@@ -60,4 +58,4 @@ def plot(grid: str, registry: Path, kind: str, out: Path, split: str, force: boo
       taskloom plot quickstart -o forest.pdf
       taskloom plot quickstart --kind curves -o curves.pdf
     """
-    say_answer(Grid(grid, registry=registry).plot(out, kind, split=split, force=force))
+    say_answer(grid.plot(out, kind, split=split, force=force))

@@ -2,18 +2,19 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskloom.runs.api.grid import Grid
+from taskloom.core.errors import TaskloomError
 from taskloom.runs.api.run import InterruptedRun
-from taskloom.runs.cli.common import checked_catalogue, how_to_continue, note, say_table
+from taskloom.runs.cli.common import how_to_continue, is_strict, note, say_answer, valid_grid
+from taskloom.runs.cli.completion import GRID
 from taskloom.runs.cli.options import (
     engine_options,
     format_option,
-    is_strict,
     keep_option,
     plan_options,
     registry_option,
@@ -22,18 +23,19 @@ from taskloom.runs.cli.options import (
 from taskloom.runs.driver.signals import INTERRUPTED, Stop
 
 if TYPE_CHECKING:
-    from taskloom.runs.grid.overrides import Overrides
-    from taskloom.runs.training.checkpoint import Keep
+    from taskloom.registry.results.tensors import Keep
 
 
 @click.command(short_help="Run a grid and print its comparison table.")
-@click.argument("grid")
+@click.argument("grid", type=GRID)
 @registry_option
 @engine_options
 @keep_option
 @tracker_option
 @click.option("--retry/--no-retry", default=True, show_default=True, help="Try failed cells again.")
 @plan_options
+@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress: problems, failures and the table.")
+@click.option("-v", "--verbose", is_flag=True, help="A line for every report of a cell, on a terminal, too.")
 @format_option
 @click.pass_context
 def run(
@@ -48,9 +50,14 @@ def run(
     retry: bool,
     keep: "Keep",
     form: str,
-    overrides: "Overrides",
-    allow_large: bool,
-    **engine_flags: Any,
+    quiet: bool,
+    verbose: bool,
+    devices: str | None,
+    threads: int | None,
+    cells_per_gpu: int | None,
+    address: str | None,
+    workers: int | None,
+    **planning: Any,
 ) -> None:
     """Run every cell of GRID that is not finished, then print the comparison table.
 
@@ -72,6 +79,9 @@ def run(
     their place and their results; errors in what the grid says of them are reported, but their data need not be here. A
     smoke run is recorded as GRID-smoke. Two files of one name are two grids; the second is recorded as FOLDER/NAME.
 
+    A grid with a `search` runs its trials first, recorded as GRID+trials, then its rows with the settings of their best
+    trials. With --untuned its rows are run as they are written, in the table GRID+untuned.
+
     \b
     Examples:
       taskloom run quickstart
@@ -83,24 +93,26 @@ def run(
       taskloom run grid.json --registry results --workers 2
       taskloom run grid.json --devices cuda:0,cuda:1 --cells-per-gpu 2
       taskloom run grid.json --tracker tensorboard
+      taskloom run grid.json --quiet --format csv > table.csv
       taskloom run grid.json --format github > table.md
     """
-    requested_grid = Grid(grid, registry=registry)
-    _ = requested_grid.file  # before torch is imported: a misspelt path should be reported at once
-    checked_catalogue()
-    flags = {flag: setting for flag, setting in engine_flags.items() if setting is not None}
+    if quiet and verbose:
+        raise TaskloomError("--quiet and --verbose exclude each other")
+    requested_grid = valid_grid(grid, registry, quiet=quiet)
+    flags = {"devices": devices, "threads": threads, "cells_per_gpu": cells_per_gpu, "address": address}
     stop = Stop()
     try:
         run_result = requested_grid.run(
-            engine={**engine, **flags},
+            engine=engine | {flag: setting for flag, setting in flags.items() if setting is not None},
+            workers=workers,
+            progress="lines" if verbose else not quiet,
             retry=retry,
             attempts=attempts,
             timeout=timeout,
             keep=keep,
             trackers=trackers,
             stop=stop,
-            allow_large=allow_large,
-            **vars(overrides),
+            **planning,
         )
     except InterruptedRun as interrupted:
         note(interrupted)
@@ -109,7 +121,7 @@ def run(
             sys.stderr.flush()
             os._exit(INTERRUPTED)
         context.exit(INTERRUPTED)
-    say_table(run_result.found, form)
+    say_answer(replace(run_result, notes=()) if quiet else run_result, form)
     if run_result.failures:
         note(run_result.failures)
     broken = run_result.untracked if is_strict() else ()

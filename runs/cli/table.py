@@ -5,21 +5,18 @@ from pathlib import Path
 import click
 
 from taskloom.runs.api.grid import Grid
-from taskloom.runs.api.questions import write_table
-from taskloom.runs.cli.common import note, say, say_table
+from taskloom.runs.cli.common import note, say_answer
 from taskloom.runs.cli.options import (
     force_option,
     format_option,
     path_option,
-    registry_option,
     split_option,
+    stale_option,
     table_options,
 )
 
 
 @click.command(short_help="Print the comparison table of a grid.")
-@click.argument("grid")
-@registry_option
 @table_options
 @click.option("--reported", is_flag=True, help="Published figures beside ours, with the difference.")
 @click.option(
@@ -35,15 +32,15 @@ from taskloom.runs.cli.options import (
     "--metric",
     default="",
     metavar="NAME",
-    help="Score what is stored anew: accuracy, macro_f1, pearson, spearman, or f1:2 for the F1 of class 2.",
+    help="Score what is stored anew, by any installed metric, or f1:2 for the F1 of class 2.",
 )
 @split_option
+@stale_option
 @format_option
 @path_option("-o", "--out", help="Write to a file; of csv, what to know goes to FILE.notes.txt.", metavar="FILE")
 @force_option
 def table(
-    grid: str,
-    registry: Path,
+    grid: Grid,
     reported: bool,
     form: str,
     columns: tuple[str, ...],
@@ -51,6 +48,7 @@ def table(
     group_by: str,
     metric: str,
     split: str,
+    stale: str,
     out: Path | None,
     force: bool,
 ) -> None:
@@ -83,15 +81,13 @@ def table(
       taskloom table grid.json --split test
       taskloom table quickstart --format json | jq '.rows[] | [.label, .metrics.overall.verdict]'
     """
-    answer = Grid(grid, registry=registry).table(
-        columns=columns, sort=sort, group_by=group_by, metric=metric, split=split, reported=reported
+    answer = grid.table(
+        columns=columns, sort=sort, group_by=group_by, metric=metric, split=split, reported=reported, stale=stale
     )
-    for line in answer.notes:
-        note(line)
     if out is not None:
-        say(write_table(answer, form, out, force=force))
+        say_answer(answer.write(out, form, force=force))
         return
-    say_table(answer.found, form, reported=reported)
+    say_answer(answer, form)
     if form == "csv":
         for line in answer.checks:
             note(line)

@@ -14,14 +14,14 @@ from taskloom.registry.results.locks import Claims
 
 if TYPE_CHECKING:
     from taskloom.registry.results.ledger import Ledger
-    from taskloom.runs.training.checkpoint import Keep
+    from taskloom.registry.results.tensors import Keep
 
 WEIGHTS, RESULTS = "weights of the best epochs", "scores, predictions and logs"
 WITHOUT_ROW = "weights and checkpoints of cells without a row"
 
 
 @dataclass(frozen=True)
-class Item:
+class DiskUse:
     """One file or folder of a registry: its category, its size, and how many of its bytes may be removed."""
 
     what: str
@@ -30,7 +30,7 @@ class Item:
     may_go: int = 0
 
 
-def items(ledger: "Ledger", keep: "Keep" = "best", named: Collection[str] = ()) -> list[Item]:
+def disk_uses(ledger: "Ledger", keep: "Keep" = "best", named: Collection[str] = ()) -> list[DiskUse]:
     """Everything in a registry's folder.
 
     These may be removed: tokenized texts, which are made again when needed; results of shared stages, unless a cell of
@@ -41,22 +41,22 @@ def items(ledger: "Ledger", keep: "Keep" = "best", named: Collection[str] = ()) 
     all_done = all(state == "finished" for state in status.values())
     rooms = (("cache", "tokenized texts", True), ("stages", "shared stages", all_done), ("examples", RESULTS, False))
     usage = [
-        _item(category, path, may_go) for room, category, may_go in rooms for path in _children(ledger.folder / room)
+        _use(category, path, may_go) for room, category, may_go in rooms for path in _children(ledger.folder / room)
     ]
-    usage += [_item("ledger", path) for path in _children(ledger.folder) if path.name not in ROOMS]
+    usage += [_use("ledger", path) for path in _children(ledger.folder) if path.name not in ROOMS]
     for cell in _children(ledger.folder / "cells"):
         state = status.get(cell.name)
         for path in _children(cell):
             if path.name.startswith(".partial-"):
-                usage.append(_item("left by killed processes", path, True))
+                usage.append(_use("left by killed processes", path, True))
             elif state is None and (path.name == "best" or path.name.startswith("checkpoint-")):
-                usage.append(_item(WITHOUT_ROW, path, cell.name in named))
+                usage.append(_use(WITHOUT_ROW, path, cell.name in named))
             elif path.name.startswith("checkpoint-"):
-                usage.append(_item("checkpoints", path, state == "finished"))
+                usage.append(_use("checkpoints", path, state == "finished"))
             elif path.name == "best":
-                usage.append(Item(WEIGHTS, path, _size(path), _beyond(path, keep) if state == "finished" else 0))
+                usage.append(DiskUse(WEIGHTS, path, _size(path), _beyond(path, keep) if state == "finished" else 0))
             else:
-                usage.append(_item(RESULTS, path))
+                usage.append(_use(RESULTS, path))
     return usage
 
 
@@ -71,21 +71,21 @@ def without_row(ledger: "Ledger", prefixes: Iterable[str]) -> list[str]:
 
 def collect(ledger: "Ledger", keep: "Keep" = "best", named: Collection[str] = ()) -> int:
     """Remove what may be removed; returns the number of bytes. Refused while a run uses the registry."""
-    from taskloom.runs.training.checkpoint import keep_weights  # and with it torch
+    from taskloom.registry.results.tensors import keep_weights  # and with it torch
 
     with Claims(ledger.folder) as claims:
         if not claims.alone:
             raise RegistryError(f"a run is using {ledger.folder}; try again when it has ended")
         before = _size(ledger.folder)
-        for item in items(ledger, keep, named):
-            if not item.may_go:
+        for use in disk_uses(ledger, keep, named):
+            if not use.may_go:
                 continue
-            if item.what == WEIGHTS:
-                keep_weights(item.path.parent, keep)
-            elif item.path.is_dir():
-                shutil.rmtree(item.path, ignore_errors=True)
+            if use.what == WEIGHTS:
+                keep_weights(use.path.parent, keep)
+            elif use.path.is_dir():
+                shutil.rmtree(use.path, ignore_errors=True)
             else:
-                item.path.unlink(missing_ok=True)
+                use.path.unlink(missing_ok=True)
         return before - _size(ledger.folder)
 
 
@@ -99,9 +99,9 @@ def _beyond(best: Path, keep: "Keep") -> int:
     return sum(end - start for start, end in spans)
 
 
-def _item(category: str, path: Path, may_go: bool = False) -> Item:
+def _use(category: str, path: Path, may_go: bool = False) -> DiskUse:
     size = _size(path)
-    return Item(category, path, size, size if may_go else 0)
+    return DiskUse(category, path, size, size if may_go else 0)
 
 
 def _children(folder: Path) -> list[Path]:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Engine, Job
 from taskloom.registry.results.artifacts import Artifacts, sweep
 from taskloom.registry.results.locks import Claims
+from taskloom.registry.results.tensors import Keep, drop_checkpoints
 from taskloom.runs.driver.loop import Listen, Loop
 from taskloom.runs.driver.loop import Outcome as Outcome
 from taskloom.runs.driver.signals import Stop, stop_on_signals
 from taskloom.runs.driver.trackers import Trackers
 from taskloom.runs.driver.verdict import ATTEMPTS, next_micro_batch
 from taskloom.runs.grid.plan import Plan
-from taskloom.runs.training.checkpoint import Keep, drop_checkpoints
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -77,8 +77,10 @@ def _jobs(plan: Plan, ledger: "Ledger", outcome: Outcome, trackers: Trackers, *,
     for cell in plan.chosen:
         state = states.get(cell.id)
         job = Job(cell.id, cell.label, cell.seed, cell.spec, folder, cell.stage_keys, cell.versions)
-        job = replace(job, content=cell.facts.get("content", {}))
-        if state == "finished":
+        job = replace(job, content=cell.facts.get("content", {}), pause=cell.pause)
+        if cell.tried and state != "finished":  # a trial that failed or paused, and counts as it is
+            outcome.cached += 1
+        elif state == "finished":
             outcome.cached += 1
             drop_checkpoints(Artifacts(ledger.folder).cell(cell.id))  # if its driver was killed right after it finished
             ended.setdefault(cell.id, job)

@@ -22,12 +22,12 @@ class Cost:
 
 
 def costs(plan: Plan, catalogue: "Catalogue", ledger: "Ledger | None") -> dict[str, Cost]:
-    """The cost of every chosen cell by its identity."""
+    """The cost of every chosen cell by its identity, also of trials and of rows that wait for them."""
     sizes, durations = Sizes(catalogue), Durations()
     for record in ledger.cells() if ledger is not None else ():
         if record.status == "finished":
             durations.learn(record.spec, record.seconds)
     return {
         cell.id: Cost(sizes.steps(cell.spec), durations.expected(cell.id, cell.spec), sizes.weights(cell.spec))
-        for cell in plan.chosen
+        for cell in (*(plan.trials.chosen if plan.trials else ()), *plan.chosen, *plan.waiting)
     }

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from taskloom.core import ENDS, Engine, Event, Job
 from taskloom.core.work import append_log
 from taskloom.registry.results.locks import Claims
+from taskloom.registry.results.tensors import Keep, drop_checkpoints, keep_weights
+from taskloom.registry.results.wording import PAUSED, format_event
 from taskloom.runs.driver.schedule import Durations, Order
 from taskloom.runs.driver.signals import Stop
 from taskloom.runs.driver.trackers import Trackers
 from taskloom.runs.driver.verdict import ATTEMPTS, Verdict, judge
-from taskloom.runs.driver.wording import format_event
-from taskloom.runs.training.checkpoint import Keep, drop_checkpoints, keep_weights
 
 if TYPE_CHECKING:
     from taskloom.registry.results.ledger import Ledger
@@ -33,14 +33,16 @@ Listen = Callable[[Event], None]
 class Outcome:
     """How many cells were trained now, failed (out of memory included), were stopped, or were finished before.
 
-    ``elsewhere`` counts those that another driver finished meanwhile. ``reasons`` are those of the failed cells.
-    ``halted`` says why no further cell was begun, unless somebody asked for that.
+    ``paused`` counts those that trained as many epochs as their jobs want for now, ``elsewhere`` those that another
+    driver finished meanwhile. ``reasons`` are those of the failed cells. ``halted`` says why no further cell was begun,
+    unless somebody asked for that.
     """
 
     finished: int = 0
     cached: int = 0
     elsewhere: int = 0
     interrupted: int = 0
+    paused: int = 0
     reasons: dict[str, str] = field(default_factory=dict)
     halted: str = ""
 
@@ -208,6 +210,10 @@ class Loop:
             case "again" | "interrupted":
                 self.report(job, replace(event, facts={**facts, **again}) if event.what == "oom" else event)
                 self.outcome.interrupted += 1
+            case "paused":
+                epochs = f"{job.pause} of {job.spec['stages'][-1]['epochs']} epochs"
+                self.report(job, replace(event, facts={**facts, "reason": f"{PAUSED} after {epochs}"}))
+                self.outcome.paused += 1
             case "finished":
                 self.report(job, event)
                 drop_checkpoints(job.cell_folder())
@@ -240,7 +246,7 @@ class Loop:
                 run.last_event = now
             limit = self.timeout if run.begun else max(self.timeout, START)
             if now - run.last_event > limit and not run.stop_reason:
-                run.stop_reason = f"said nothing for {limit:g} s (--timeout)"
+                run.stop_reason = f"no progress for {limit:g} s (--timeout)"
                 self.engine.stop(cell, at_once=True)
 
     def _retry_waiting(self) -> None:

@@ -86,8 +86,8 @@ def longest_first(jobs: Iterable[Job], durations: Durations) -> list[Job]:
 def next_job(ordered: Iterable[Job], busy: Iterable[Job], is_done: Callable[[str], bool]) -> Job | None:
     """The first job that need not wait for a stage that a busy one is computing.
 
-    ``is_done`` says of a stage key whether its result is there. A job waits only for the first stage that it lacks:
-    it could not begin anything else.
+    ``is_done`` tells whether the result of a stage key exists. A job waits only for the first stage that it lacks: it
+    could not begin any other.
     """
     is_done = cache(is_done)  # it may look at the disk, and a thousand jobs may share a stage
     computed = {key for job in busy for key in job.stage_keys if not is_done(key)}

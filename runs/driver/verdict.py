@@ -18,7 +18,7 @@ class Verdict:
     ``halt`` says that no other cell could do better now, because the disk is full.
     """
 
-    how: Literal["finished", "failed", "oom", "interrupted", "again"]
+    how: Literal["finished", "failed", "oom", "interrupted", "paused", "again"]
     reason: str = ""
     micro_batch: int | None = None
     halt: bool = False
@@ -36,6 +36,8 @@ def judge(event: Event, past: Sequence[Event], *, attempts: int = ATTEMPTS) -> V
     match event.what:
         case "finished":
             return Verdict("finished")
+        case "interrupted" if event.facts.get("paused"):
+            return Verdict("paused")
         case "interrupted":
             return Verdict("interrupted", event.facts.get("reason", ""), micro_batch)
         case "oom" if micro_batch:

@@ -20,7 +20,7 @@ from taskloom.runs.export.heads import CARD, encode_lines, head_lines
 from taskloom.runs.export.vectors import own_pooling
 from taskloom.runs.predict.trained import TrainedModel
 
-Form = Literal["sentence-transformers", "transformers", "onnx"]
+ExportFormat = Literal["sentence-transformers", "transformers", "onnx"]
 #: Task → split → its examples, or why they cannot be read.
 Data = Mapping[str, Mapping[Split, Examples | DataError]]
 
@@ -37,13 +37,13 @@ class Source:
     cell: CellRecord
     catalogue: Catalogue
     registry: Path
-    form: Form
+    form: ExportFormat
     data: Data
     notes: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Score:
+class DevScore:
     """A task's dev score, its 95 % interval in words, and the number of examples scored."""
 
     task: str
@@ -104,7 +104,7 @@ def _opening(model: TrainedModel) -> str:
     )
 
 
-def _use(model: TrainedModel, form: Form) -> str:
+def _use(model: TrainedModel, form: ExportFormat) -> str:
     parts = ["## Use", "Sentence vectors, in this folder:", _code([*encode_lines(model, form), "", _EXAMPLE])]
     parts.append(
         "The heads are in `heads.safetensors`; `heads.json` says what each is and what its labels mean. A task reads "
@@ -117,7 +117,7 @@ def _use(model: TrainedModel, form: Form) -> str:
     return "\n\n".join(parts)
 
 
-def _scores(cell: CellRecord, registry: Path) -> Iterator[Score]:
+def _scores(cell: CellRecord, registry: Path) -> Iterator[DevScore]:
     """Yield the stored dev scores of a cell, with intervals as in every table."""
     results = Results(GridRecord("", {}, "", "", (GridCell("", cell.spec["seed"], {}, cell),)), registry)
     stored = results.stored(cell.id)
@@ -125,10 +125,10 @@ def _scores(cell: CellRecord, registry: Path) -> Iterator[Score]:
         ends = results.scores(task).contrast(np.ones(1)).interval()
         interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
         size = len(results.examples(facts.examples).expected)
-        yield Score(task, facts.metric, round(cell.scores[task], 4), interval, size)
+        yield DevScore(task, facts.metric, round(cell.scores[task], 4), interval, size)
 
 
-def _score_section(cell: CellRecord, scores: Sequence[Score]) -> str:
+def _score_section(cell: CellRecord, scores: Sequence[DevScore]) -> str:
     rows = [(score.task, score.metric, f"{score.value:.3f}", score.interval, score.examples) for score in scores]
     text = "The intervals are about the choice of dev examples alone: another seed gives another model."
     if cell.spec.get("selection") != "last":

@@ -17,14 +17,14 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.results.artifacts import partial_prefix
 from taskloom.registry.results.outputs import check_location
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.export.card import Data, Form, Source, write_card
+from taskloom.registry.results.tensors import put_folder
+from taskloom.runs.export.card import Data, ExportFormat, Source, write_card
 from taskloom.runs.export.graph import write_graph
 from taskloom.runs.export.heads import HEADS, TENSORS, foreign_files, write_heads
 from taskloom.runs.export.modules import write_modules
 from taskloom.runs.export.vectors import all_poolings
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.predict.trained import load_trained
-from taskloom.runs.training.checkpoint import put_folder
 
 #: Packages that an export needs, and the extra that installs each; only ONNX needs more than the first.
 _PACKAGES = {"huggingface_hub": "hf", "transformers": "hf", "onnx": "onnx", "onnxscript": "onnx"}
@@ -43,7 +43,7 @@ def export_cell(
     catalogue: Catalogue,
     registry: Path,
     folder: Path,
-    form: Form,
+    form: ExportFormat,
     *,
     replace: bool = False,
     data: Path | None = None,
@@ -91,10 +91,10 @@ def _writing(folder: Path) -> Iterator[None]:
         raise TaskloomError(f"{folder} cannot be written: {why}; choose another folder") from error
 
 
-def _check(folder: Path, form: Form, *, replace: bool) -> None:
+def _check(folder: Path, form: ExportFormat, *, replace: bool) -> None:
     """Check, before any work, that the folder may be written and that all packages that write it are installed."""
-    if form not in get_args(Form):
-        raise TaskloomError(f"the format should be one of {', '.join(get_args(Form))}. Found {form!r}.")
+    if form not in get_args(ExportFormat):
+        raise TaskloomError(f"the format should be one of {', '.join(get_args(ExportFormat))}. Found {form!r}.")
     check_location(folder)
     if folder.exists() and not folder.is_dir():
         raise TaskloomError(f"{folder} should be a new folder. Found a file; choose another.")

@@ -130,7 +130,7 @@ def _pooled(pooling: SentencePooling) -> str:
 
 
 def head_lines(model: TrainedModel, name: str, form: str) -> list[str] | str:
-    """Return Python that predicts a task with ``encode`` and its head's tensors, or a sentence why there is none."""
+    """Return Python that predicts a task with ``encode`` and its head's tensors, or the reason why there is none."""
     task, head, pooling = model.tasks[name], model.head(name), head_pooling(model, name)
     special_tokens = model.encoder.special_tokens
     if not task.predicts:

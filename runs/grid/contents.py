@@ -1,47 +1,67 @@
 """The data files and weights that a specification names, each read, checked and hashed once."""
 
+import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import to_json
 
-from taskloom.core import DataError, DataSet, Examples, Problem, Split, TaskloomError
+from taskloom.core import DataError, DataSet, Examples, Metric, Problem, Split, TaskloomError
+from taskloom.core.data import SEVERAL_LABELS
 from taskloom.registry.installed.light import make_light
 from taskloom.registry.installed.manager import guard
-from taskloom.registry.installed.resolution import homes_of
+from taskloom.registry.installed.resolution import homes_of, split_metrics
 from taskloom.registry.installed.words import join, kind_word, show
+from taskloom.registry.results.scores import best_constant
+from taskloom.runs.grid.data_facts import (
+    CHARACTERS,
+    SplitFacts,
+    count_cut,
+    may_be_cut,
+    pointless,
+    rate_remarks,
+    remarks,
+    sample_of,
+    split_facts,
+)
 from taskloom.runs.grid.overrides import Overrides
-from taskloom.runs.grid.places import PathResolver, candidates, path_options
+from taskloom.runs.grid.run_files import FileLocator, candidates, path_options
 
 if TYPE_CHECKING:
     from taskloom.core import Encoder
     from taskloom.registry.installed.catalogue import Catalogue
 
+#: Says what is being read.
+LOGGER = logging.getLogger("taskloom.data")
+
 
 @dataclass(frozen=True)
-class Size:
-    """How many examples a task has in a split, how many rows could not be read, and how many have no label for it."""
+class _ReadSplit:
+    """What is kept of a split that was read: its facts, its labels and the texts whose tokens are counted."""
 
-    task: str
-    split: Split
-    examples: int
-    unreadable: int
-    unlabelled: int
+    facts: SplitFacts
+    labels: NDArray[np.float64] | None
+    sample: tuple[tuple[str, ...], ...]
 
 
 class Contents:
     """The content of data files and weights that runs name, each read and hashed once."""
 
-    def __init__(self, catalogue: "Catalogue", overrides: Overrides, resolver: PathResolver | None = None) -> None:
+    def __init__(self, catalogue: "Catalogue", overrides: Overrides, resolver: FileLocator | None = None) -> None:
         self._catalogue = catalogue
         self._overrides = overrides
         self._resolver = resolver
         self._known: dict[bytes, str | TaskloomError] = {}
-        self._sizes: dict[bytes, list[Size]] = {}
+        self._splits: dict[bytes, list[_ReadSplit]] = {}
+        self._encoders: dict[bytes, Encoder] = {}
+        self._lengths: dict[bytes, NDArray[np.int64]] = {}
+        self._facts: dict[bytes, list[SplitFacts]] = {}
         self.notes: list[str] = []
 
     def problems(self, spec: dict[str, Any], known: set[str]) -> list[Problem]:
@@ -67,12 +87,65 @@ class Contents:
         """Path → fingerprint of all data and weights that the run reads."""
         return {path: str(self._content(kind, component, spec)) for path, kind, component in _sources(spec)}
 
-    def sizes(self, spec: dict[str, Any]) -> Iterator[Size]:
-        """The sizes of the run's data sets, by task and split."""
-        for path, kind, component in _sources(spec):
-            if kind == "data":
-                name = path.removeprefix("tasks.").removesuffix(".data")
-                yield from (replace(size, task=name) for size in self._sizes[to_json(component)])
+    def facts(self, spec: dict[str, Any]) -> Iterator[SplitFacts]:
+        """What the run's data sets hold, by task and split."""
+        for name, task in split_metrics(spec)[0]["tasks"].items():
+            key = to_json([name, task, spec["encoder"]])
+            if key not in self._facts:
+                self._facts[key] = [self._task_facts(name, task, spec["encoder"], part) for part in self._parts(task)]
+            yield from self._facts[key]
+
+    def pointless(self, spec: dict[str, Any]) -> Iterator[Problem]:
+        """The trained tasks that no model can learn from their training data."""
+        from taskloom.core import Loss
+
+        trained = {name for stage in spec["stages"] if stage["epochs"] for name in stage["tasks"]}
+        for facts in self.facts(spec):
+            if facts.task in trained and facts.split == "train":
+                task = spec["tasks"][facts.task]
+                loss, _ = self._catalogue.try_out(Loss, task["loss"])
+                if why := pointless(facts, needs_labels=loss is not None and loss.expects != "vectors"):
+                    yield Problem(f"tasks.{facts.task}.data", f"data set {task['data']['name']!r}: {why}")
+
+    def remarks(self, spec: dict[str, Any]) -> Iterator[str]:
+        """What a reader of this run's scores should know of its data and learning rates."""
+        for facts in self.facts(spec):
+            yield from remarks(facts)
+        weights = self._content("encoder", spec["encoder"], spec)
+        yield from rate_remarks(spec, pretrained=bool(weights) and spec["encoder"].get("trainable") is not False)
+
+    def _parts(self, task: dict[str, Any]) -> list[_ReadSplit]:
+        return self._splits[to_json(task["data"])]
+
+    def _task_facts(self, name: str, task: dict[str, Any], encoder: dict[str, Any], part: _ReadSplit) -> SplitFacts:
+        from taskloom.core import Head
+
+        facts = replace(part.facts, task=name)
+        metric, _ = self._catalogue.try_out(Metric, task["metric"])
+        if part.labels is not None and metric is not None:
+            best = best_constant(metric, part.labels, len(facts.classes))
+            facts = replace(facts, constant=best[1] if best else None)
+        head, _ = self._catalogue.try_out(Head, task["head"])
+        reader = self._encoders.get(to_json(encoder))
+        if head is None or reader is None:
+            return facts
+        with suppress(TaskloomError), guard():  # a plugin that fails here fails in its cells, which name it
+            lengths = self._token_counts(reader, task["data"], part)
+            cut = count_cut(lengths, head.reads, head.frame(reader.special_tokens), reader.max_length)
+            sampled = len(part.sample[0])
+            return replace(facts, cut=cut / sampled, max_length=reader.max_length, sampled=sampled)
+        return facts
+
+    def _token_counts(self, encoder: "Encoder", data: dict[str, Any], part: _ReadSplit) -> NDArray[np.int64]:
+        """Tokens of each text in the rows of the sample that may be cut, [columns, rows]."""
+        key = to_json([data, part.facts.split, encoder.vocabulary_key(), encoder.max_length])
+        if key not in self._lengths:
+            most = encoder.max_length * CHARACTERS
+            rows = [texts for texts in zip(*part.sample, strict=True) if may_be_cut(texts, encoder.max_length)]
+            ids = encoder.tokenize([text[:most] for texts in rows for text in texts])
+            counts = np.array([len(sequence) for sequence in ids], np.int64)
+            self._lengths[key] = counts.reshape(len(rows), len(part.sample)).T
+        return self._lengths[key]
 
     def _content(self, kind: str, component: dict[str, Any], spec: dict[str, Any]) -> "str | TaskloomError":
         poolings = self._poolings(spec) if kind == "encoder" else frozenset[str]()
@@ -100,16 +173,22 @@ class Contents:
             encoder = self._catalogue.make(Encoder, component)
             encoder.requested_poolings = poolings
             encoder.check()
+            if hasattr(encoder, "max_length") and hasattr(encoder, "special_tokens"):
+                self._encoders[to_json(component)] = encoder
             return _fingerprint(encoder)
         data_set = self._catalogue.make(DataSet, component)
         content = _fingerprint(data_set)
         splits: tuple[Split, Split] = ("train", "dev")
-        sizes = self._sizes[to_json(component)] = []
+        parts, train = self._splits.setdefault(to_json(component), []), None
         for split in splits:
+            LOGGER.info("reading data set %r, split %r", data_set.name, split)
             examples = data_set.load(split)
             check_examples(data_set, split, examples)
+            train = train or examples
+            facts = split_facts(split, examples, data_set.labels, train)
+            labels = examples.labels if data_set.labels is not None else None
+            parts.append(_ReadSplit(facts, labels, sample_of(examples)))
             first, more = examples.skipped[:3], len(examples.skipped[3:])
-            sizes.append(Size("", split, len(examples), len(examples.skipped), examples.unlabelled))
             self.notes += [f"skipped: {row}" for row in first]
             self.notes += [f"skipped: {more} more rows of the same file"] if more else []
         return content
@@ -178,7 +257,8 @@ def check_examples(data: DataSet, split: str, examples: Examples) -> None:
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "fiub" or labels.shape != (rows,):
         is_array = isinstance(labels, np.ndarray)
         actual = f"an array of {labels.dtype}, {list(labels.shape)}" if is_array else type(labels).__name__
-        raise DataError(f"{where}: labels should be an array of numbers, [{rows}]. Found {actual}.")
+        several = f" ({SEVERAL_LABELS})" if is_array and labels.ndim > 1 else ""
+        raise DataError(f"{where}: labels should be an array of numbers, [{rows}]. Found {actual}{several}.")
     fits = (data.labels.low <= labels) & (labels <= data.labels.high)  # which nan does not
     if data.labels.classes:
         fits &= labels % 1 == 0

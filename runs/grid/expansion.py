@@ -25,12 +25,26 @@ Choice = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Settings that a search tries a row with: path → value, counted from 1.
+
+    ``seed`` is that of the row whose search it belongs to, None if one search serves all seeds of the row.
+    """
+
+    row: str
+    seed: int | None
+    number: int
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Variant:
     """One row of the table before seeds: its label and its run.
 
     A row that is not ``chosen`` stays in the table and is not run. One that the grid lists as a cell is ``explicit``
     and never excluded. ``problems`` are settings whose
-    path does not exist.
+    path does not exist. ``over`` is what the search also varies in this row, ``trial`` says that it is a trial of a
+    search, and ``seeds`` are its own if they are not those of the grid.
     """
 
     label: str
@@ -39,6 +53,9 @@ class Variant:
     chosen: bool = True
     explicit: bool = False
     problems: tuple[Problem, ...] = ()
+    over: Mapping[str, Any] = field(default_factory=dict)
+    trial: Trial | None = None
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,8 @@ def expand(grid: GridFile, *, allow_large: bool = False) -> Expansion:
     for index, cell in enumerate(spec.cells):
         grid_paths = {path: f"cells.{index}.set.{path}" for path in cell.set}
         listed = _variant(cell.label, base, cell.set, grid_paths)
-        listed = replace(listed, reported=dict(cell.reported), explicit=True)
+        over = cell.search.over if cell.search is not None else {}
+        listed = replace(listed, reported=dict(cell.reported), explicit=True, over=over)
         if cell.label in product and _is_same_run(variants[product[cell.label]], listed):
             variants[product.pop(cell.label)] = listed  # the axes have this row, too
         else:

@@ -40,9 +40,9 @@ class GridFile:
     folder: Path | None = None
 
 
-def load_grid(source: str) -> GridFile:
-    """Read a grid by the name of a packaged one or by the path of a JSON file."""
-    path, known_by = locate(source)
+def load_grid(source: str, location: tuple[Path, str] | None = None) -> GridFile:
+    """Read a grid by the name of a packaged one or by the path of a JSON file, whose ``location`` may be known."""
+    path, known_by = location or locate(source)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long for a file is not a file, and not an error
         raise RequestError(source, [Problem("", _no_file(path, source, packaged_grids()))])
     return read_grid(_read_json(path), path, known_by)
@@ -118,5 +118,11 @@ def base_of(grid: GridFile) -> tuple[dict[str, Any], list[Problem]]:
         seen.append(raw)
         path = packaged[raw].path
         raw = extended(_read_json(path), path).get("base", {})
-    run, problems = read_spec(RunSpec, raw, "base")
+    run, problems = read_spec(RunSpec, raw, "base", _kinds_with)
     return {} if run is None else plain(run), problems
+
+
+def _kinds_with(option: str) -> list[str]:
+    from taskloom.registry.installed.catalogue import load_catalogue  # imports torch, which only this message needs
+
+    return load_catalogue().kinds_with(option)

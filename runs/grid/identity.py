@@ -109,13 +109,14 @@ def stage_keys(spec: dict[str, Any], catalogue: "Catalogue", contents: "Contents
     """The identity of the weights after each stage but the last: equal for runs that agree in everything up to there.
 
     Selection and extra scores are ignored: a stage hands on its last epoch. The overall score is not: a loss may react
-    to it.
+    to it. Where a stage has patience, selection says which epoch is the last.
     """
     keys = []
     for count in range(1, len(spec["stages"])):
         stages = spec["stages"][:count]
         names = {name for stage in stages for name in stage["tasks"]}
         tasks = {name: task for name, task in spec["tasks"].items() if name in names}
-        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": "last", "score": {}}
+        selection = spec["selection"] if any("patience" in stage for stage in stages) else "last"
+        prefix = {**spec, "stages": stages, "tasks": tasks, "selection": selection, "score": {}}
         keys.append(digest(facts(prefix, catalogue, contents)))
     return tuple(keys)

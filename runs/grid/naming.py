@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core.errors import Problem, RequestError
 from taskloom.core.specs import GridSpec
 from taskloom.registry.installed.problems import read_spec
-from taskloom.registry.results.records import SOURCE, GridRecord
+from taskloom.registry.results.records import SOURCE, TRIALS_OF, GridRecord
 from taskloom.runs.grid.expansion import with_name
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 #: A smoke run is recorded under a name of its own.
 SMOKE = "-smoke"
+#: So is what a search tries.
+TRIALS = "+trials"
 #: Characters of a name before that, and of a digest in it.
 LONGEST, DIGEST = 100 - len(SMOKE), 6
 
 
-def named(grid: GridFile, request: Overrides, ledger: "Ledger | None") -> tuple[GridFile, Overrides, GridRecord | None]:
+def table_for(
+    grid: GridFile, request: Overrides, ledger: "Ledger | None"
+) -> tuple[GridFile, Overrides, GridRecord | None]:
     """The grid under the name of the table that a request is about, all overrides of that table, and its last record.
 
     --weights, --epochs and --set make a table of its own, ``quickstart+lr=0.001``, unless --name names one. A table
@@ -40,8 +44,13 @@ def named(grid: GridFile, request: Overrides, ledger: "Ledger | None") -> tuple[
         return name, ledger.grid(name) if name in ledger.grid_names() else None
 
     name, record = recorded(grid.name)
+    if record is not None and TRIALS_OF in record.spec:
+        text = f"has the trials of {record.spec[TRIALS_OF]!r}; plan or run that grid, which runs its trials first"
+        raise RequestError(name, [Problem("", text)])
     own = recorded_overrides(record)
     overrides = request.on_top_of(own)
+    if not request.tuned and grid.spec.search is None:
+        raise RequestError("--untuned", [Problem("", f"the grid {grid.name!r} has no search; leave it out")])
     if overrides.name is not None:
         _check_name(overrides.name, grid)
         names = [overrides.name]
@@ -63,6 +72,20 @@ def named(grid: GridFile, request: Overrides, ledger: "Ledger | None") -> tuple[
     return replace(grid, name=name, raw=raw, spec=spec), overrides, record
 
 
+def trials_table(grid: GridFile, ledger: "Ledger | None") -> tuple[GridFile, GridRecord | None]:
+    """The table of the trials of a named grid's search, and its record."""
+    name = f"{grid.name}{TRIALS}"
+    if len(name) > LONGEST:
+        name = f"{grid.name[: LONGEST - len(TRIALS) - DIGEST - 1]}-{digest(grid.name)[:DIGEST]}{TRIALS}"
+    record = ledger.grid(name) if ledger is not None and name in ledger.grid_names() else None
+    if record is not None and record.spec.get(TRIALS_OF) != grid.name:
+        text = (
+            f"another grid is called {name!r}, which the trials of its search would be; give one of them another name"
+        )
+        raise RequestError(grid.name, [Problem("search", text)])
+    return replace(grid, name=name, raw={**grid.raw, TRIALS_OF: grid.name}), record
+
+
 def derived_names(base: str, overrides: Overrides) -> list[str]:
     """Names for the table of a grid under overrides, in order of preference: the second is unique.
 
@@ -73,8 +96,9 @@ def derived_names(base: str, overrides: Overrides) -> list[str]:
     settings += overrides.ordered_settings
     short_values = [(path, _base_name(value)) for path, value in settings]
     parts = [re.sub("[^A-Za-z0-9._=-]+", "-", with_name(*setting)).strip("-") for setting in short_values]
+    parts += [] if overrides.tuned else ["untuned"]
     short = "+".join([base, *parts])
-    unique = f"{short[: LONGEST - DIGEST - 1]}-{digest([base, settings])[:DIGEST]}"
+    unique = f"{short[: LONGEST - DIGEST - 1]}-{digest([base, settings, *parts[len(settings) :]])[:DIGEST]}"
     return [short, unique] if len(short) <= LONGEST else [unique]
 
 

@@ -22,7 +22,7 @@ from taskloom.registry.results.records import ADDED_SEEDS, LAID, OVERRIDES
 from taskloom.runs.grid.expansion import Expansion, Variant, copied
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.paths import PathError, assign
-from taskloom.runs.grid.places import PathResolver, located
+from taskloom.runs.grid.run_files import FileLocator, located
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -42,7 +42,8 @@ class Overrides:
 
     ``data`` is a folder with the data sets, ``weights`` replaces the encoder's, ``epochs`` limits those of each stage,
     ``settings`` maps paths to new values, ``only`` has patterns of the rows to run, ``seeds`` has additional seeds or
-    the number of new ones, ``smoke`` makes every run tiny, ``name`` is that of a separate table.
+    the number of new ones, ``smoke`` makes every run tiny, ``name`` is that of a separate table. Without ``tuned``
+    rows are run as they are written, whatever the grid searches.
     """
 
     data: Path | None = None
@@ -53,6 +54,7 @@ class Overrides:
     seeds: tuple[int, ...] | int = ()
     smoke: bool = False
     name: str | None = None
+    tuned: bool = True
 
     @property
     def run_settings(self) -> dict[str, Any]:
@@ -62,14 +64,17 @@ class Overrides:
 
     @property
     def changes_runs(self) -> bool:
-        """Whether --weights, --set or --epochs is among them: the table is then another than the grid's."""
-        return bool(self.run_settings) or self.epochs is not None
+        """Whether --weights, --set, --epochs or --untuned is among them: the table is then another than the grid's."""
+        return bool(self.run_settings) or self.epochs is not None or not self.tuned
 
     @property
     def in_words(self) -> str:
         """What changes in runs, in words: ``at most 1 epoch per stage, stages.0.clip = 1``."""
         most = [] if self.epochs is None else [f"at most {count(self.epochs, 'epoch')} per stage"]
-        return ", ".join([*most, *(f"{path} = {json.dumps(value)}" for path, value in self.run_settings.items())])
+        settings = [f"{path} = {json.dumps(value)}" for path, value in self.run_settings.items()]
+        return ", ".join(
+            [*([] if self.tuned else ["the settings as they are written, without the search"]), *most, *settings]
+        )
 
     @property
     def ordered_settings(self) -> list[tuple[str, Any]]:
@@ -86,13 +91,15 @@ class Overrides:
         return replace(self, settings=settings, weights=settings.get(WEIGHTS) if self.weights is not None else None)
 
     def has_same_runs(self, other: "Overrides") -> bool:
-        return (self.ordered_settings, self.epochs) == (other.ordered_settings, other.epochs)
+        return (self.ordered_settings, self.epochs, self.tuned) == (other.ordered_settings, other.epochs, other.tuned)
 
     def on_top_of(self, recorded: "Overrides") -> "Overrides":
         """These overrides together with those of a recorded table; the former take precedence."""
         kept = {path: value for path, value in recorded.settings.items() if path not in self.run_settings}
         epochs = recorded.epochs if self.epochs is None else self.epochs
-        return replace(self, settings=kept | dict(self.settings), epochs=epochs, smoke=self.smoke or recorded.smoke)
+        kept |= self.settings
+        tuned = self.tuned and recorded.tuned
+        return replace(self, settings=kept, epochs=epochs, smoke=self.smoke or recorded.smoke, tuned=tuned)
 
 
 def recorded_overrides(record: "GridRecord | None") -> Overrides:
@@ -100,10 +107,11 @@ def recorded_overrides(record: "GridRecord | None") -> Overrides:
     recorded = record.spec.get(LAID, {}) if record is not None else {}
     lines = record.spec.get(OVERRIDES, ()) if record is not None else ()
     smoke = any(line.startswith(SMOKE) for line in lines)
-    return Overrides(settings=recorded.get("settings", {}), epochs=recorded.get("epochs"), smoke=smoke)
+    changes = {"settings": recorded.get("settings", {}), "epochs": recorded.get("epochs")}
+    return Overrides(**changes, smoke=smoke, tuned=recorded.get("tuned", True))
 
 
-def override(rows: Expansion, overrides: Overrides, resolver: PathResolver) -> Expansion:
+def override(rows: Expansion, overrides: Overrides, resolver: FileLocator) -> Expansion:
     """Apply overrides to the rows; contradictory ones are a ``RequestError``."""
     if not (overrides.smoke or overrides.data or overrides.name or overrides.changes_runs):
         return replace(rows, variants=choose(rows.variants, overrides.only))
@@ -129,6 +137,7 @@ def override(rows: Expansion, overrides: Overrides, resolver: PathResolver) -> E
         raw[OVERRIDES] = [*lines, *notes]
     if overrides.name or overrides.changes_runs:
         raw[LAID] = {"settings": overrides.run_settings, "epochs": overrides.epochs}
+        raw[LAID] |= {} if overrides.tuned else {"tuned": False}
     return replace(rows, variants=choose(variants, overrides.only), notes=notes, grid=replace(rows.grid, raw=raw))
 
 
@@ -196,7 +205,7 @@ def new_seeds(known: Collection[int], number: int) -> list[int]:
     return list(itertools.islice((seed for seed in itertools.count() if seed not in known), number))
 
 
-def _use_folder(folder: Path, specs: list[dict[str, Any]], resolver: PathResolver) -> list[str]:
+def _use_folder(folder: Path, specs: list[dict[str, Any]], resolver: FileLocator) -> list[str]:
     """Point data sets at their files in the folder, or in a subfolder with their name, in place.
 
     A data set with an option ``dir`` has to be there; one that names single files may be elsewhere.
@@ -216,7 +225,7 @@ def _use_folder(folder: Path, specs: list[dict[str, Any]], resolver: PathResolve
         component = task["data"]
         data_set, has_folder = data_sets.get(component["name"], (DataSet, False))  # the plan reports unknown ones
         named = [component, *({**component, "name": name} for name in data_set.stand_ins)]
-        located = next(filter(None, (resolver.found_in(home, candidate) for candidate in named)), None)
+        located = next(filter(None, (resolver.in_folder(home, candidate) for candidate in named)), None)
         # If nothing is found, the plan reports what it looked for, and where.
         task["data"] = located or ({**component, "dir": str(home)} if has_folder else component)
         if task["data"]["name"] != component["name"]:
@@ -230,9 +239,9 @@ def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
     Every head, loss, sampler, combiner and stage stays as it is, so that a smoke run shows in seconds that every cell
     can be trained and scored. Its figures mean nothing.
     """
-    run["encoder"] = _tiny(run["encoder"], catalogue)
+    run["encoder"] = _smoke_encoder(run["encoder"], catalogue)
     for task in run["tasks"].values():
-        task["data"] = _generated(task["data"], catalogue)
+        task["data"] = _smoke_data(task["data"], catalogue)
     for stage in run["stages"]:
         stage["epochs"] = min(stage["epochs"], 1)
         iterations = stage["sampler"].get("iterations")  # with so little text even "3x" is few
@@ -240,8 +249,8 @@ def _make_tiny(run: dict[str, Any], catalogue: "Catalogue") -> None:
             stage["sampler"]["iterations"] = min(iterations, ITERATIONS)
 
 
-def _tiny(encoder: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """The encoder that replaces one: the same made tiny, or else the default one, with the grid's options ``KEPT``."""
+def _smoke_encoder(encoder: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """The encoder of a smoke run: the grid's own with tiny sizes, or the default one, with the options ``KEPT``."""
     from taskloom.core import Encoder
 
     encoders = {entry.name: entry.cls for entry in catalogue.entries if issubclass(entry.cls, Encoder)}
@@ -256,8 +265,8 @@ def _tiny(encoder: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
     return tiny
 
 
-def _generated(component: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
-    """A few examples that replace a data set: the same data set's, or those of the first that has some for it."""
+def _smoke_data(component: dict[str, Any], catalogue: "Catalogue") -> dict[str, Any]:
+    """The data of a smoke run: a few examples of the same data set, or of the first one that offers suitable ones."""
     data_set, _ = catalogue.try_out(DataSet, component)
     if data_set is None:  # the plan reports what is wrong with it
         return component

@@ -2,23 +2,28 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import RegistryError, count
 from taskloom.registry.installed.resolution import split_metrics
-from taskloom.registry.results.records import ADDED_SEEDS, METRICS, CellRecord, GridRecord
-from taskloom.registry.results.scores import StoredScores, find_scores
-from taskloom.runs.grid.contents import Contents, Size
+from taskloom.registry.results.records import ADDED_SEEDS, METRICS, TUNED, CellRecord, GridRecord
+from taskloom.registry.results.scores import find_scores
+from taskloom.runs.grid.contents import Contents
+from taskloom.runs.grid.data_facts import SplitFacts
 from taskloom.runs.grid.differences import causes_of, code_versions
 from taskloom.runs.grid.expansion import LARGE, Expansion, Variant, expand, further_metrics, score_columns
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.identity import digest, facts, locations, modern_facts, stage_keys
-from taskloom.runs.grid.naming import named
+from taskloom.runs.grid.naming import table_for, trials_table
 from taskloom.runs.grid.overrides import Overrides, add_seeds, change_runs, complete, new_seeds, override
 from taskloom.runs.grid.paths import matches
-from taskloom.runs.grid.places import PathResolver
+from taskloom.runs.grid.planned import WAITING, PlannedCell
+from taskloom.runs.grid.run_files import FileLocator
+from taskloom.runs.grid.search import RowSearch, search_problems
+from taskloom.runs.grid.tuned import TunedRows, trial_problems, tuned_rows
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -26,42 +31,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlannedCell:
-    """One cell: a variant with a seed. ``id`` is its identity, ``spec`` the fully resolved run.
-
-    ``facts`` are what its ``identity`` is computed from, which is also its id unless an older version recorded it. A
-    cell that is not ``chosen`` is in the table but not part of this run. ``locations`` are the options of its spec
-    that say where files are.
-    """
-
-    id: str
-    label: str
-    seed: int
-    status: str
-    spec: dict[str, Any]
-    versions: dict[str, str]
-    stage_keys: tuple[str, ...] = ()
-    reported: dict[str, float] = field(default_factory=dict)
-    chosen: bool = True
-    facts: dict[str, Any] = field(default_factory=dict)
-    identity: str = ""
-    locations: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Plan:
     """The cells of a grid, checked and complete; ``notes`` are for the log.
 
-    ``excluded`` are the labels of excluded rows, each with the index of the responsible entry of ``exclude``; ``sizes``
-    those of the data that the chosen cells read. ``basis`` is the state of the ledger that the plan was made from.
+    ``excluded`` are the labels of excluded rows, each with the index of the responsible entry of ``exclude``; ``data``
+    what the data hold that the chosen cells read, on which ``remarks``, also among the notes, says what a reader should
+    know. ``basis`` is the state of the ledger that the plan was made from.
+
+    A grid with a search also has a plan of its ``trials``, and the state of its ``searches``, one for each row or seed.
+    ``waiting`` are the cells of rows that have no settings yet, as the grid writes them.
     """
 
     grid: GridFile
     cells: tuple[PlannedCell, ...]
     notes: tuple[str, ...]
     excluded: tuple[tuple[str, int], ...] = ()
-    sizes: tuple[Size, ...] = ()
+    data: tuple[SplitFacts, ...] = ()
+    remarks: tuple[str, ...] = ()
     basis: str = ""
+    trials: "Plan | None" = None
+    searches: tuple[RowSearch, ...] = ()
+    waiting: tuple[PlannedCell, ...] = ()
+
+    def step(self, *, retry: bool) -> "Plan":
+        """What is to be run now: the trials, until all rows have settings, or this plan itself.
+
+        ``retry`` tries the trials of a row again if all of them failed.
+        """
+        if self.trials is None:
+            return self
+        hopeless = {search.row for search in self.searches if retry and len(search.failed) == len(search.results)}
+        cells = [
+            replace(cell, tried=cell.tried and cell.trial.row not in hopeless)
+            for cell in self.trials.cells
+            if cell.trial is not None
+        ]
+        waits = any(cell.chosen and not cell.tried for cell in cells)
+        return replace(self.trials, cells=tuple(cells)) if waits else self
 
     @property
     def chosen(self) -> tuple[PlannedCell, ...]:
@@ -84,15 +90,16 @@ def make_plan(
     Rows that are not chosen and could not be run today are in the plan as they were last run.
     """
     request, written = (overrides or Overrides()).located(catalogue), grid.raw
-    grid, overrides, before = named(grid, request, ledger)
+    grid, overrides, before = table_for(grid, request, ledger)
     rows = expand(grid, allow_large=allow_large)
     problems = rows.problems
+    problems += search_problems(rows, overrides)
     if not any(variant.spec for variant in rows.variants):  # there is no valid base
         raise RequestError(str(grid.path), problems)
     # Rows are excluded by the grid as written, before overrides.
     excluded = _excluded(rows, catalogue)
     kept = [variant for variant in rows.variants if variant.explicit or variant.label not in excluded]
-    resolver = PathResolver(catalogue, grid.folder)
+    resolver = FileLocator(catalogue, grid.folder)
     resolver.settle(variant.spec for variant in kept)
     rows = override(replace(rows, variants=kept), overrides, resolver)
     resolver.settle((variant.spec for variant in rows.variants), typed=True)
@@ -103,28 +110,57 @@ def make_plan(
     if before is None or before.written != written:  # else it was valid: missing plugins were installed then
         checked += _wrong_as_written(variants, kept, overrides, catalogue)
     problems += _row_problems(checked)
+    resolve = partial(_resolved, catalogue=catalogue, contents=contents)
+    search = grid.spec.search if overrides.tuned else None
+    tried = [row for row, variant in zip(rows.variants, variants, strict=True) if not variant.problems]
+    if search is not None and not rows.problems:
+        problems += trial_problems(tried, variants, grid, resolve)
     if problems:
         raise RequestError(str(grid.path), problems)
     states = ledger.states() if ledger is not None else {}
     known = known_identities(ledger, catalogue) if ledger is not None else {}
     shown = {cell.label for cell in before.cells} if before is not None else set()
 
-    def cells_of(grid: GridFile) -> list[PlannedCell]:
+    def cells_of_row(row: Variant, grid: GridFile) -> list[PlannedCell]:
+        return [*(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states, known))]
+
+    def tune(grid: GridFile) -> TunedRows:
+        if search is None:
+            return TunedRows(variants, [], [], [], {})
+        tuned = tuned_rows(tried, variants, grid, resolve, cells_of_row, ledger)
+        return replace(tuned, rows=[*tuned.rows, *(row for row in variants if row.problems)])
+
+    def waiting_of(tuned: TunedRows, grid: GridFile) -> list[PlannedCell]:
+        cells = [cell for row in tuned.waiting for cell in cells_of_row(row, grid) if row.chosen]
+        return [replace(cell, status=WAITING) for cell in cells]
+
+    def cells_of(tuned: TunedRows, grid: GridFile) -> list[PlannedCell]:
         planned: list[PlannedCell] = []
-        for row in variants:
-            cells = [
-                *(_last_run(row, before) if row.problems else _cells(row, grid, catalogue, contents, states, known))
-            ]
+        for row in tuned.rows:
+            cells = cells_of_row(row, grid)
             # Rows outside this run stay in the table if they were in it: another run may be about to start them.
             optional = row.problems and row.label not in shown
             planned += cells if row.chosen or not optional or any(cell.status != "new" for cell in cells) else ()
-        return planned
+        left = {row.label for row in tuned.waiting if not row.chosen}
+        return [*planned, *(cell for row in variants if row.label in left for cell in _last_run(row, before))]
 
-    grid, run_notes = _with_seeds(grid, overrides, before, cells_of)
-    if len(variants) * len(grid.spec.seeds) > LARGE and not allow_large:
-        text = f"the grid has {len(variants) * len(grid.spec.seeds):,} cells with them, more than {LARGE:,}"
-        raise RequestError("--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
-    cells = cells_of(grid)
+    def known_cells(grid: GridFile) -> list[PlannedCell]:
+        tuned = tune(grid)
+        return [*cells_of(tuned, grid), *waiting_of(tuned, grid)]
+
+    grid, run_notes = _with_seeds(grid, overrides, before, known_cells)
+    cell_count = len(variants) * len(grid.spec.seeds)
+    if search is not None:
+        cell_count += search.trials * len(tried) * (len(grid.spec.seeds) if search.per == "seed" else 1)
+    if cell_count > LARGE and not allow_large:
+        text = f"the grid has {cell_count:,} cells with {'its trials' if search else 'them'}, more than {LARGE:,}"
+        raise RequestError("search" if search else "--seeds", [Problem("", f"{text}; pass --yes if that is meant")])
+    tuned = tune(grid)
+    cells, waiting = cells_of(tuned, grid), waiting_of(tuned, grid)
+    if len({cell.label for cell in cells}) > 1:  # rows that wait are out of turn; a search per seed splits rows
+        order = {row.label: index for index, row in enumerate(variants)}
+        cells.sort(key=lambda cell: order[cell.label])
+    run_notes += tuned.notes
     grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
     if further := list(GridRecord("", grid.raw, "", "", ()).further):
         run_notes += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
@@ -133,17 +169,27 @@ def make_plan(
     added = grid.raw.get(ADDED_SEEDS)
     run_notes += [f"with seeds that were added to the grid's own: {', '.join(map(str, added))}"] if added else []
     looked = resolver.notes(variant.spec for variant in variants if variant.chosen)
-    rows_chosen = {cell.label: cell.spec for cell in cells if cell.chosen}
-    sizes = tuple(dict.fromkeys(size for spec in rows_chosen.values() for size in contents.sizes(spec)))
-    notes = (
-        *rows.notes,
-        *looked,
-        *contents.notes,
-        *_unlabelled(sizes),
-        *run_notes,
-        *_left_out(grid, cells, before, catalogue),
+    rows_chosen = {cell.label: cell.spec for cell in (*cells, *waiting) if cell.chosen}
+    data = tuple(dict.fromkeys(facts for spec in rows_chosen.values() for facts in contents.facts(spec)))
+    remarks = tuple(dict.fromkeys(remark for spec in rows_chosen.values() for remark in contents.remarks(spec)))
+    notes = (*rows.notes, *looked, *contents.notes, *_unlabelled(data), *remarks, *run_notes)
+    trials = None
+    if search is not None:
+        table, record = trials_table(grid, ledger)
+        trials = Plan(table, tuple(tuned.trials), notes, basis=record.basis if record else "")
+        grid = replace(grid, raw={**grid.raw, TUNED: tuned.recorded(before)})
+    return Plan(
+        grid,
+        tuple(cells),
+        (*notes, *_left_out(grid, cells, before, catalogue)),
+        tuple(excluded.items()),
+        data,
+        remarks,
+        before.basis if before else "",
+        trials,
+        tuple(tuned.searches),
+        tuple(waiting),
     )
-    return Plan(grid, tuple(cells), notes, tuple(excluded.items()), sizes, before.basis if before else "")
 
 
 def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
@@ -157,11 +203,17 @@ def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:
     for row_cell in before.cells if before is not None else ():
         if row_cell.label == row.label:
             cell = row_cell.cell
-            status = "new" if cell.status == "planned" else cell.status
-            reported = row.reported
-            identity = cell.identity or ""  # an older version's cell has none before the row can be planned
             yield PlannedCell(
-                cell.id, row.label, row_cell.seed, status, cell.spec, {}, (), reported, False, cell.facts, identity
+                id=cell.id,
+                label=row.label,
+                seed=row_cell.seed,
+                status="new" if cell.status == "planned" else cell.status,
+                spec=cell.spec,
+                versions={},
+                reported=row.reported,
+                chosen=False,
+                facts=cell.facts,
+                identity=cell.identity or "",  # an older version's cell has none before the row can be planned
             )
 
 
@@ -170,6 +222,8 @@ def _resolved(variant: Variant, catalogue: "Catalogue", contents: Contents) -> V
     spec, wrong = catalogue.resolve_run(variant.spec)
     problems = [*variant.problems, *wrong]
     problems += contents.problems(spec, {problem.path for problem in problems})
+    if not problems:
+        problems += contents.pointless(spec)
     return replace(variant, spec=spec, problems=tuple(dict.fromkeys(problems)))
 
 
@@ -219,11 +273,7 @@ def _decided_otherwise(cell: CellRecord, ledger: "Ledger", catalogue: "Catalogue
         stored = find_scores(ledger.folder, cell)
     except RegistryError:  # the table reports it
         stored = None
-    return stored is None or any(_has_two_classes(stored, name) for name in concerned)
-
-
-def _has_two_classes(stored: StoredScores, task: str) -> bool:
-    return task in stored.tasks and stored.tasks[task].classes == 2
+    return stored is None or any(name in stored.tasks and stored.tasks[name].classes == 2 for name in concerned)
 
 
 def _cells(
@@ -238,7 +288,7 @@ def _cells(
     run, _ = split_metrics(row.spec)
     made_of = facts(run, catalogue, contents)
     versions, where = {**catalogue.versions(run), **code_versions(run, catalogue)}, locations(run, catalogue)
-    for seed in grid.spec.seeds:
+    for seed in row.seeds or grid.spec.seeds:
         spec = {**run, "seed": seed}
         facts_of_cell = {**made_of, "spec": {**made_of["spec"], "seed": seed}}
         identity = digest(facts_of_cell)
@@ -256,6 +306,7 @@ def _cells(
             facts=facts_of_cell,
             identity=identity,
             locations=where,
+            trial=row.trial,
         )
 
 
@@ -271,7 +322,9 @@ def _with_seeds(
     known, number = add_seeds(grid, kept), before.queued if before else 0
     if isinstance(overrides.seeds, int):
         number = overrides.seeds
-        unfinished = {cell.seed for cell in cells_of(known) if cell.chosen and cell.status in ("new", "interrupted")}
+        unfinished = {
+            cell.seed for cell in cells_of(known) if cell.chosen and cell.status in ("new", "interrupted", WAITING)
+        }
         if waiting := sorted(unfinished & set(kept)):
             listed = ", ".join(map(str, waiting))
             return known, [f"--seeds adds none: this run goes on with those added before ({listed})"]
@@ -280,12 +333,12 @@ def _with_seeds(
     return add_seeds(grid, [*kept, *new_seeds(known.spec.seeds, number)]), []
 
 
-def _unlabelled(sizes: Iterable[Size]) -> Iterator[str]:
+def _unlabelled(data: Iterable[SplitFacts]) -> Iterator[str]:
     """A note on each task whose data have rows without its label."""
     lacking: dict[str, list[str]] = {}
-    for size in sizes:
-        if size.unlabelled:
-            lacking.setdefault(size.task, []).append(f"{size.unlabelled:,} of {size.split}")
+    for task, split, unlabelled in dict.fromkeys((entry.task, entry.split, entry.unlabelled) for entry in data):
+        if unlabelled:
+            lacking.setdefault(task, []).append(f"{unlabelled:,} of {split}")
     for task, numbers in lacking.items():
         yield f"task {task!r}: rows without its label are left out, {' and '.join(numbers)}"
 

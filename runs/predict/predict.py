@@ -26,11 +26,11 @@ from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
 
 #: How predictions for a split are written: as its data set hands them in, or as JSON lines.
-Form = Literal["submission", "jsonl"]
+PredictionFormat = Literal["submission", "jsonl"]
 
 
 @dataclass(frozen=True)
-class File:
+class PredictionFile:
     """The file with the predictions of a task; ``skipped`` are rows that could not be read and so have none."""
 
     task: str
@@ -43,7 +43,7 @@ class File:
 class PredictionFiles:
     """The files that were written, why other tasks have none, and notes for a reader of the files."""
 
-    files: list[File] = field(default_factory=list)
+    files: list[PredictionFile] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ def predict_cell(
     split: Split = "test",
     only: Sequence[str] = (),
     data: Path | None = None,
-    form: Form = "submission",
+    form: PredictionFormat = "submission",
     force: bool = False,
 ) -> PredictionFiles:
     """Write the predictions of a finished cell for a split of its tasks into the folder ``out``.
@@ -101,20 +101,20 @@ def predict_cell(
             text = _file_text(model.tasks[name].data, examples, values, form)
             with output(paths[name], reads=cell.files, force=force) as part:
                 part.write_bytes(text.encode())
-            prediction_files.files.append(File(name, paths[name], len(examples), examples.skipped))
+            prediction_files.files.append(PredictionFile(name, paths[name], len(examples), examples.skipped))
     except OSError as error:
         raise TaskloomError(f"nothing can be written to {out}: {error.strerror}; choose another --out") from error
     return prediction_files
 
 
-def _file_name(task: Task, split: Split, form: Form) -> str:
+def _file_name(task: Task, split: Split, form: PredictionFormat) -> str:
     if form == "jsonl":
         return f"predictions-{task.name}-{split}.jsonl"
     with guard(f"data set {task.data.name!r}"):
         return task.data.submission_name(task.name, split)
 
 
-def _file_text(data: DataSet, examples: Examples, predicted: NDArray[np.float64], form: Form) -> str:
+def _file_text(data: DataSet, examples: Examples, predicted: NDArray[np.float64], form: PredictionFormat) -> str:
     """A task's file; JSON lines have ``id``, ``predicted`` and ``expected``, null where there is no label."""
     if form == "submission":
         with guard(f"data set {data.name!r}"):

@@ -19,6 +19,7 @@ from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import is_name
 from taskloom.registry.results.records import CellRecord
+from taskloom.registry.results.tensors import load_folder
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.evaluate import predictions
 from taskloom.runs.training.feed import Feed
@@ -160,7 +161,7 @@ def load_trained(cell: CellRecord, catalogue: Catalogue, folder: Path) -> Traine
             f"cell {cell.id}: its weights are gone: they were not kept (--keep none), or removed; {ANEW}"
         )
     try:
-        tensors, state = saved.load_folder(best)
+        tensors, state = load_folder(best)
         if state.get("scores", cell.scores) != cell.scores:
             raise ValueError(f"{best.name} belongs to another cell: its scores are not those that the ledger has")
     except ValueError as error:

@@ -9,14 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from tabulate import tabulate
-
 from taskloom.core.errors import count
 from taskloom.core.work import LOG, open_log
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import IMPORTED
+from taskloom.registry.results.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.analysis.cell_states import SHORT, STATES, CellState, counted, finite
-from taskloom.runs.driver.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.show.progress import can_redraw
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line, visible
@@ -143,6 +141,8 @@ def describe_cell(ledger: Ledger, states: Sequence[CellState]) -> str:
         ("versions", ", ".join(f"{name} {version}" for name, version in cell.versions.items())),
     ]
     rows = [(name, one_line(text)) for name, text in facts if text]
+    from tabulate import tabulate  # which takes long to import
+
     head = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=["left"])
     log = ledger.folder / "cells" / cell.id / LOG
     end = "\n".join([f"the end of {log}:", *(f"  {line}" for line in lines)]) if (lines := _log_end(log)) else ""

@@ -60,7 +60,7 @@ def component_facts(entry: "Entry", *, full: bool = False) -> dict[str, Any]:
 
 
 def describe_component(entry: "Entry") -> str:
-    """Describe a component: what it does, its options, its siblings, the paper, and a snippet of a grid."""
+    """Describe a component: what it does, its options, related components, the paper, and a snippet of a grid."""
     doc = entry.docstring
     head = f"{kind_word(entry.kind)} {entry.name} – {entry.plugin}, imported in {_milliseconds(entry.plugin)} ms"
     blocks = [head, doc.summary, doc.text]
@@ -143,7 +143,7 @@ def list_failures(catalogue: "Catalogue", failures: Sequence["Failure"]) -> str:
         lines += [f"  {failure}" for failure in mine]
         lines.append(f"    to remove it: {mine[0].removal}")
         if name and not mine[0].plugin.builtin:
-            # Those that claim a name together with this one give the same reason, and have the name without it.
+            # Plugins that collide with this one over a name fail for the same reason, and work without it.
             reasons = {failure.reason for failure in mine}
             rivals = {failure.plugin.distribution for failure in catalogue.failed if failure.reason in reasons}
             kept = sorted((intact | rivals) - {name, BUILTIN})

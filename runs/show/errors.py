@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite
 from statistics import fmean, stdev
 from typing import Any
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.compare import Comparison, FurtherMetric, Part, TaskComparison
+from taskloom.runs.analysis.cell_states import finite
+from taskloom.runs.analysis.compare import Comparison, FurtherMetric, Stratum, TaskComparison
 from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
 from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
@@ -80,7 +80,7 @@ def _show_task(task: TaskComparison, seeds: int, limit: int) -> str:
     return "\n\n".join([*parts, *_task_notes(task)])
 
 
-def _show_parts(parts: Iterable[Part], head: str, task: TaskComparison) -> str:
+def _show_parts(parts: Iterable[Stratum], head: str, task: TaskComparison) -> str:
     rows = []
     for part in parts:
         low, high = (f"{bound:g}" if head == "words" else _label(bound, task) for bound in (part.low, part.high))
@@ -181,6 +181,12 @@ def _figure(value: float | None) -> str:
 
 def comparison_json(comparison: Comparison, limit: int) -> dict[str, Any]:
     """Return a comparison as JSON values; differences are B less A."""
+    compared: list[TaskComparison | FurtherMetric] = [*comparison.tasks, *comparison.further]
+    scores = [
+        {"a": finite(metric.scores[0]), "b": finite(metric.scores[1]), **judged_json(judged)}
+        for metric, judged in zip(compared, comparison.judged, strict=True)
+    ]
+    tasks = len(comparison.tasks)
     return {
         "a": _subject_json(comparison.a),
         "b": _subject_json(comparison.b),
@@ -188,25 +194,18 @@ def comparison_json(comparison: Comparison, limit: int) -> dict[str, Any]:
         "tasks": [
             {
                 **_task_json(task),
-                "a": _finite(task.scores[0]),
-                "b": _finite(task.scores[1]),
-                **judged_json(judged),
+                **task_scores,
                 "mcnemar": task.mcnemar and {**vars(task.mcnemar), "p": task.mcnemar.p},
                 "better": _flipped_json(*task.flipped(limit)),
                 "worse": _flipped_json(*task.flipped(limit, back=True)),
                 "by_label": [_part_json(part) for part in task.by_label],
                 "by_length": [_part_json(part) for part in task.by_length],
             }
-            for task, judged in zip(comparison.tasks, comparison.judged, strict=False)
+            for task, task_scores in zip(comparison.tasks, scores[:tasks], strict=True)
         ],
         "further": [
-            {
-                "column": metric.column,
-                "a": _finite(metric.scores[0]),
-                "b": _finite(metric.scores[1]),
-                **judged_json(judged),
-            }
-            for metric, judged in zip(comparison.further, comparison.judged[len(comparison.tasks) :], strict=True)
+            {"column": metric.column, **metric_scores}
+            for metric, metric_scores in zip(comparison.further, scores[tasks:], strict=True)
         ],
         "not_compared": comparison.left,
         "split": comparison.split,
@@ -221,7 +220,7 @@ def errors_json(subject: Subject, tasks: Sequence[TaskErrors]) -> dict[str, Any]
         "tasks": [
             {
                 **_task_json(task),
-                "scores": [_finite(score) for score in task.scores],
+                "scores": [finite(score) for score in task.scores],
                 "worst": [vars(example) for example in task.worst],
                 "confusion": {"names": task.confusion.names, "counts": task.confusion.counts.tolist()},
                 "by_class": [vars(scores) for scores in task.by_class],
@@ -252,14 +251,10 @@ def _task_json(task: TaskComparison | TaskErrors) -> dict[str, Any]:
     }
 
 
-def _part_json(part: Part) -> dict[str, Any]:
+def _part_json(part: Stratum) -> dict[str, Any]:
     facts = {key: value for key, value in vars(part).items() if key != "judged"}
     return {**facts, **judged_json(part.judged)}
 
 
 def _flipped_json(number: int, examples: Sequence[Example]) -> dict[str, Any]:
     return {"count": number, "examples": [vars(example) for example in examples]}
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

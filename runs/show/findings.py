@@ -7,7 +7,7 @@ from typing import Any
 
 from taskloom.core.errors import count
 from taskloom.runs.analysis.claims import Claim
-from taskloom.runs.analysis.contrasts import MOST_SEEDS, Contrast, Judged
+from taskloom.runs.analysis.contrasts import MOST_SEEDS, Judged
 from taskloom.runs.analysis.effects import Effect, Effects
 from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
 from taskloom.runs.show.parts import Listing, Part
@@ -39,14 +39,10 @@ def format_seeds(judged: Judged) -> str:
         return contrast.why
     if contrast.identical:
         return "the two are the same in every example"
-    needed = judged.seeds_needed
-    if needed is not None:
-        return f"{count(max(needed - contrast.seeds, 1), 'more seed')}"
-    return _never(contrast, judged.alpha)
-
-
-def _never(contrast: Contrast, alpha: float) -> str:
-    smallest = contrast.smallest(alpha)
+    number = more_seeds(judged)
+    if number is not None:
+        return count(number, "more seed")
+    smallest = contrast.smallest(judged.alpha)
     if abs(contrast.delta) < smallest:
         return f"no number of seeds: these examples show no difference below {smallest:.3f}"
     return f"more than {MOST_SEEDS} seeds"

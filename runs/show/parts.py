@@ -4,8 +4,6 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tabulate import tabulate
-
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line, visible
 
@@ -50,6 +48,8 @@ def _paragraph(text: str) -> str:
 
 
 def _table(part: Listing) -> str:
+    from tabulate import tabulate
+
     cells = [[html.escape(one_line(str("" if cell is None else cell))) for cell in row] for row in part.rows]
     headers = [html.escape(visible(head)) for head in part.headers]
     return tabulate(cells, headers=headers, tablefmt="unsafehtml", disable_numparse=True)

@@ -1,22 +1,57 @@
 """A plan as text."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from taskloom.runs.driver.wording import duration, file_size
+from taskloom.core.errors import count
+from taskloom.registry.results.wording import duration, file_size, named
 from taskloom.runs.show.parts import Listing, Part
 
 if TYPE_CHECKING:  # which import torch
     from taskloom.runs.driver.forecast import Cost
     from taskloom.runs.grid.plan import Plan
+    from taskloom.runs.grid.planned import PlannedCell
 
 
 def plan_parts(plan: "Plan", costs: "Mapping[str, Cost]") -> Iterator[Part]:
-    """List the cells with the cost of each, then the total cost of those that are not finished."""
+    """List the cells with the cost of each, then the total cost of those that are not finished.
+
+    The trials of a search come first, then what follows once they have ended.
+    """
+    if plan.trials is not None:
+        yield from _cells(plan.trials.chosen, costs)
+        yield from _searched(plan, plan.trials)
+    if plan.chosen or plan.trials is None:
+        yield from _cells(plan.chosen, costs)
+    if plan.waiting:
+        rows = named([cell.label for cell in plan.waiting])
+        steps = (
+            f", {sum(costs[cell.id].steps for cell in plan.waiting):,} steps with the settings in the grid"
+            if costs
+            else ""
+        )
+        yield f"{count(len(plan.waiting), 'cell')} of {rows} follow with the settings of their best trials{steps}."
+
+
+def _searched(plan: "Plan", planned: "Plan") -> Iterator[str]:
+    """What the other kind of search would cost, and what halving spares."""
+    search, seeds = plan.grid.spec.search, len(plan.grid.spec.seeds)
+    assert search is not None
+    follows = search.sampler.name != "design"
+    trials = len(plan.searches) * search.trials if follows else len(planned.cells)
+    per_row, per_seed = (trials, trials * seeds) if search.per == "row" else (trials // seeds, trials)
+    yield f"A search per row has {count(per_row, 'trial')}, one per seed {per_seed}; this is one per {search.per}."
+    if follows:
+        yield f"The next trial of a row is known once {search.sampler.name} has the score of the one before."
+    if search.halving:
+        yield "Halving: a trial pauses after a third of its epochs, and the better third of the trials go on."
+
+
+def _cells(cells: "Sequence[PlannedCell]", costs: "Mapping[str, Cost]") -> Iterator[Part]:
     headers = ("cell", "label", "seed", "status", *(("steps", "time", "keeps") if costs else ()))
     rows = []
-    for cell in plan.chosen:
+    for cell in cells:
         cost = costs.get(cell.id)
         row: tuple[object, ...] = (cell.id, cell.label, cell.seed, cell.status)
         if cost is not None:
@@ -24,9 +59,11 @@ def plan_parts(plan: "Plan", costs: "Mapping[str, Cost]") -> Iterator[Part]:
             row += (f"{cost.steps:,}", time, file_size(cost.bytes))
         rows.append(row)
     yield Listing(rows, headers)
-    counts = Counter(cell.status for cell in plan.chosen)
-    summary = f"{len(plan.chosen)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items())
-    left = [costs[id] for id in {cell.id for cell in plan.chosen if cell.status != "finished"} if id in costs]
+    counts = Counter(cell.status for cell in cells)
+    summary = f"{len(cells)} cells: " + ", ".join(f"{number} {status}" for status, number in counts.items())
+    left = [
+        costs[id] for id in {cell.id for cell in cells if cell.status != "finished" and not cell.tried} if id in costs
+    ]
     if not left:
         yield summary
         return

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taskloom.core.errors import TaskloomError, shortened, unknown
+from taskloom.runs.analysis.budget import no_trials
 from taskloom.runs.analysis.contrasts import Judged
-from taskloom.runs.analysis.overview import SCORE, Overview
+from taskloom.runs.analysis.overview import SCORE, Chart, Overview
 from taskloom.runs.show.differences import format_verdict
 from taskloom.runs.show.report.figures import NAMES
 from taskloom.runs.show.report.svg import span_of
@@ -120,11 +121,23 @@ def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: fl
 
 
 def _panels(figure: "Figure", overview: Overview, *, quantity: str) -> None:
-    """Draw a panel for each chart of a quantity, with one legend; rows beyond the colours are grey."""
+    """Draw the charts of a quantity over the epochs."""
     charts = [chart for chart in overview.charts if chart.what == quantity]
     if not charts:
         hint = "combiners that keep tasks apart record conflicts, such as pcgrad"
         raise TaskloomError(f"no cell of {overview.table.name} has recorded {quantity}; {hint}")
+    thin = " (thin lines: train)" if any(chart.train for chart in charts) else ""
+    _lines(figure, overview, charts, f"epoch{thin}")
+
+
+def _budget(figure: "Figure", overview: Overview) -> None:
+    if overview.budget_chart is None:
+        raise no_trials(overview.table.name)
+    _lines(figure, overview, [overview.budget_chart], "trials (shaded: eight of ten searches)")
+
+
+def _lines(figure: "Figure", overview: Overview, charts: Sequence[Chart], across: str) -> None:
+    """Draw a panel for each chart of the same quantity, with one legend; rows beyond the colours are grey."""
     from matplotlib.ticker import MaxNLocator
 
     drawn = [label for label in overview.ranked if any(label in chart.lines for chart in charts)]
@@ -133,19 +146,25 @@ def _panels(figure: "Figure", overview: Overview, *, quantity: str) -> None:
     for axes, chart in zip(_grid(figure, len(charts), 1.25, 0.08 * len(styles) + 0.5), charts, strict=True):
         for label in reversed(drawn):
             colour, dash = styles.get(label, ("#bbbbbb", "-"))
+            if label in chart.bands and label in styles:
+                (xs, lows), (_, highs) = (zip(*end, strict=True) for end in chart.bands[label])
+                axes.fill_between(xs, lows, highs, color=colour, alpha=0.1, linewidth=0)
             for lines, width in ((chart.train, 0.6), (chart.lines, 1.3)):
                 if label in lines:
                     xs, ys = zip(*lines[label], strict=True)
                     marker = "o" if len(xs) == 1 else None
                     (line,) = axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, ms=3)
                     legend[shortened(label, 24) if label in styles else "other rows"] = line
+        if chart.bands:  # a range is cut off where it would press the lines together
+            scores = [score for line in chart.lines.values() for _, score in line]
+            pad = 0.05 * (max(scores) - min(scores) or 1.0)
+            axes.set_ylim(min(scores) - pad, max(scores) + pad)
         for end in chart.stages:
             axes.axvline(end, color="#cccccc", linewidth=0.6, linestyle=":")
         axes.set_title(chart.about.replace("+", " and "))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    figure.supylabel(NAMES.get(quantity, quantity), fontsize=8)
-    thin = " (thin lines: train)" if any(chart.train for chart in charts) else ""
-    figure.supxlabel(f"epoch{thin}", fontsize=8)
+    figure.supylabel(NAMES.get(charts[0].what, charts[0].what), fontsize=8)
+    figure.supxlabel(across, fontsize=8)
     names = [*reversed(legend)]  # the baseline first, as it was drawn last
     figure.legend([legend[name] for name in names], names, loc="outside upper center", ncols=2, frameon=False)
 
@@ -206,6 +225,7 @@ FIGURES: dict[str, Callable[["Figure", Overview], None]] = {
     "curves": partial(_panels, quantity=SCORE),
     "bars": _bars,
     "effects": _effects,
+    "budget": _budget,
     "conflicts": partial(_panels, quantity="conflicts"),
     "confusion": _confusion,
 }

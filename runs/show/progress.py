@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from taskloom.core.engine import ENDS, Event
-from taskloom.runs.driver.wording import duration, format_event, format_progress
+from taskloom.registry.results.wording import duration, format_event, format_progress
 from taskloom.runs.show.visible import one_line, visible
 
 if TYPE_CHECKING:
@@ -27,9 +27,14 @@ BETWEEN = 5.0
 _COLORS = {"failed": "red", "oom": "red", "lost": "yellow", "interrupted": "yellow"}
 
 
-def show_progress(plan: "Plan", stream: TextIO | None = None) -> closing["RunProgress"]:
-    """Show a plan's progress until the block ends: with bars where the stream can redraw, otherwise line by line."""
+def show_progress(plan: "Plan", stream: TextIO | None = None, *, lines: bool = False) -> closing["RunProgress"]:
+    """Show a plan's progress until the block ends: with bars where the stream can redraw, otherwise line by line.
+
+    With ``lines`` there is a line for every report of a cell, wherever it is shown.
+    """
     stream = stream or sys.stderr
+    if lines:
+        return closing(RunProgress(plan, stream, quiet=0.0))
     return closing(LiveProgress(plan, stream) if can_redraw(stream) else RunProgress(plan, stream))
 
 
@@ -45,10 +50,12 @@ def can_redraw(stream: TextIO) -> bool:
 class RunProgress:
     """How far a run is, written as lines. If the stream goes away, training continues in silence."""
 
-    def __init__(self, plan: "Plan", stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self.name, self.stream, self.clock = plan.grid.name, stream, clock
+    def __init__(
+        self, plan: "Plan", stream: TextIO, clock: Callable[[], float] = time.monotonic, quiet: float = QUIET
+    ) -> None:
+        self.name, self.stream, self.clock, self.quiet = plan.grid.name, stream, clock, quiet
         self.cells = {cell.id: cell for cell in reversed(plan.chosen)}  # one with two labels runs under the first
-        self.cached = {cell.id for cell in plan.chosen if cell.status == "finished"}
+        self.cached = {cell.id for cell in plan.chosen if cell.status == "finished" or cell.tried}
         self.work = len(self.cells) - len(self.cached)  # cells that were not finished before this run
         self.ended: dict[str, str] = {}  # cell → finished, failed, oom or interrupted
         self.running: dict[str, dict[str, Any]] = {}  # cell → the latest facts about it
@@ -79,7 +86,7 @@ class RunProgress:
 
     def _show(self, event: Event) -> None:
         now = self.clock()
-        if event.what != "progress" or now - self._last_line >= QUIET:
+        if event.what != "progress" or now - self._last_line >= self.quiet:
             self._write_event(event)
         if event.what in ENDS and (len(self.ended) == self.work or now - self._last_total >= BETWEEN):
             self._last_total = now
@@ -102,7 +109,7 @@ class RunProgress:
         cell, facts = event.cell, event.facts
         if event.what in ("started", "resumed"):
             if not self.running and not self._trained:
-                self._first_start = self.clock()  # workers may take long to get there
+                self._first_start = self.clock()  # starting the workers may take long
             self.ended.pop(cell, None)
             self.running[cell] = {}
             if event.what == "started":
@@ -121,7 +128,7 @@ class RunProgress:
             before = self.shares.get(cell)
             self.shares[cell] = share = _share(event, self.cells[cell].spec)
             if before is not None and not facts.get("shared") and not facts.get("retold"):
-                self._trained += max(0.0, share - before)  # what another cell or an earlier run did sets no pace
+                self._trained += max(0.0, share - before)  # others' work does not count for the pace
 
     @property
     def done(self) -> float:
@@ -185,7 +192,7 @@ class LiveProgress(RunProgress):
     def close(self) -> None:
         """Remove the bars and print the summary."""
         self._unless_gone(self.bars.stop)
-        self._trained = 0.0  # nothing is left to expect, even if cells are waiting
+        self._trained = 0.0  # no time left is shown, even if cells are waiting
         self.say(self.summary())
 
     def _show(self, event: Event) -> None:

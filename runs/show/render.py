@@ -10,19 +10,19 @@ follow from its parts, ``‡`` a figure that is no better than a constant predic
 import csv
 import html
 import io
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from tabulate import tabulate
 
 from taskloom.core.errors import count, shortened
 from taskloom.core.work import LOG
 from taskloom.registry.results.records import GridRecord
-from taskloom.runs.driver.wording import format_state, named
+from taskloom.registry.results.wording import format_state, named
 from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
 from taskloom.runs.show.visible import one_line, visible
 
@@ -36,6 +36,13 @@ MOST_NOTES = 12
 #: Rows that are named for one reason; further ones are counted.
 MOST_ROWS = 4
 OVERALL = "overall"
+#: The colours of verdicts on a terminal: green, red, blue.
+COLORS = {"better": "32", "worse": "31", "equal": "34"}
+#: Columns that stay beside the one before.
+FOLLOWERS = ("reported", "difference", "p", "verdict")
+#: Spaces between two columns.
+GAP = 2
+_ANSI = re.compile(r"\x1b\[\d*m")
 
 _LATEX = str.maketrans(
     {
@@ -67,16 +74,20 @@ _STYLES: dict[str, tuple[str, Callable[[str], str], str, str]] = {
 }
 
 
-def render(table: "Table", form: str, *, terminal: bool = False, reported: bool = False) -> str:
-    """Render a table in one of ``FORMATS``.
+def render(table: "Table", form: str, *, colors: bool = False, width: int | None = None, reported: bool = False) -> str:
+    """Render a table in one of ``FORMATS``; ``reported`` shows published figures beside ours.
 
-    ``terminal`` lets plain text use bold type, ``reported`` shows published figures beside ours.
+    Plain text may have ``colors`` and bold type, and a ``width``: columns that do not fit in it are in further tables
+    below, beside the same labels.
     """
+    from tabulate import tabulate  # which takes long to import
+
     if form == "json":
         return visible(json.dumps(as_json(table), indent=2, allow_nan=False))
     if form == "csv":
         return visible(_csv(flat_rows(table, reported)))
-    form = "terminal" if form == "plain" and terminal else form
+    width = width if form == "plain" else None
+    form = "terminal" if form == "plain" and colors else form
     (layout, escape, bold, note_form), parts = _STYLES[form], _parts(table, reported)
     marked, mixed, body = False, len(table.splits) > 1, []
     for row in table.rows:
@@ -86,17 +97,23 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
             text = escape(_text(table, row, part, column))
             if part == "figure" and table.best.get(column) == row.label:
                 text, marked = bold.format(text), True
+            elif part == "verdict" and form == "terminal":
+                text = _colored(text)
             body[-1].append(text)
     if any(constant.task in table.columns for constant in table.constants) and not reported:
         scores = {constant.task: number(constant.task, constant.score, table.digits) for constant in table.constants}
         shown = [scores.get(column, "") if part == "figure" else "" for part, column in parts]
         body.append([escape("constant prediction"), *map(escape, shown)])
-    text = tabulate(
-        body,
-        headers=["", *(escape(_title(part, column, begun=table.begun)) for part, column in parts)],
-        tablefmt=layout,
-        disable_numparse=True,
-        colalign=["left", *["right"] * len(parts)],
+    headers = ["", *(escape(_title(part, column, begun=table.begun)) for part, column in parts)]
+    text = "\n\n".join(
+        tabulate(
+            [[row[0], *row[columns]] for row in body],
+            headers=["", *headers[columns]],
+            tablefmt=layout,
+            disable_numparse=True,
+            colalign=["left", *["right"] * len(headers[columns])],
+        )
+        for columns in _fitting([headers, *body], [part for part, _ in parts], width)
     )
     if form == "latex":
         text = _booktabs(text)
@@ -105,13 +122,39 @@ def render(table: "Table", form: str, *, terminal: bool = False, reported: bool 
     notes = _short_list([f"— {line}" for line in reasons], table.name)
     notes += ["* better than every other of its column"] if marked and form == "plain" else []
     notes += _reported_notes(table) if reported else [*_difference_notes(table), *_constant_notes(table), *table.checks]
-    notes = [*split_notes(table), *notes, *table.laid]
+    notes = [*_split_notes(table), *notes, *table.settings]
     lines = [note_form.format(escape(one_line(note))) for note in notes]
     return "\n".join([text, "", *lines] if lines else [text])
 
 
+def _fitting(lines: Sequence[Sequence[str]], parts: Sequence[str], width: int | None) -> list[slice]:
+    """Group the columns after the first, the labels, so that every group fits in ``width`` beside them.
+
+    The ``parts`` of the columns say which stay beside the one before.
+
+    >>> _fitting([["", "seeds", "sst", "p"], ["sum", "3", "0.820", "0.767"]], ["seeds", "figure", "p"], 21)
+    [slice(1, 2, None), slice(2, 4, None)]
+    """
+    lines = [[f"{head}{' ' * GAP}" for head in lines[0]], *lines[1:]]  # tabulate leaves room beside a header
+    label, *widths = (GAP + max(len(_ANSI.sub("", text)) for text in column) for column in zip(*lines, strict=True))
+    starts, total, room = [0], 0, inf if width is None else width - label + GAP
+    for column, size in enumerate(widths):
+        following = itertools.takewhile(lambda number: parts[number] in FOLLOWERS, range(column + 1, len(parts)))
+        unit = size + sum(widths[number] for number in following) if parts[column] not in FOLLOWERS else size
+        if column > starts[-1] and total + (unit if unit <= room else size) > room:
+            starts.append(column)
+            total = 0
+        total += size
+    return [slice(start + 1, end + 1) for start, end in zip(starts, [*starts[1:], len(widths)], strict=True)]
+
+
+def _colored(verdict: str) -> str:
+    color = next((code for word, code in COLORS.items() if verdict.startswith(word)), "")
+    return f"\x1b[{color}m{verdict}\x1b[0m" if color else verdict
+
+
 def _parts(table: "Table", reported: bool) -> list[tuple[str, str]]:
-    """List the table's columns beside the labels as (part, column): our figure, the published one, the difference.
+    """List what stands beside the labels as (part, column), such as our figure of a column or the published one.
 
     Before a run there are published figures only.
     """
@@ -164,6 +207,8 @@ def _shown(table: "Table", column: str, value: float | None, *, sign: str = "") 
 
 def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
     """Render rows under headers as text, one line per row."""
+    from tabulate import tabulate
+
     cells = [[one_line(str("" if cell is None else cell)) for cell in row] for row in rows]
     return tabulate(cells, headers=[visible(head) for head in headers], tablefmt="simple", disable_numparse=True)
 
@@ -196,9 +241,13 @@ def _reasons(missing: Iterable[tuple[str, int, str]], seeds: Mapping[str, int]) 
             seed_word = "" if 1 < len(row_seeds) == seeds[label] else f", seed{'s'[: len(row_seeds) > 1]} "
             names.append(name + (seed_word and seed_word + ", ".join(map(str, row_seeds))))
         every = len(seeds) > MOST_ROWS and sum(map(len, rows.values())) == sum(seeds.values())
-        rest = [f"and {len(names) - MOST_ROWS} more"] if len(names) > MOST_ROWS else []
-        lines.append(f"{'every row' if every else '; '.join([*names[:MOST_ROWS], *rest])}: {why}")
+        lines.append(f"{'every row' if every else _first_few(names)}: {why}")
     return lines
+
+
+def _first_few(texts: Sequence[str]) -> str:
+    rest = [f"and {len(texts) - MOST_ROWS} more"] if len(texts) > MOST_ROWS else []
+    return "; ".join([*texts[:MOST_ROWS], *rest])
 
 
 def _short_list(lines: list[str], grid: str) -> list[str]:
@@ -259,14 +308,14 @@ def _difference_notes(table: "Table") -> list[str]:
     if "equal" in verdicts:
         notes.append(
             f"equal ±{table.margin:g}: within the grid's margin of {table.baseline!r}, by two one-sided tests at 5 %, "
-            "corrected alike; this goes before better and worse."
+            "corrected alike; it takes precedence over better and worse."
         )
     if "untrained" in verdicts:
         notes.append("untrained: no better than a constant prediction, so that there is nothing to compare.")
     return [*notes, *_other_columns(table)]
 
 
-def split_notes(table: "Table") -> list[str]:
+def _split_notes(table: "Table") -> list[str]:
     """State the split that was scored, unless it is dev."""
     if table.splits in ((), ("dev",)):
         return []
@@ -315,8 +364,8 @@ def _other_columns(table: "Table") -> list[str]:
     others = {
         key: judged for key, judged in table.differences.items() if key[1] != OVERALL and judged.interval is not None
     }
-    shown = [column for column in table.scores if column != table.primary]
-    columns = [column for column in shown if any(column == key[1] for key in others)]
+    compared = {column for _, column in others}
+    columns = [column for column in table.scores if column != table.primary and column in compared]
     if not columns:
         return []
     notes = []
@@ -326,8 +375,7 @@ def _other_columns(table: "Table") -> list[str]:
             for (row, of), judged in others.items()
             if of == column and judged.verdict in ("better", "worse")
         ]
-        more = [f"and {len(verdicts) - MOST_ROWS} more"] if len(verdicts) > MOST_ROWS else []
-        notes += [f"Δ {column}: {'; '.join([*verdicts[:MOST_ROWS], *more])}."] if verdicts else []
+        notes += [f"Δ {column}: {_first_few(verdicts)}."] if verdicts else []
     column_names = " and ".join(filter(None, [", ".join(columns[:-1]), columns[-1]]))
     rest = "nothing else there" if notes else "nothing there"
     family = f"{column_names}: intervals and p corrected together for {count(len(others), 'comparison')}"
@@ -361,7 +409,7 @@ def _reported_notes(table: "Table") -> list[str]:
     marked = dict.fromkeys(task for row in table.rows for task in table.no_better(row) if task in table.columns)
     if marked:
         floors = [f"{table.floors[task].says} ({task}, {table.floors[task].score:.{table.digits}f})" for task in marked]
-        notes.append(f"‡ no better than a prediction without looking, on the examples scored here: {', '.join(floors)}")
+        notes.append(f"‡ no better than a constant prediction on the examples scored here: {', '.join(floors)}")
     test = [row.label for row in table.rows if row.split == row.reported_on != "dev" and row.reported]
     if test:
         notes.append(f"reported on test, and ours too: {'; '.join(test)}")
@@ -409,7 +457,8 @@ def as_json(table: "Table") -> dict[str, Any]:
         "constants": [vars(constant) for constant in table.constants],
         "checks": list(table.checks),
         "notes": list(table.notes),
-        "overrides": list(table.laid),
+        "overrides": list(table.settings),
+        **({"tuned": dict(table.tuned)} if table.tuned else {}),
         "rows": rows,
     }
 
@@ -424,22 +473,20 @@ _CSV_FACTS = ("delta", "low", "high", "p", "verdict", "variance")
 def flat_rows(table: "Table", reported: bool) -> list[dict[str, Any]]:
     """Return an unformatted record per row, with mean and sd in columns of their own and memory in bytes."""
     rows = []
-    for row in table.rows:
-        cells: dict[str, Any] = {"label": row.label, "n": row.n, "seeds": len(row.seeds)}
-        for column, figure in row.figures.items():
-            cells |= {f"{column} mean": figure.mean, f"{column} sd": figure.sd}
-            if table.baseline is not None and column in table.scores:
-                judged = table.differences.get((row.label, column))
-                facts = _NOT_COMPARED if judged is None else judged_json(judged)
-                low, high = facts["interval"] or (None, None)
-                facts = {**facts, "low": low, "high": high}
-                cells |= {f"{column} {name}": facts[name] for name in _CSV_FACTS}
+    for row, facts in zip(table.rows, as_json(table)["rows"], strict=True):
+        record: dict[str, Any] = {"label": row.label, "n": row.n, "seeds": len(row.seeds)}
+        for column, metric in facts["metrics"].items():
+            record |= {f"{column} mean": metric["mean"], f"{column} sd": metric["sd"]}
+            if "verdict" in metric:
+                low, high = metric["interval"] or (None, None)
+                figures = {**metric, "low": low, "high": high}
+                record |= {f"{column} {name}": figures[name] for name in _CSV_FACTS}
             if reported and column in table.reported:
-                cells[f"{column} reported"] = row.reported.get(column)
-                cells[f"{column} difference"] = row.difference(column)
+                record[f"{column} reported"] = row.reported.get(column)
+                record[f"{column} difference"] = row.difference(column)
         if reported:
-            cells |= {"split": row.split, "follows": {True: "yes", False: "no", None: ""}[row.follows]}
-        rows.append({**cells, "missing": "; ".join(f"seed {missing.seed}: {missing.why}" for missing in row.missing)})
+            record |= {"split": row.split, "follows": {True: "yes", False: "no", None: ""}[row.follows]}
+        rows.append({**record, "missing": "; ".join(f"seed {missing.seed}: {missing.why}" for missing in row.missing)})
     return rows
 
 

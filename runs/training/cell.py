@@ -15,12 +15,14 @@ from taskloom.core import DataSet, Emit, Encoder, Event, Examples, Job, Split, T
 from taskloom.registry.installed.catalogue import Catalogue
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts
+from taskloom.registry.results.tensors import save_folder
 from taskloom.runs.grid.differences import code_versions
-from taskloom.runs.training import checkpoint as saved
+from taskloom.runs.grid.hold_out import split_off
+from taskloom.runs.training.checkpoint import module_state
 from taskloom.runs.training.evaluate import Predicted, store_scores
 from taskloom.runs.training.feed import Feed
-from taskloom.runs.training.machine import peak_memory, trained_on
-from taskloom.runs.training.model import Model, device_for_this_process
+from taskloom.runs.training.machine import peak_memory, to_device, trained_on
+from taskloom.runs.training.model import Model, device_for_this_process, requested_poolings
 
 #: Seconds between two progress events.
 PULSE = 0.5
@@ -28,6 +30,10 @@ PULSE = 0.5
 
 class Stopped(Exception):  # noqa: N818 - a request of the user's, not an error
     """The driver asked the cell to stop."""
+
+
+class Paused(Exception):  # noqa: N818 - a request of the job's, not an error
+    """The cell has trained as many epochs as its job wants for now."""
 
 
 class Pulse:
@@ -115,16 +121,17 @@ class Run:
         encoder, precision = catalogue.make(Encoder, spec["encoder"]), spec.get("precision", "float32")
         model = Model(encoder, tasks, seed=spec["seed"], precision=precision)
 
-        def feed(task: Task, split: Split) -> Feed:
+        def feed(task: Task, examples: Examples) -> Feed:
             pulse()
-            return Feed.open(task, task.data.load(split), encoder, artifacts.cache(), device, pulse)
+            return Feed.open(task, examples, encoder, artifacts.cache(), device, pulse)
 
-        train = {name: feed(task, "train") for name, task in tasks.items()}
-        dev = {name: feed(task, "dev") for name, task in tasks.items()}
+        splits = {name: _train_and_dev(task.data, spec.get("hold_out")) for name, task in tasks.items()}
+        train = {name: feed(task, splits[name][0]) for name, task in tasks.items()}
+        dev = {name: feed(task, splits[name][1]) for name, task in tasks.items()}
         _check_content(job, catalogue, tasks)
         for name, task in tasks.items():
             task.loss.prepare(labels=task.labels, rows=len(train[name]))
-        model.to(device)
+        to_device(model, device)
         folder = artifacts.cell(job.cell)
         where = trained_on(device, resumed)
         run = cls(job, emit, catalogue, device, tasks, model, train, dev, artifacts, folder, pulse, where, began=began)
@@ -153,6 +160,18 @@ class Run:
         trained = self.trained_by(index)
         return [name for name, task in self.tasks.items() if name in trained and task.predicts]
 
+    def out_of_patience(self, index: int) -> bool:
+        """Whether the selection score has not improved for as many epochs as stage ``index`` has patience.
+
+        It reads the epochs reported so far, which checkpoints keep.
+        """
+        patience = self.job.spec["stages"][index].get("patience")
+        reported = [facts for event, facts in self.history if event == "epoch" and facts["stage"] == index]
+        if patience is None or not reported:
+            return False
+        scores: list[float] = [facts["scores"][self.job.spec["selection"]] for facts in reported]
+        return bool(len(scores) - 1 - scores.index(max(scores)) >= patience)
+
     def keep_best(self, epoch: int, scores: dict[str, float], predicted: Mapping[str, Predicted]) -> None:
         """Keep weights and scores if this epoch is the best so far; of equals, the first."""
         selection = self.job.spec["selection"]
@@ -160,7 +179,7 @@ class Run:
         if not score > self.best.score:
             return
         self.best = Best(epoch, score, scores)
-        saved.save_folder(self.folder / "best", saved.module_state(self.model, ""), {"epoch": epoch, "scores": scores})
+        save_folder(self.folder / "best", module_state(self.model, ""), {"epoch": epoch, "scores": scores})
         self.store("dev", predicted, {name: feed.examples for name, feed in self.dev.items()})
 
     def store(self, split: Split, predicted: Mapping[str, Predicted], examples: Mapping[str, Examples]) -> None:
@@ -175,6 +194,12 @@ class Run:
         return drawn.sort().values.numpy()
 
 
+def _train_and_dev(data: DataSet, hold_out: Mapping[str, Any] | None) -> tuple[Examples, Examples]:
+    """What a task is trained on, and what it is scored on: dev, or training rows that are held out."""
+    train = data.load("train")
+    return (train, data.load("dev")) if hold_out is None else split_off(train, hold_out)
+
+
 def _check_code(job: Job, catalogue: Catalogue) -> None:
     """Fail if the code of a third party is not what the cell was planned with: its identity would be wrong."""
     now = code_versions(job.spec, catalogue)
@@ -186,9 +211,7 @@ def _check_code(job: Job, catalogue: Catalogue) -> None:
 def _check_content(job: Job, catalogue: Catalogue, tasks: Mapping[str, Task]) -> None:
     """Fail if data or weights, which have just been read, are not what the cell was planned with."""
     encoder = catalogue.make(Encoder, job.spec["encoder"])
-    encoder.requested_poolings = frozenset(
-        task.head.pooling for task in tasks.values() if task.head.pooling is not None
-    )
+    encoder.requested_poolings = requested_poolings(tasks)
     sources: list[tuple[str, str, Encoder | DataSet]] = [("encoder", "the encoder's weights", encoder)]
     sources += [(f"tasks.{name}.data", f"the data of task {name!r}", task.data) for name, task in tasks.items()]
     for path, words, source in sources:

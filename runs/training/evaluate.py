@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from taskloom.core import Examples, OutOfMemory, Split, TrainingError
+from taskloom.core.errors import NotFiniteError
 from taskloom.registry.installed.task import Task
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.scores import TaskFacts, judge, save_examples, save_scores
@@ -100,9 +101,9 @@ def _predict(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Pr
 
 def _score(model: Model, task: str, feed: Feed, rows: NDArray[np.int64]) -> Predicted:
     score, head = model.forward_pass(task, feed.tokens(rows))(None).score, model.head(task)
-    predicted = Predicted(score.float().cpu().numpy(), head.decide(score).double().cpu().numpy())
+    predicted = Predicted(score.float().cpu().numpy(), head.decide(score).cpu().double().numpy())
     if not np.isfinite(predicted.score).all():
-        raise TrainingError(f"the scores of task {task!r} are not finite (head {head.name!r})")
+        raise NotFiniteError(f"the scores of task {task!r} are not finite (head {head.name!r})")
     return predicted
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taskloom.core import Encoder, Examples, Ids, Pool, Tokens, arrange
 from taskloom.registry.installed.task import Task
-from taskloom.runs.training.checkpoint import load_folder, save_folder
+from taskloom.registry.results.tensors import load_folder, save_folder
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from taskloom.core import Encoder, OutOfMemory, derive_seed, is_out_of_memory
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -23,12 +24,11 @@ from taskloom.registry.installed.catalogue import load_catalogue
 
 @contextmanager
 def set_up(spec: Mapping[str, Any]) -> Iterator[None]:
-    """Set this process up for a cell, and leave it as it was: with ``engine="inline"`` it is the caller's own.
+    """Prepare this process for a cell, and restore it afterwards: with ``engine="inline"`` it is the caller's own.
 
-    Afterwards the global generators (Python's, NumPy's, torch's, the GPUs') continue where they were, torch has its
-    number of threads, and its optimizers their own ``step``. Two things cannot be restored: the peak memory of the
-    process counts from the beginning of its last cell, and glibc, which does not say what its thresholds were, has
-    those at which its own adjustment ends.
+    The global generators (Python's, NumPy's, torch's, the GPUs') then continue where they were, and torch has its
+    number of threads and its optimizers' own ``step``. Two things cannot be restored: peak memory counts from the
+    beginning of the last cell, and glibc, whose thresholds cannot be read, has the highest that it would choose itself.
     """
     reset_peak_memory()
     with ExitStack() as stack:
@@ -49,16 +49,44 @@ def annotate_oom(task: str, *, micro_batch: int, batch: int, where: str = "") ->
         raise OutOfMemory(task, micro_batch=micro_batch, batch=batch, where=where) from None
 
 
-def uses_gpu() -> bool:
-    """Whether this process uses a GPU, as opposed to only seeing one."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+def gpu_module() -> Any:
+    """torch's module for the GPU that this process uses (``torch.cuda``, ``torch.xpu``, ``torch.mps``), or None.
+
+    A GPU that is visible but not initialized does not count.
+    """
+    module: Any
+    for module in (torch.cuda, torch.xpu):
+        if module.is_initialized():
+            return module
+    # torch.mps has no is_initialized(); allocated memory shows that it is in use.
+    return torch.mps if torch.backends.mps.is_available() and torch.mps.current_allocated_memory() else None
+
+
+def gpu_generator(module: Any) -> torch.Generator:
+    """The default generator of the current GPU of a module such as ``torch.cuda``."""
+    if hasattr(module, "default_generators"):
+        generator: torch.Generator = module.default_generators[module.current_device()]
+        return generator
+    return torch.mps._get_default_mps_generator()  # no public function returns it
+
+
+def to_device(module: nn.Module, device: torch.device) -> None:
+    """Move a module to a device, in place. Its float64 buffers stay on the host if the device is Apple's GPU.
+
+    That has no float64; what is kept in it (margins, histories of losses) is a few numbers per task or example.
+    """
+    if device.type != "mps":
+        module.to(device)
+        return
+    apply: Any = module._apply
+    apply(lambda tensor: tensor if tensor.dtype == torch.float64 else tensor.to(device))
 
 
 def release_memory() -> None:
     """Free unused memory, including what the C library keeps for later."""
     gc.collect()
-    if uses_gpu():
-        torch.cuda.empty_cache()
+    if gpu := gpu_module():
+        gpu.empty_cache()
     with suppress(OSError, AttributeError, TypeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -91,11 +119,11 @@ def _set_thresholds(*, mapped: int, trim: int) -> None:
 
 @contextmanager
 def skipped_compiler() -> Iterator[None]:
-    """Spare a process torch's compiler, whose import takes a second or two and which nothing here uses.
+    """Keep torch from importing its compiler, which takes a second or two and is not used here.
 
-    torch's optimizers import it only to tell it to look away: from some methods by a mark, which is set here by hand,
-    and from ``step``, which gets the same guard of the gradient mode without it. Where torch has changed, nothing
-    happens. When the block ends, marks and guards are gone.
+    torch's optimizers import it only to exclude their methods from compilation: some by an attribute, which is set here
+    directly, and ``step`` by a wrapper, in whose place one is set here that guards the gradient mode in the same way.
+    Nothing happens if a later torch does this differently. Attributes and wrappers are removed when the block ends.
     """
     if "torch._dynamo" in sys.modules:
         yield
@@ -132,16 +160,20 @@ def skipped_compiler() -> Iterator[None]:
 
 def reset_peak_memory() -> None:
     """Restart the measurement of peak memory, if the system allows it."""
-    if uses_gpu():
-        torch.cuda.reset_peak_memory_stats()
+    if (gpu := gpu_module()) and hasattr(gpu, "reset_peak_memory_stats"):
+        gpu.reset_peak_memory_stats()
     with suppress(OSError):  # then the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory() -> int:
-    """Bytes: the GPU's peak where one is used, else the largest resident size of this process."""
-    if uses_gpu():
-        return torch.cuda.max_memory_allocated()
+    """Bytes: the GPU's peak where one is used, else the largest resident size of this process.
+
+    Of Apple's GPU, which counts no peak, it is what the driver has allocated by now.
+    """
+    if gpu := gpu_module():
+        allocated = getattr(gpu, "max_memory_allocated", None) or gpu.driver_allocated_memory
+        return int(allocated())
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -167,6 +199,12 @@ def machine_versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
+def device_name(device: torch.device) -> str:
+    """The kind of a device, with its model if torch knows it: ``cuda (NVIDIA A100)``."""
+    name = getattr(torch.get_device_module(device), "get_device_name", None)
+    return f"{device.type} ({name(device)})" if name else device.type
+
+
 def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[str, str]:
     """Device and number of threads, on which the last digits of a score depend; in order, if a cell had several.
 
@@ -174,8 +212,7 @@ def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[
     >>> trained_on(torch.device("cpu"), before)["device"]
     'cuda (NVIDIA A100), then cpu'
     """
-    model = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    here = {"device": f"{device.type}{model}", "threads": str(torch.get_num_threads())}
+    here = {"device": device_name(device), "threads": str(torch.get_num_threads())}
     before: dict[str, str] = resumed["trained_on"] if resumed else here
     last = {name: value.rpartition(", then ")[2] for name, value in before.items()}
     return {name: before[name] + (f", then {here[name]}" if last[name] != here[name] else "") for name in here}
@@ -185,18 +222,29 @@ def trained_on(device: torch.device, resumed: Mapping[str, Any] | None) -> dict[
 def seeded(seed: int) -> Iterator[None]:
     """Seed the global generators, in case a plugin draws from them (built-ins never do), and restore them."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    gpus = torch.cuda.get_rng_state_all() if uses_gpu() else None
+    gpu = gpu_module()
+    gpus = gpu and (gpu.get_rng_state_all() if hasattr(gpu, "get_rng_state_all") else gpu.get_rng_state())
     random.seed(derive_seed(seed, "global", "python"))
     np.random.seed(derive_seed(seed, "global", "numpy") % 2**32)
     torch.default_generator.manual_seed(derive_seed(seed, "global", "torch"))
-    torch.cuda.manual_seed_all(derive_seed(seed, "global", "torch"))  # once there is one, if there is none yet
+    _seed_gpus(derive_seed(seed, "global", "torch"))
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.default_generator.set_state(cpu)
-        if gpus is not None:
-            torch.cuda.set_rng_state_all(gpus)
-        else:  # as torch would have seeded them
-            torch.cuda.manual_seed_all(torch.initial_seed())
+        if gpu is None:  # as torch would have seeded them
+            _seed_gpus(torch.initial_seed())
+        elif hasattr(gpu, "set_rng_state_all"):
+            gpu.set_rng_state_all(gpus)
+        else:
+            gpu.set_rng_state(gpus)
+
+
+def _seed_gpus(seed: int) -> None:
+    """Seed the GPUs of every kind; those that are not used yet when they are."""
+    torch.cuda.manual_seed_all(seed)
+    torch.xpu.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)

@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from taskloom.core import Prediction, Replay, TrainingError
 from taskloom.core.forward import Pass
-from taskloom.runs.training.machine import uses_gpu
+from taskloom.runs.training.machine import gpu_generator, gpu_module
 
 
 def parts_of(rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
@@ -92,8 +92,8 @@ class Randomness:
 
     def __init__(self, module: nn.Module) -> None:
         generators = [torch.default_generator]
-        if uses_gpu():
-            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        if gpu := gpu_module():
+            generators.append(gpu_generator(gpu))
         bound = [vars(part).get("generator") for part in module.modules()]
         generators += [generator for generator in bound if isinstance(generator, torch.Generator)]
         self.generators = list({id(generator): generator for generator in generators}.values())

@@ -1,6 +1,6 @@
 """The model of one run: a shared encoder, and a head and a loss for each task."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -30,9 +30,7 @@ class Model(nn.Module):
     def __init__(self, encoder: Encoder, tasks: dict[str, Task], *, seed: int, precision: str = "float32") -> None:
         super().__init__()
         self.precision = _PRECISIONS[precision]
-        encoder.requested_poolings = frozenset(
-            task.head.pooling for task in tasks.values() if task.head.pooling is not None
-        )
+        encoder.requested_poolings = requested_poolings(tasks)
         encoder.build(generator=derive_generator(seed, "encoder"))
         self.encoder = encoder
         self.shared = SharedModules(seed)
@@ -77,6 +75,11 @@ class Model(nn.Module):
         """Weights and buffers of the encoder and of these tasks (with the layers they share), by name."""
         prefixes = _prefixes(names)
         return {name: tensor for name, tensor in self.state_dict().items() if name.startswith(prefixes)}
+
+
+def requested_poolings(tasks: Mapping[str, Task]) -> frozenset[str]:
+    """The poolings that the heads of a run request of its encoder."""
+    return frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
 
 
 def _prefixes(names: Iterable[str]) -> tuple[str, ...]:

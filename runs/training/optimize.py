@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from taskloom.core import Gradients, Group, Step, TrainingError, densify_gradients, place_arrays
+from taskloom.core import Gradients, Group, Step, densify_gradients, place_arrays
+from taskloom.core.errors import NotFiniteError
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.machine import annotate_oom
 from taskloom.runs.training.microbatch import PartedPass, parts_of
@@ -137,18 +138,18 @@ class GroupStep(Step):
         return loss
 
     def _check_losses(self, losses: dict[str, Tensor]) -> None:
-        """Raise ``TrainingError`` for a loss that is not finite."""
+        """Raise ``NotFiniteError`` for a loss that is not finite."""
         tasks = tuple(losses)
 
         def judge(values: list[float]) -> None:
             for task, value in zip(tasks, values, strict=True):
                 if not math.isfinite(value):
-                    raise TrainingError(f"the loss {self._model.loss(task).name!r} of task {task!r} is {value}")
+                    raise NotFiniteError(f"the loss {self._model.loss(task).name!r} of task {task!r} is {value}")
 
         self._state.read(torch.stack([loss.detach().float() for loss in losses.values()]), judge)
 
     def _check_gradients(self, tasks: Sequence[str], shared: Sequence[nn.Parameter] = ()) -> None:
-        """Raise ``TrainingError`` for a gradient of a head, a loss or ``shared`` that is not finite."""
+        """Raise ``NotFiniteError`` for a gradient of a head, a loss or ``shared`` that is not finite."""
         # Combiners check the per-task gradients of shared parameters themselves.
         owners = [(parameter, task) for task in tasks for parameter in self.own(task)]
         owners += [(parameter, "") for parameter in shared]
@@ -161,7 +162,7 @@ class GroupStep(Step):
             for task, value in zip(names, values, strict=True):
                 if not math.isfinite(value) and task:
                     head, loss = self._model.head(task).name, self._model.loss(task).name
-                    raise TrainingError(f"the gradient of task {task!r} is not finite (head {head!r}, loss {loss!r})")
+                    raise NotFiniteError(f"the gradient of task {task!r} is not finite (head {head!r}, loss {loss!r})")
             if not all(map(math.isfinite, values)):
                 self.blame(again=self._device.type == "cpu")
 

@@ -10,8 +10,10 @@ from torch import nn
 
 from taskloom.core import DataSet, Encoder, Pool, Sampler, SharedModules
 from taskloom.registry.installed.catalogue import Catalogue
+from taskloom.runs.grid.hold_out import split_off
 from taskloom.runs.training.checkpoint import module_state
 from taskloom.runs.training.feed import numbered_texts
+from taskloom.runs.training.model import requested_poolings
 
 Spec = Mapping[str, Any]
 
@@ -30,7 +32,7 @@ class Sizes:
     def weights(self, spec: Spec) -> int:
         """Bytes of the encoder's, the heads' and the losses' tensors, equal for every seed."""
         tasks = {name: self._catalogue.make_task(name, task) for name, task in spec["tasks"].items()}
-        poolings = frozenset(task.head.pooling for task in tasks.values() if task.head.pooling is not None)
+        poolings = requested_poolings(tasks)
         key = to_json([spec["encoder"], sorted(poolings)])
         if key not in self._known:
             encoder = self._catalogue.make(Encoder, spec["encoder"])
@@ -41,24 +43,26 @@ class Sizes:
         shared, generator = SharedModules(0), torch.Generator()
         for name, task in tasks.items():
             task.build_head(width=width, generator=generator, shared=shared)
-            task.loss.prepare(labels=task.labels, rows=self._pool(spec["tasks"][name]["data"]).size)
+            task.loss.prepare(labels=task.labels, rows=self._pool(spec, name).size)
         modules = [shared, *(module for task in tasks.values() for module in (task.head, task.loss))]
         return int(size + _bytes(nn.ModuleList(modules)))
 
     def _stage(self, spec: Spec, stage: Spec) -> int:
         data_specs = {name: spec["tasks"][name]["data"] for name in stage["tasks"]}
-        key = to_json([stage["sampler"], stage["epochs"], data_specs])
+        key = to_json([stage["sampler"], stage["epochs"], data_specs, spec.get("hold_out")])
         if key not in self._known:
             sampler = self._catalogue.make(Sampler, stage["sampler"])
-            pools = {name: self._pool(data_spec) for name, data_spec in data_specs.items()}
+            pools = {name: self._pool(spec, name) for name in data_specs}
             sampler.prepare(pools, generator=torch.Generator(), epochs=stage["epochs"])
             self._known[key] = sampler.steps * stage["epochs"]
         return int(self._known[key])
 
-    def _pool(self, data: Spec) -> Pool:
-        key = to_json(["pool", data])
+    def _pool(self, spec: Spec, task: str) -> Pool:
+        data, hold_out = spec["tasks"][task]["data"], spec.get("hold_out")
+        key = to_json(["pool", data, hold_out])
         if key not in self._known:
             examples = self._catalogue.make(DataSet, dict(data)).load("train")
+            examples = examples if hold_out is None else split_off(examples, hold_out)[0]
             lengths = np.array([sum(map(len, row)) for row in zip(*examples.columns, strict=True)])  # in characters
             self._known[key] = Pool(len(examples), examples.labels, lengths, numbered_texts(examples))
         pool: Pool = self._known[key]

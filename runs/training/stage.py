@@ -1,6 +1,7 @@
 """The state of one stage of a run: sampler, combiner, optimizer, learning-rate schedule, random states."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,12 +21,19 @@ from taskloom.core import (
     derive_generator,
     derive_seed,
 )
+from taskloom.core.errors import NotFiniteError
+from taskloom.registry.results.tensors import Tensors
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run
 from taskloom.runs.training.diagnostics import Diagnostics
+from taskloom.runs.training.machine import gpu_generator, to_device
 
 #: Called with numbers that a device has computed, once the host has them.
 Then = Callable[[list[float]], None]
+#: The highest learning rate that the message of a loss that is not finite proposes.
+SAFE_RATE = 1e-3
+#: Losses of a task that are remembered, for the message of one that is not finite.
+LAST = 3
 #: The counters of a stage, which go into checkpoints under these names.
 COUNTED = ("step", "place", "through", "sums", "counts")
 #: The generators that are on the host whatever the device; the states of others fit only their own device.
@@ -50,6 +58,7 @@ class StageState:
     through: bool = False  # all steps of the epoch were taken, and the sampler is at the start of the next
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch, by task
     counts: dict[str, int] = field(default_factory=dict)
+    last: dict[str, deque[float]] = field(default_factory=dict)  # losses, by task, since the run began or was resumed
     diagnostics: Diagnostics = field(default_factory=Diagnostics)  # of this epoch
     epoch: int = 1  # the current one
     unread: list[tuple[torch.Tensor, Then, int]] = field(default_factory=list)  # see ``read``
@@ -64,7 +73,8 @@ class StageState:
             "torch": torch.default_generator,  # in case a plugin draws from it, as from the next
         }
         if run.device.type != "cpu":  # fused kernels draw from it; each stage has a seed of its own
-            generators["cuda"] = torch.cuda.default_generators[torch.cuda.current_device()]
+            # The name is that of checkpoints, whatever the kind of GPU.
+            generators["cuda"] = gpu_generator(torch.get_device_module(run.device))
             generators["cuda"].manual_seed(derive_seed(seed, "stage", index, "device"))
         bind_generator(run.model, generators["model"])
         sampler = run.catalogue.make(Sampler, stage["sampler"])
@@ -73,7 +83,7 @@ class StageState:
         sampler.prepare(pools, generator=draws, epochs=stage["epochs"])
         combiner = run.catalogue.make(GradientCombiner, stage["combiner"])
         combiner.prepare(tasks=tasks)
-        combiner.to(run.device)
+        to_device(combiner, run.device)
         bind_generator(combiner, generators["combiner"])
         trained = [*(parameter for _, parameter in run.model.trained_parameters(tasks)), *combiner.parameters()]
         optimizer, shared = make_optimizer(trained, stage["optimizer"]), run.model.shared_parameters()
@@ -101,6 +111,7 @@ class StageState:
             for name, value in zip(names, values, strict=True):
                 self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] = self.counts.get(name, 0) + 1
+                self.last.setdefault(name, deque(maxlen=LAST)).append(value)
 
         self.read(torch.stack(list(losses.values())), add)
         self.step += 1
@@ -119,8 +130,32 @@ class StageState:
         if unread:
             numbers = iter(torch.cat([values for values, _, _ in unread]).tolist())
             for values, then, step in unread:
-                with annotate_place(self.index, self.epoch, step):
+                with self.annotate_place(self.epoch, step):
                     then(list(islice(numbers, len(values))))
+
+    @contextmanager
+    def annotate_place(self, epoch: int, step: int) -> Iterator[None]:
+        """Add stage, epoch and step to the message of an error; of one that is not finite, possible causes, too."""
+        try:
+            yield
+        except OutOfMemory:
+            raise
+        except TrainingError as error:
+            why = self._circumstances() if isinstance(error, NotFiniteError) else ""
+            raise TrainingError(f"{error} (stage {self.index + 1}, epoch {epoch}, step {step}){why}") from None
+
+    def _circumstances(self) -> str:
+        """The settings that a loss or gradient may not be finite for, the last losses before it, and what to try."""
+        rate, clip = self.stage["optimizer"]["lr"], self.stage["clip"]
+        before = "; ".join(
+            f"{task} {', '.join(f'{loss:.4g}' for loss in losses)}" for task, losses in self.last.items()
+        )
+        advice = [f'"lr": {min(rate / 10, SAFE_RATE):g}', *(['"clip": 1'] if clip is None else [])]
+        advice += ['a warmup in "schedule"'] if not self.stage["schedule"]["warmup"] else []
+        return (
+            f"; lr {rate:g}, {'no clipping' if clip is None else f'clip {clip:g}'}, "
+            f"last losses before: {before or 'none, this was the first step'}; try {', '.join(advice)}"
+        )
 
     def end_epoch(self) -> None:
         """Reset the counters of an epoch."""
@@ -148,7 +183,7 @@ class StageState:
         }
         saved.save_checkpoint(run.folder, self.index, epoch, tensors, state, steps=self.place)
 
-    def load(self, run: Run, tensors: saved.Tensors, state: dict[str, Any]) -> None:
+    def load(self, run: Run, tensors: Tensors, state: dict[str, Any]) -> None:
         saved.load_module_state(run.model, tensors, "model.")
         saved.load_module_state(self.combiner, tensors, "combiner.")
         saved.load_optimizer_state(self.optimizer, tensors)
@@ -189,14 +224,3 @@ def rate_factor(step: int, steps: int, schedule: dict[str, Any]) -> float:
     if schedule["name"] == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     return 1.0
-
-
-@contextmanager
-def annotate_place(stage: int, epoch: int, step: int) -> Iterator[None]:
-    """Add stage, epoch and step to the message of an error."""
-    try:
-        yield
-    except OutOfMemory:
-        raise
-    except TrainingError as error:
-        raise TrainingError(f"{error} (stage {stage + 1}, epoch {epoch}, step {step})") from None

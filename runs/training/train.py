@@ -11,16 +11,17 @@ from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.binding import bind
 from taskloom.registry.results.locks import sole_worker
+from taskloom.registry.results.tensors import Tensors, load_folder, save_folder
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training import machine
-from taskloom.runs.training.cell import Pulse, Run, Stopped
+from taskloom.runs.training.cell import Paused, Pulse, Run, Stopped
 from taskloom.runs.training.evaluate import Predicted, predictions, score_of
 from taskloom.runs.training.feed import Feed
 from taskloom.runs.training.model import device_for_this_process
 from taskloom.runs.training.optimize import GroupStep
-from taskloom.runs.training.stage import StageState, annotate_place
+from taskloom.runs.training.stage import StageState
 
-Checkpoint = tuple[saved.Tensors, dict[str, Any]]
+Checkpoint = tuple[Tensors, dict[str, Any]]
 
 
 def train(job: Job, emit: Emit) -> None:
@@ -35,6 +36,8 @@ def train(job: Job, emit: Emit) -> None:
             end = Event("finished", job.cell, run_cell(job, emit))
     except Stopped:
         end = Event("interrupted", job.cell)
+    except Paused:
+        end = Event("interrupted", job.cell, {"paused": True})
     except OutOfMemory as error:
         facts = {"task": error.task, "micro_batch": error.micro_batch, "batch": error.batch, "reason": str(error)}
         end = Event("oom", job.cell, facts)
@@ -93,7 +96,10 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
     elif stage["epochs"] == 0 and last:
         score_epoch(run, state, 0)  # an untrained baseline still has scores
 
-    for epoch in range(done + 1, stage["epochs"] + 1):
+    while done < stage["epochs"] and not run.out_of_patience(index):
+        if last and run.job.pause is not None and done >= run.job.pause:
+            raise Paused
+        epoch = done + 1
         try:
             train_epoch(run, state, epoch)
             score_epoch(run, state, epoch)
@@ -103,11 +109,12 @@ def run_stage(run: Run, index: int, resumed: Checkpoint | None) -> None:
             raise
         state.end_epoch()
         state.save(run, epoch)
+        done = epoch
         if epoch < stage["epochs"] or not last:
             run.pulse.raise_if_stopped()
     if shared is not None:
         facts = {"stage": index, "costs": dict(run.costs)}
-        saved.save_folder(shared, saved.unique(run.model.trained_state(run.trained_by(index))), facts)
+        save_folder(shared, saved.unique(run.model.trained_state(run.trained_by(index))), facts)
     if last and run.job.spec["score"]["test"]:
         run.test = score_test(run)
     run.report("stage", index=index, key=key, shared=False, seconds=time.monotonic() - began)
@@ -118,7 +125,7 @@ def take_over(run: Run, shared: Path) -> bool:
     if not shared.is_dir():
         return False
     try:
-        tensors, facts = saved.load_folder(shared)
+        tensors, facts = load_folder(shared)
     except ValueError as error:
         run.emit(Event("log", run.job.cell, {"message": f"shared stage trained again: {error}"}))
         return False
@@ -141,7 +148,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
         step = GroupStep(group, run, state)
         run.pulse.announce(state.index, step.micro_batch)
         try:
-            with annotate_place(state.index, epoch, state.place + 1), step.annotate_oom():
+            with state.annotate_place(epoch, state.place + 1), step.annotate_oom():
                 losses = state.combiner.update(step)
         except TrainingError:
             state.settle()  # an earlier error that has not been read yet is the true reason
@@ -161,7 +168,7 @@ def train_epoch(run: Run, state: StageState, epoch: int) -> None:
 def score_epoch(run: Run, state: StageState, epoch: int) -> None:
     """Score the dev sets, let losses and combiner react, report, and keep the epoch if it is the best."""
     spec, index, losses = run.job.spec, state.index, state.losses
-    with annotate_place(index, epoch, state.place):
+    with state.annotate_place(epoch, state.place):
         predicted = {name: predictions(run.model, name, run.dev[name], run.pulse) for name in run.scored_by(index)}
         scores = score_tasks(run, predicted, {name: run.dev[name].examples.labels for name in predicted})
         train = score_train(run, list(predicted)) if spec["score"]["train"] else {}
@@ -210,7 +217,7 @@ def score_train(run: Run, tasks: Sequence[str]) -> dict[str, float]:
 
 def score_test(run: Run) -> dict[str, float]:
     """The scores of the test split with the weights of the best epoch, for tasks with a labelled test split."""
-    tensors, _ = saved.load_folder(run.folder / "best")
+    tensors, _ = load_folder(run.folder / "best")
     saved.load_module_state(run.model, tensors, "")
     predicted, examples = {}, {}
     for name in run.scored_by(len(run.job.spec["stages"]) - 1):

@@ -90,3 +90,13 @@ def test_a_folder_without_the_data_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"--data should be a folder that holds cs224n/. Found {tmp_path}." in done.stderr
+
+
+@pytest.mark.slow
+def test_the_simulation_of_tuning_prints_a_line_for_each_case() -> None:
+    command = [sys.executable, str(FOLDER / "tuning.py"), "--tables", "2", "--trials", "4", "--seeds", "2", "3"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [line[:3] for line in lines] == [[name, "4", seeds] for name in ("flat", "peaked") for seeds in "23"]
+    assert all(0 <= float(share) <= 1 for line in lines for share in line[3:7])

@@ -105,7 +105,7 @@ def test_what_fails_fails_alone_with_its_reason(faulty: None, tmp_path: Path) ->
         assert "ZeroDivisionError: a defect of the plugin" in reasons["raises"]
         for words in ("'sst'", "'faulty'", "epoch 2, step 3"):
             assert words in reasons["is not a number"]
-        assert reasons["hangs"] == "lost its worker once: said nothing for 6 s (--timeout)"
+        assert reasons["hangs"] == "lost its worker once: no progress for 6 s (--timeout)"
         assert reasons["dies"] == "lost its worker once: worker process was killed (SIGKILL)"
         log = tmp_path / "registry" / "cells" / cells["raises"].id / "log.txt"
         assert "ZeroDivisionError: a defect of the plugin" in log.read_text()

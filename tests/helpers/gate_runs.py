@@ -18,6 +18,7 @@ from taskloom.core import DataError, DataSet, Event, Metric
 from taskloom.core.component import Component
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.resolution import homes_of
+from taskloom.registry.results.tensors import load_folder
 from taskloom.runs.grid.trainer import TRAINER
 from taskloom.runs.training import checkpoint as saved
 from taskloom.runs.training.cell import Run
@@ -66,7 +67,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "smart": {**SST, "loss": {"name": "smart", "loss": "cross_entropy"}},
     "total": {**PARA, "loss": {"name": "total", "losses": ["binary_cross_entropy", "mnr"]}},
 }
-METRICS = {"accuracy": SST, "macro_f1": SST, "pearson": STS, "spearman": STS}
+METRICS = dict.fromkeys(("accuracy", "f1", "macro_f1", "mcc"), SST) | dict.fromkeys(("mae", "pearson", "spearman"), STS)
 #: What reacts to an epoch shows so in the next ones.
 EPOCHS = {"dwa": 4, "dynamic_margin": 3}
 
@@ -216,7 +217,7 @@ def trained(job: Any) -> Digest:
     before = saved.module_state(Run.build(job, lambda event: None, load_catalogue()).model, "")
     events: list[Event] = []
     train(job, events.append)
-    after, _ = saved.load_folder(Path(job.folder, "cells", job.cell, "best"))
+    after, _ = load_folder(Path(job.folder, "cells", job.cell, "best"))
     (end,) = (event for event in events if event.what == "finished")
     digest: Digest = {}
     for facts in (event.facts for event in events if event.what == "epoch"):

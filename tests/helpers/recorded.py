@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.binding import bind
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import TaskFacts, save_examples, save_scores
+from taskloom.runs.analysis.overview import Overview, overview_of
+from taskloom.runs.analysis.results import Results
+from taskloom.runs.api.find import finished_results
 from taskloom.runs.grid.contents import read_split
 from taskloom.runs.grid.paths import assign
-from taskloom.runs.grid.plan import PlannedCell
+from taskloom.runs.grid.planned import PlannedCell
 
 METRICS = {"sst": Accuracy(), "para": Accuracy(), "sts": Pearson()}
 CLASSES = {"sst": 5, "para": 2, "sts": 0}
@@ -54,6 +57,12 @@ def examples_of(task: str, count: int) -> Examples:
     texts = tuple(f"{task} text {number}" for number in range(count))
     columns = (texts,) if task == "sst" else (texts, tuple(f"other {text}" for text in texts))
     return Examples(columns, labels.astype(np.float64), tuple(f"{task}-{number}" for number in range(count)))
+
+
+def results_of(folder: Path, name: str = "made", **options: Any) -> Results:
+    """The results of a recorded grid."""
+    with Ledger.open(folder, create=False) as ledger:
+        return Results(ledger.grid(name), folder, **options)
 
 
 def record(
@@ -118,6 +127,13 @@ def record(
             end["digests"] = bind(folder_of_cell, "dev", scores) | bind(folder_of_cell, "test", end.get("test", {}))
             ledger.write(Event("finished", cell.id, end))
     return folder
+
+
+def overview_in(folder: Path, name: str = "made", **spec: Any) -> Overview:
+    """The overview of a recorded grid; ``spec`` replaces settings of the grid, such as its baseline."""
+    with Ledger.open(folder, create=False) as ledger:
+        grid = ledger.grid(name)
+        return overview_of(finished_results(ledger, replace(grid, spec={**grid.spec, **spec})), ledger)
 
 
 def rebind(folder: Path) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from hostile_law import taskloom
 from recorded import Row, record
 
 from taskloom.core.specs import LONGEST_LABEL
-from taskloom.runs.cli import cli
 
 SIZES = {"size": 16, "dev_size": 8, "test_size": 4}
 GRID: dict[str, Any] = {
@@ -26,10 +25,6 @@ GRID: dict[str, Any] = {
     }
 }
 HUGE, LABEL = 2**40, "x" * 10_000_000
-
-
-def taskloom(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
 
 
 def started(*arguments: object, limit: Callable[[], object] | None = None, **more: Any) -> Any:
@@ -158,18 +153,16 @@ def test_too_little_memory_ends_in_a_sentence(tmp_path: Path) -> None:
     assert said.stderr.startswith("Error: ")
 
 
-def test_export_without_room_leaves_nothing(tmp_path: Path) -> None:
+def test_export_without_room_leaves_nothing(theirs: Path, tmp_path: Path) -> None:
     """Neither on a disk without room, nor under a name that no folder can have."""
-    (tmp_path / "mine.json").write_text(json.dumps(GRID))
-    assert taskloom("run", tmp_path / "mine.json", "--registry", tmp_path / "r").exit_code == 0
     (tmp_path / "out").mkdir()
     said = started(
-        *("export", "mine", tmp_path / "out" / "model", "--registry", tmp_path / "r"),
+        *("export", "mine", tmp_path / "out" / "model", "--registry", theirs / "registry"),
         limit=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert said.returncode == 2
     assert f"{tmp_path / 'out' / 'model'} cannot be written: " in said.stderr
     assert "Traceback" not in said.stderr
     assert [*(tmp_path / "out").iterdir()] == []
-    said = taskloom("export", "mine", tmp_path / "out" / ("x" * 300), "--registry", tmp_path / "r")
+    said = taskloom("export", "mine", tmp_path / "out" / ("x" * 300), "--registry", theirs / "registry")
     assert (said.exit_code, "cannot be written: File name too long; choose another" in said.output) == (2, True)

@@ -17,49 +17,31 @@ from safetensors.numpy import load, save
 
 #: What a value may become; numbers near others' are more cunning than strings.
 VALUES: list[Any] = [
-    *(
-        None,
-        True,
-        0,
-        1,
-        -1,
-        2,
-        3.5,
-        1e308,
-        float("nan"),
-        2**63,
-        2**70,
-        -(2**63) - 1,
-        "",
-        "x",
-        "é\u0000",
-        [],
-        {},
-        [1],
-        {"a": 1},
-    ),
-    *("sum", "pcgrad", "sst", "sts", "accuracy", "pearson", "finished", "failed", "test", [[]], {"name": "sum"}),
+    *(None, True, 0, 1, -1, 2, 3.5, 1e308, float("nan"), 2**63, 2**70, -(2**63) - 1),
+    *("", "x", "é\u0000", [], {}, [1], {"a": 1}, [[]], {"name": "sum"}),
+    *("sum", "pcgrad", "sst", "sts", "accuracy", "pearson", "finished", "failed", "test"),
 ]
+TABLES = ("cells", "grid_cells", "scores", "grids", "cells", "history", "epochs", "attempts", "stages", "claims")
 #: How many of each; CI tries more.
 NUMBER = int(os.environ.get("TASKLOOM_MUTATIONS", "50"))
 MANY = settings(max_examples=NUMBER, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 2**32)
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of everything inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(deeper for key, part in inner for deeper in places(part, (*path, key)))]
+    return [path, *(deeper for key, part in inner for deeper in paths_in(part, (*path, key)))]
 
 
 def change_json(value: Any, draw: random.Random) -> Any:
     """A JSON value in which one part is replaced, removed, copied over or exchanged with another."""
-    paths = [path for path in places(value) if path]
+    paths = [path for path in paths_in(value) if path]
     if not paths:
         return draw.choice(VALUES)
-    *way, last = draw.choice(paths)
+    *steps, last = draw.choice(paths)
     home = value
-    for key in way:
+    for key in steps:
         home = home[key]
     match draw.randrange(4):
         case 0:
@@ -126,14 +108,14 @@ def change_archive(source: Path, target: Path, draw: random.Random) -> None:
                     except (OverflowError, ValueError, TypeError, KeyError, AttributeError):
                         files[name] = files[name][:-1]  # what no array can hold
                 case 6:
-                    one, other = draw.sample(names, 2)
-                    files[one], files[other] = files[other], files[one]
+                    name, other = draw.sample(names, 2)
+                    files[name], files[other] = files[other], files[name]
                 case _:
-                    one, other = draw.sample(names, 2)
+                    name, other = draw.sample(names, 2)
                     if draw.random() < 0.5:
-                        del files[one]
+                        del files[name]
                     else:
-                        files[one] = files[other]
+                        files[name] = files[other]
 
     rewritten(source, target, change)
 
@@ -141,26 +123,14 @@ def change_archive(source: Path, target: Path, draw: random.Random) -> None:
 def change_ledger(registry: Path, draw: random.Random) -> None:
     with closing(sqlite3.connect(registry / "ledger.sqlite")) as database:
         database.execute("PRAGMA ignore_check_constraints = ON")
-        tables = (
-            "cells",
-            "grid_cells",
-            "scores",
-            "grids",
-            "cells",
-            "history",
-            "epochs",
-            "attempts",
-            "stages",
-            "claims",
-        )
         for _ in range(draw.choice([1, 1, 2])):
-            table = draw.choice(tables)
+            table = draw.choice(TABLES)
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             column, key = draw.choice(columns), ", ".join(columns[:4])
             rows = database.execute(f"SELECT {key}, {column} FROM {table}").fetchall()
             if not rows:
                 continue
-            *found, value = draw.choice(rows)
+            *keys, value = draw.choice(rows)
             try:
                 new = json.dumps(change_json(json.loads(value), draw))
             except (ValueError, TypeError):
@@ -168,7 +138,7 @@ def change_ledger(registry: Path, draw: random.Random) -> None:
             new = json.dumps(new) if isinstance(new, list | dict) else new
             where = " AND ".join(f"{name} IS ?" for name in columns[:4])
             try:
-                database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", [new, *found])
+                database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", [new, *keys])
             except (sqlite3.IntegrityError, OverflowError):
                 continue
         database.commit()

@@ -1,13 +1,12 @@
 """What is no regular file: a device or a pipe never ends, and a link may lead anywhere."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from hostile_law import taskloom
 
 from taskloom.core import DataError, WeightsError
 from taskloom.core.work import LOG, OLD_LOG, append_log, rotate_log
@@ -16,29 +15,6 @@ from taskloom.plugins.datasets.nli import SICK, SNLI
 from taskloom.plugins.datasets.table import Table
 from taskloom.plugins.encoders.folders import find_folder, fingerprint_of
 from taskloom.plugins.engines.worker import redirect_output
-from taskloom.runs.cli import cli
-
-SIZES = {"size": 16, "dev_size": 8, "test_size": 4}
-GRID: dict[str, Any] = {
-    "base": {
-        "encoder": {"name": "minbert", "layers": 1, "width": 8, "heads": 2, "vocabulary": 64},
-        "tasks": {"sst": {"data": {"name": "generated", "task": "sentiment", **SIZES}}},
-        "stages": [{"epochs": 1}],
-    }
-}
-
-
-def taskloom(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One finished cell of the grid ``mine``."""
-    folder = tmp_path_factory.mktemp("registry")
-    (folder / "mine.json").write_text(json.dumps(GRID))
-    assert taskloom("run", folder / "mine.json", "--registry", folder / "r").exit_code == 0
-    return folder / "r"
 
 
 @pytest.fixture(params=["/dev/zero", "/dev/urandom", "pipe", "link"])
@@ -76,19 +52,24 @@ def test_data(name: str, endless: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["table", "run"])
-def test_a_ledger(command: str, endless: Path, registry: Path, tmp_path: Path) -> None:
+def test_a_ledger(command: str, endless: Path, theirs: Path, tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "ledger.sqlite").symlink_to(endless)
-    refused = taskloom(command, registry.parent / "mine.json", "--registry", tmp_path / "r")
-    assert refused.exit_code == 2
-    assert "ledger.sqlite is not a regular file" in refused.stderr
+    assert "ledger.sqlite is not a regular file" in refused(command, theirs / "mine.json", tmp_path / "r")
 
 
-def test_a_file_that_cannot_be_read_to_its_end(registry: Path) -> None:
+def refused(*arguments: object) -> str:
+    """What a command says that is refused; the last argument is its registry."""
+    *command, registry = arguments
+    said = taskloom(*command, *(["--registry", registry] if registry else []))
+    assert (said.exit_code, type(said.exception)) == (2, SystemExit)
+    return said.stderr
+
+
+def test_a_file_that_cannot_be_read_to_its_end(theirs: Path) -> None:
     """Linux refuses to read a process's memory at 0, with the error of a broken disk."""
-    refused = taskloom("predict", "mine", "--input", "/proc/self/mem", "--format", "csv", "--registry", registry)
-    assert refused.exit_code == 2, refused.output
-    assert "mem cannot be read to its end: Input/output error" in refused.stderr
+    request = ["predict", "mine", "--task", "sst", "--format", "csv", "--input", "/proc/self/mem"]
+    assert "mem cannot be read to its end: Input/output error" in refused(*request, theirs / "registry")
 
 
 def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
@@ -101,24 +82,21 @@ def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_archive(endless: Path, tmp_path: Path) -> None:
-    said = taskloom("import", endless, "--registry", tmp_path / "r")
-    assert (said.exit_code, said.output) == (2, f"Error: {endless} cannot be read: it is not a regular file\n")
+    said = refused("import", endless, tmp_path / "r")
+    assert said == f"Error: {endless} cannot be read: it is not a regular file\n"
     assert not (tmp_path / "r").exists()
 
 
-def test_input(endless: Path, registry: Path, tmp_path: Path) -> None:
+def test_input(endless: Path, theirs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    said = taskloom("predict", "mine", "--input", endless, "--out", out, "--registry", registry)
-    assert said.exit_code == 2
-    assert f"--input {endless} cannot be read: it is not a regular file (--input - reads stdin)" in said.output
+    said = refused("predict", "mine", "--task", "sst", "--input", endless, "--out", out, theirs / "registry")
+    assert f"--input {endless} cannot be read: it is not a regular file (--input - reads stdin)" in said
     assert not out.exists()
 
 
 def test_grid(endless: Path, tmp_path: Path) -> None:
     for command in ("run", "table", "validate"):
-        said = taskloom(command, endless, *([] if command == "validate" else ["--registry", tmp_path / "r"]))
-        assert said.exit_code == 2
-        assert isinstance(said.exception, SystemExit), command
+        refused(command, endless, tmp_path / "r" if command != "validate" else None)
 
 
 def test_weights(endless: Path, tmp_path: Path) -> None:
@@ -131,45 +109,31 @@ def test_weights(endless: Path, tmp_path: Path) -> None:
         fingerprint_of([folder / "config.json"])
 
 
-@pytest.fixture
-def precious(tmp_path: Path) -> Path:
-    """A file outside that a log must not change."""
-    path = tmp_path / "precious"
-    path.write_bytes(b"x" * 100)
-    return path
-
-
-def test_a_link_in_the_place_of_a_log_is_not_followed(precious: Path, tmp_path: Path) -> None:
-    cell = tmp_path / "cell"
+@pytest.mark.parametrize(("name", "kind"), [(LOG, "link"), (OLD_LOG, "link"), (LOG, "pipe")])
+def test_what_stands_in_the_place_of_a_log_is_not_written_to_and_not_waited_for(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    cell, precious = tmp_path / "cell", tmp_path / "precious"
     cell.mkdir()
-    (cell / LOG).symlink_to(precious)
-    append_log(cell, "a line")
+    precious.write_bytes(b"x" * 100)
+    if kind == "link":
+        (cell / name).symlink_to(precious)
+    else:
+        os.mkfifo(cell / name)
+    append_log(cell, "a line that is long enough")
     rotate_log(cell, limit=10)
     with redirect_output(cell):
         os.write(1, b"printed")
     assert precious.read_bytes() == b"x" * 100
-    assert not (cell / OLD_LOG).exists()
+    assert name == OLD_LOG or not (cell / OLD_LOG).exists()
 
 
-def test_a_link_in_the_place_of_an_old_log_is_not_followed(precious: Path, tmp_path: Path) -> None:
-    cell = tmp_path / "cell"
-    cell.mkdir()
-    (cell / OLD_LOG).symlink_to(precious)
-    append_log(cell, "a line that is long enough")
-    rotate_log(cell, limit=10)
-    assert precious.read_bytes() == b"x" * 100
-
-
-def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / LOG)
-    append_log(tmp_path, "a line")
-    with redirect_output(tmp_path):
-        os.write(1, b"printed")
-
-
-def test_a_cell_is_shown_without_what_a_link_in_the_place_of_its_log_leads_to(registry: Path, tmp_path: Path) -> None:
+def test_a_cell_is_shown_without_what_a_link_in_the_place_of_its_log_leads_to(
+    copy: Callable[[], Path], tmp_path: Path
+) -> None:
+    registry = copy()
     (tmp_path / "secret").write_text("a secret\n")
-    (cell,) = (registry / "cells").iterdir()
+    cell = next((registry / "cells").iterdir())
     (cell / LOG).unlink(missing_ok=True)
     (cell / LOG).symlink_to(tmp_path / "secret")
     said = taskloom("cells", cell.name, "--registry", registry)

@@ -6,12 +6,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from hostile_law import taskloom
 
 from taskloom.core.errors import TaskloomError
 from taskloom.registry.results.outputs import kind_of, output
 from taskloom.runs.api.grid import Grid
-from taskloom.runs.cli import cli
 
 ROWS = "".join(f"{number},good film {number},{'yes' if number % 2 else 'no'}\n" for number in range(16))
 DATA = {"name": "table", "text": "text", "label": "label", "classes": ["no", "yes"], "id": "id"}
@@ -44,10 +43,6 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file() and path.suffix not in (".sqlite-wal", ".sqlite-shm")
     }
-
-
-def taskloom(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 SCORES = "scores-dev.safetensors"

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from taskloom.core.errors import count, shortened
-from taskloom.runs.analysis.overview import LOSS, SCORE, Chart, Line
+from taskloom.runs.analysis.overview import BEST, LOSS, SCORE, Chart, Line
 from taskloom.runs.analysis.tables import TableRow
+from taskloom.runs.show.budget import budget_listing
 from taskloom.runs.show.report.markup import Markup, element
-from taskloom.runs.show.report.svg import Scale, described, percent, tick_text, ticks
-from taskloom.runs.show.report.view import SHORT, Section, View
+from taskloom.runs.show.report.svg import Scale, described, percent, ticks
+from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table
 
 #: The most rows that are drawn as lines, and as bars: the baseline and the best.
 MOST_LINES, MOST_BARS = 40, 300
@@ -35,6 +36,26 @@ def diagnostics_section(view: View) -> Section | None:
     return _charts(view, "diagnostics", "Margins and conflicts", text, charts)
 
 
+def budget_section(view: View) -> Section | None:
+    """Chart the expected best score over the number of trials, and list it."""
+    budget, chart = view.overview.budget, view.overview.budget_chart
+    text = (
+        "The expected best score by the number of trials. The band is what eight of ten searches end in; of a search "
+        "per seed it is the mean of the seeds' bands."
+    )
+    section = _charts(view, "budget", "Budget", text, [chart] if chart else [])
+    if section is None or budget is None:
+        return None
+    listing = budget_listing(budget)
+    rows = [
+        element("tr", element("th", view.link(str(label)), scope="row"), *(element("td", cell) for cell in cells))
+        for label, *cells in listing.rows
+    ]
+    table = make_table(f"Expected best {budget.column}", listing.headers, rows, name="Expected best scores")
+    key, title, content = section
+    return key, title, [*content, table, make_list(budget.checks)]
+
+
 def _charts(view: View, key: str, title: str, text: str, charts: Sequence[Chart]) -> Section | None:
     figures = []
     for chart in charts:
@@ -50,8 +71,9 @@ def _charts(view: View, key: str, title: str, text: str, charts: Sequence[Chart]
 
 
 def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) -> Markup:
-    """Draw a line for each row over the epochs, dashed for training data, grey for rows without a colour."""
+    """Draw a line for each row over epochs or trials, dashed for training data, and grey if the row has no colour."""
     train = {label: chart.train[label] for label in lines if label in chart.train}
+    bands = {label: chart.bands[label] for label in lines if label in chart.bands and label in view.colours}
     every = [point for line in (*lines.values(), *train.values()) for point in line]
     (first, *_, last), (least, *_, most) = (sorted([*values, *values]) for values in zip(*every, strict=True))
     pad = 0.05 * ((most - least) or abs(most) or 1.0)
@@ -60,13 +82,18 @@ def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) 
     marks = _axes(across, upward)
     for end in chart.stages:
         marks.append(element("line", class_="stage", x1=across(end), x2=across(end), y1=6, y2=HEIGHT - BOTTOM))
+    for label, (low, high) in bands.items():
+        around = [(x, min(max(y, upward.low), upward.high)) for x, y in (*low, *reversed(high))]  # lines need the space
+        points = " ".join(f"{across(x):.1f},{upward(y):.1f}" for x, y in around)
+        marks.append(element("polygon", points=points, class_=f"band k{view.colours[label]}"))
     for label in reversed([*lines]):  # the baseline and the best on top
         title = element("title", f"{label}: {_figure(lines[label][0][1])} → {_figure(lines[label][-1][1])}")
         drawn = [_polyline(lines[label], across, upward)]
         drawn += [_polyline(train[label], across, upward, "d")] if label in train else []
         kind = f"l c{view.colours.get(label, 'x')}"
         marks.append(element("g", title, *drawn, class_=kind, data_r=view.row_indices[label]))
-    about = f"Epochs {first:g} to {last:g}, values from {_figure(least)} to {_figure(most)}."
+    unit = "Trials" if chart.what == BEST else "Epochs"
+    about = f"{unit} {first:g} to {last:g}, values from {_figure(least)} to {_figure(most)}."
     return described("img", name, about, marks, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}")
 
 
@@ -74,18 +101,18 @@ def _figure(value: float) -> str:
     return (f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}").replace("-", "−")
 
 
-def _axes(across: Scale, upward: Scale) -> list[Markup]:
-    marks, rows, bottom = [], ticks(upward.low, upward.high), HEIGHT - BOTTOM
-    for tick in rows:
-        marks.append(element("line", class_="g", x1=LEFT, x2=WIDTH, y1=upward(tick), y2=upward(tick)))
-        marks.append(element("text", tick_text(tick, rows), class_="t e", x=LEFT - 5, y=upward(tick) + 4))
-    columns = [tick for tick in ticks(across.low, across.high, 8) if tick == int(tick)]
-    marks += [element("text", f"{tick:g}", class_="t", x=across(tick), y=bottom + 16) for tick in columns]
-    return [*marks, element("line", class_="z", x1=LEFT, x2=WIDTH, y1=bottom, y2=bottom)]
+def _axes(x_scale: Scale, y_scale: Scale) -> list[Markup]:
+    elements, bottom = [], HEIGHT - BOTTOM
+    for tick, text in ticks(y_scale.low, y_scale.high):
+        elements.append(element("line", class_="g", x1=LEFT, x2=WIDTH, y1=y_scale(tick), y2=y_scale(tick)))
+        elements.append(element("text", text, class_="t e", x=LEFT - 5, y=y_scale(tick) + 4))
+    steps = [tick for tick, _ in ticks(x_scale.low, x_scale.high, 8) if tick.is_integer()]
+    elements += [element("text", f"{step:g}", class_="t", x=x_scale(step), y=bottom + 16) for step in steps]
+    return [*elements, element("line", class_="z", x1=LEFT, x2=WIDTH, y1=bottom, y2=bottom)]
 
 
-def _polyline(line: Line, across: Scale, upward: Scale, kind: str | None = None) -> Markup:
-    points = [(across(x), upward(y)) for x, y in line]
+def _polyline(line: Line, x_scale: Scale, y_scale: Scale, kind: str | None = None) -> Markup:
+    points = [(x_scale(x), y_scale(y)) for x, y in line]
     if len(points) == 1:
         return element("circle", cx=points[0][0], cy=points[0][1], r=2.5)
     return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=kind)
@@ -156,7 +183,7 @@ def _bar(view: View, row: TableRow, column: str, scale: Scale, top: int) -> Iter
         score = None if cell is None else view.results.final_scores(row.label, cell).get(column)
         if cell is not None and score is not None and score == score:  # not NaN
             dot = element("circle", cx=percent(scale(score)), cy=top + 21.5, r=2.5)
-            # By keyboard and by ear the bar leads there.
+            # Keyboards and screen readers use the link of the bar instead.
             yield element("a", dot, href=f"#c-{cell.id[:SHORT]}", tabindex=-1, aria_hidden="true")
     if reported is not None:
         yield element("text", "◆", class_="p", x=percent(scale(reported)), y=top + 26)

@@ -1,29 +1,32 @@
 """Forest plots: rows against the baseline, claims and effects as differences with intervals, one per line."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskloom.core.errors import count
-from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.effects import Effect
 from taskloom.runs.show.findings import format_pairs, format_seeds
 from taskloom.runs.show.report.markup import Markup, element, joined
-from taskloom.runs.show.report.packed import ShownDifference
 from taskloom.runs.show.report.svg import Scale, span_of, strip, strip_axis
-from taskloom.runs.show.report.view import Section, View, make_list, make_table
+from taskloom.runs.show.report.view import (
+    Section,
+    ShownDifference,
+    View,
+    make_list,
+    make_table,
+    verdict_class,
+    verdict_word,
+)
 
 ONE_SEED = "One seed: the intervals have the noise of the examples only, and are about these models, not these methods."
 
 
 @dataclass(frozen=True)
 class ForestLine:
-    """A line of a forest plot.
-
-    It has a heading, the difference, further notes, a word instead of the verdict, and the index of its row.
-    """
+    """A line of a forest plot: heading, difference, further notes, a word instead of the verdict, index of its row."""
 
     head: Markup
-    judged: Judged | None
+    difference: ShownDifference | None
     notes: Sequence[str] = ()
     word: str = ""
     row_index: int | None = None
@@ -34,27 +37,6 @@ def forest_section(view: View) -> Section | None:
     overview, differences = view.overview, view.overview.differences[view.primary]
     if not differences:
         return None
-    beside: dict[str, list[str]] = {}  # claims about the same rows with another answer
-    for claim in overview.claims:
-        if claim.beside and claim.column == view.primary and overview.baseline == overview.table.baseline:
-            ((row, other),) = claim.pairs
-            label = other if row == overview.baseline else row
-            families = f"{claim.judged.family} claims, this for {differences[label].family} comparisons"
-            beside.setdefault(label, []).append(
-                f"claim “{claim.says}”: {claim.answer}, as that is corrected for {families}"
-                if claim.judged.margin == overview.margin
-                else f"claim “{claim.says}”: {claim.answer}, as it has a margin of its own"
-            )
-    lines = [
-        ForestLine(
-            view.link(label),
-            differences.get(label),
-            beside.get(label, ()),
-            "" if label in differences else "baseline",
-            row_index,
-        )
-        for label, row_index in view.row_indices.items()
-    ]
     equal = f"; what two tests put within ± {overview.margin:g} (shaded) is equal" if overview.margin else ""
     caption = joined(
         [
@@ -66,10 +48,42 @@ def forest_section(view: View) -> Section | None:
             "that leaves less open, of the difference alone (own variance).",
         ]
     )
-    table = _forest(view, caption, "row", "verdict", lines, margin=overview.margin, id="forest-table")
+    table = _forest(caption, "row", "verdict", _row_lines(view), margin=overview.margin, id="forest-table")
     one_seed = any(difference.variance == "examples" for difference in differences.values())
     notes = [element("p", ONE_SEED)] if one_seed else []
     return "forest", "Differences to the baseline", [table, *notes]
+
+
+def forest_cells(view: View) -> tuple[Markup, list[Markup]]:
+    """Draw the axis of the rows' forest plot, and the content of the cells beside the rows' names, line by line."""
+    axis, cells = _cells(_row_lines(view), view.overview.margin)
+    return axis, [content for line_cells in cells for content in line_cells]
+
+
+def _row_lines(view: View) -> list[ForestLine]:
+    overview, differences = view.overview, view.differences[view.primary]
+    beside: dict[str, list[str]] = {}  # claims about the same rows with another answer
+    for claim in overview.claims if view.baseline == overview.table.baseline else ():
+        if claim.beside and claim.column == view.primary:
+            ((row, other),) = claim.pairs
+            label = other if row == view.baseline else row
+            family = overview.differences[view.primary][label].family
+            beside.setdefault(label, []).append(
+                f"claim “{claim.says}”: {claim.answer}, as that is corrected for {claim.judged.family} claims, "
+                f"this for {family} comparisons"
+                if claim.judged.margin == overview.margin
+                else f"claim “{claim.says}”: {claim.answer}, as it has a margin of its own"
+            )
+    return [
+        ForestLine(
+            view.link(label),
+            differences.get(label),
+            beside.get(label, ()),
+            "" if label in differences else "baseline",
+            row_index,
+        )
+        for label, row_index in view.row_indices.items()
+    ]
 
 
 def claims_section(view: View) -> Section | None:
@@ -89,9 +103,9 @@ def claims_section(view: View) -> Section | None:
             claim.beside,
             {True: "written before the run", False: "written afterwards", None: ""}[claim.before],
         ]
-        lines.append(ForestLine(head, claim.judged, notes, claim.answer))
+        lines.append(ForestLine(head, ShownDifference.of(claim.judged, view.digits), notes, claim.answer))
     caption = "Each claim as a difference; they are judged together (Holm)."
-    return "claims", "Claims", [_forest(view, caption, "claim", "answer", lines)]
+    return "claims", "Claims", [_forest(caption, "claim", "answer", lines)]
 
 
 def effects_section(view: View) -> Section | None:
@@ -102,7 +116,7 @@ def effects_section(view: View) -> Section | None:
         ("Simple effects: a change where the other axis is fixed", effects.simple),
     )
     parts = [
-        _forest(view, f"{title}, {effects.column}.", "change", "effect", [_effect(effect) for effect in kind_effects])
+        _forest(f"{title}, {effects.column}.", "change", "effect", [_effect(view, effect) for effect in kind_effects])
         for title, kind_effects in kinds
         if kind_effects
     ]
@@ -110,21 +124,15 @@ def effects_section(view: View) -> Section | None:
     return ("effects", "Effects", parts) if parts else None
 
 
-def _effect(effect: Effect) -> ForestLine:
+def _effect(view: View, effect: Effect) -> ForestLine:
     at = f", {effect.other.name}: {effect.at}" if effect.other else ""
     about = element("small", f"{effect.factor.name}{at}")
     head = joined([element("strong", f"{effect.before} → {effect.after}"), element("br"), about])
-    return ForestLine(head, effect.judged, [f"over {format_pairs(effect)}"], "" if effect.judged else "not estimated")
-
-
-def scale_of(differences: Iterable[ShownDifference]) -> Scale:
-    """Return the scale of a forest plot of these differences, in percent of its width."""
-    intervals = [difference.interval for difference in differences]
-    return Scale(*span_of([interval for interval in intervals if interval]), 2.0, 98.0)
+    difference = ShownDifference.of(effect.judged, view.digits) if effect.judged else None
+    return ForestLine(head, difference, [f"over {format_pairs(effect)}"], "" if difference else "not estimated")
 
 
 def _forest(
-    view: View,
     caption: object,
     head: str,
     verdict: str,
@@ -133,26 +141,24 @@ def _forest(
     id: str | None = None,
 ) -> Markup:
     """Build a forest plot as a table: heading, interval, verdict with the numbers."""
-    differences = [ShownDifference(line.judged, view.digits) if line.judged else None for line in lines]
-    scale = scale_of(filter(None, differences))
+    axis, cells = _cells(lines, margin)
     rows = []
-    for line, difference in zip(lines, differences, strict=True):
-        interval, kind = (difference.interval, difference.verdict) if difference else (None, line.word)
-        mark = strip(interval, scale, kind, margin)
-        word = verdict_word(line.word or (difference.word if difference else ""))
-        notes = "; ".join(note for note in (difference.chance if difference else "", *line.notes) if note)
-        numbers = f" {difference.numbers}" if difference and difference.numbers else ""
-        cells = [
-            element("th", line.head, scope="row"),
-            element("td", mark),
-            element("td", word, numbers, element("small", notes)),
-        ]
-        rows.append(element("tr", *cells, data_r=line.row_index))
-    axis = joined([element("span", "difference with its interval", class_="unseen"), strip_axis(scale)])
+    for line, contents in zip(lines, cells, strict=True):
+        heading, columns = element("th", line.head, scope="row"), [element("td", content) for content in contents]
+        rows.append(element("tr", heading, *columns, data_r=line.row_index))
     return make_table(caption, (head, axis, verdict), rows, class_="forest", id=id)
 
 
-def verdict_word(word: str) -> Markup:
-    """Mark up a verdict or an answer in its colour."""
-    colour = {"holds": "better", "contradicted": "worse"}.get(word, word.partition(" ±")[0].replace(" ", "-"))
-    return element("b", word, class_=colour)
+def _cells(lines: Sequence[ForestLine], margin: float | None) -> tuple[Markup, list[tuple[Markup, Markup]]]:
+    """Draw the axis of a forest plot, and for each line its interval and its verdict with the numbers."""
+    intervals = [line.difference.interval for line in lines if line.difference and line.difference.interval]
+    scale = Scale(*span_of(intervals), 2.0, 98.0)
+    cells = []
+    for line in lines:
+        difference = line.difference or ShownDifference(line.word, line.word, "", "", None)
+        notes = "; ".join(note for note in (difference.chance, *line.notes) if note)
+        numbers = f" {difference.numbers}" if difference.numbers else ""
+        verdict = joined([verdict_word(line.word or difference.word), numbers, element("small", notes)])
+        cells.append((strip(difference.interval, scale, verdict_class(difference.verdict), margin), verdict))
+    axis = joined([element("span", "difference with its interval", class_="unseen"), strip_axis(scale)])
+    return axis, cells

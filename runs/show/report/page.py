@@ -1,29 +1,32 @@
 """A grid's results as one HTML file: figures, tables, and a script of its own; nothing is fetched from anywhere.
 
-The page is complete without its script, which sorts and filters the table, changes the baseline and highlights the row
-under the pointer. The differences to every other baseline are computed here (``packed.py``).
+The page is complete without its script, which sorts and filters the table, highlights the row under the pointer and
+changes the baseline. The script draws nothing: what the elements of ``SLOTS`` contain with another baseline is rendered
+here too, and stored in the page in compressed form.
 """
 
+import base64
 import json
+import zlib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from taskloom.core.errors import count, shortened
-from taskloom.runs.analysis.overview import Differences, Overview
-from taskloom.runs.show.report.figures import bars_section, diagnostics_section, learning_section
-from taskloom.runs.show.report.forest import claims_section, effects_section, forest_section, scale_of
-from taskloom.runs.show.report.markup import Markup, element
-from taskloom.runs.show.report.packed import ShownDifference, counted
-from taskloom.runs.show.report.svg import strip_axis
+from taskloom.runs.analysis.overview import Overview
+from taskloom.runs.show.report.figures import bars_section, budget_section, diagnostics_section, learning_section
+from taskloom.runs.show.report.forest import claims_section, effects_section, forest_cells, forest_section
+from taskloom.runs.show.report.markup import Markup, element, text
 from taskloom.runs.show.report.tables import (
     cells_section,
+    data_section,
+    difference_cells,
     environment_section,
     errors_section,
     failures_section,
     scores_section,
 )
-from taskloom.runs.show.report.view import Section, View
+from taskloom.runs.show.report.view import VERDICTS, Section, View
 from taskloom.runs.show.visible import visible
 
 ASSETS = Path(__file__).parent / "assets"
@@ -33,14 +36,18 @@ SECTIONS = (
     scores_section,
     claims_section,
     effects_section,
+    budget_section,
     learning_section,
     diagnostics_section,
     bars_section,
     errors_section,
+    data_section,
     failures_section,
     environment_section,
     cells_section,
 )
+#: The elements whose content depends on the baseline, as selectors of CSS.
+SLOTS = (".base", "#counted", "#forest-table thead th:nth-child(2)", "#forest-table td", "#scores-table small")
 #: The most bytes of a page, about. A grid of hundreds of rows offers as many baselines as fit, the best rows first.
 MOST = 2_900_000
 
@@ -85,50 +92,40 @@ def _summary(view: View) -> Iterator[Markup]:
     if grid.spec.get("description"):
         yield element("p", grid.spec["description"])
     yield element("p", f"{size}: {finished} of {count(len(cells), 'cell')} finished. Last run {moment} UTC.")
-    if differences := view.differences[view.primary]:
-        words = element("strong", counted(differences.values()), id="counted")
-        yield element("p", "Differences to ", view.base(), f" in {view.primary}: ", words, ".")
+    if view.differences[view.primary]:
+        counts = element("strong", _counted(view), id="counted")
+        yield element("p", "Differences to ", view.base(), f" in {view.primary}: ", counts, ".")
         if (stated := grid.spec.get("baseline")) != view.overview.baseline:
             why = f"The grid’s baseline, {stated}, has no result" if stated else "The grid names no baseline"
             yield element("p", f"{why}; the first row that has a result is taken.")
 
 
-def _differences(overview: Overview, baseline: str) -> Differences:
-    return overview.differences if baseline == overview.baseline else overview.against(baseline)
+def _counted(view: View) -> Markup:
+    """Count the verdicts: ``2 better, 1 worse, 5 open``."""
+    words = [difference.verdict for difference in view.differences[view.primary].values()]
+    return text(", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words))
 
 
 def _data(view: View, left: int) -> Markup:
-    """Pack the data for the script: the differences to every row that may become the baseline, in ``left`` bytes."""
-    overview = view.overview
-    against: dict[int, list[str]] = {}
-    axes: dict[int, list[float | str]] = {}  # baseline → the ends of its forest plot's axis, and how that is drawn
-    reasons: list[str] = []
-    for label in overview.ranked:
-        columns = {
-            column: {row: ShownDifference(judged, view.digits) for row, judged in differences.items()}
-            for column, differences in _differences(overview, label).items()
-        }
-        packed = [
-            "".join(differences[row].packed(reasons) if row in differences else "x" for row in view.results.rows)
-            for differences in columns.values()
-        ]
-        scale = scale_of(columns[view.primary].values())
-        axes[view.row_indices[label]] = [scale.low, scale.high, strip_axis(scale)]
-        against[view.row_indices[label]] = packed
-        left -= sum(map(len, packed)) + len(strip_axis(scale))
+    """Return the data of the script: the rows that may become the baseline, as many as fit into ``left`` bytes."""
+    baselines: dict[int, tuple[str, str]] = {}  # index of the row → its name, and the compressed contents of SLOTS
+    for label in view.overview.ranked:
+        name, contents = visible(shortened(label)), _contents(View(view.overview, label))
+        packed = zlib.compress(json.dumps(contents, separators=(",", ":")).encode(), 9)
+        baselines[view.row_indices[label]] = name, base64.b64encode(packed).decode()
+        left -= len(baselines[view.row_indices[label]][1])
         if left < 0:
             break
-    column_indices = {column: index for index, column in enumerate(overview.columns)}
     content = {
-        "digits": view.digits,
-        "rows": [visible(shortened(label)) for label in view.results.rows],
-        "base": view.row_indices[overview.baseline],
-        "columns": [column_indices.get(column) for column in view.table.columns],
-        "primary": column_indices[overview.table.primary],
-        "margin": overview.margin,
-        "reasons": reasons,
-        "against": against,
-        "axes": axes,
-        "left": len(overview.ranked) - len(against),
+        "base": view.row_indices[view.baseline],
+        "slots": SLOTS,
+        "baselines": baselines,
+        "left": len(view.overview.ranked) - len(baselines),
     }
-    return Markup(json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
+    return Markup(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _contents(view: View) -> list[list[Markup]]:
+    """Render the contents of the elements of ``SLOTS``, in the order in which they stand in the page."""
+    axis, forest = forest_cells(view)
+    return [[text(view.baseline)] * 3, [_counted(view)], [axis], forest, difference_cells(view)]

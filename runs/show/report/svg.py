@@ -1,6 +1,5 @@
 """Figures of a page as SVG: scales, intervals, descriptions. Colours and sizes of type are the style sheet's."""
 
-import itertools
 import math
 import zlib
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ STRIP = 24
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map from values to positions: ``low`` is at ``start`` and ``high`` at ``end``."""
+    """A linear map from values to positions: ``low`` is drawn at ``start`` and ``high`` at ``end``."""
 
     low: float
     high: float
@@ -25,37 +24,24 @@ class Scale:
         return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round numbers from ``low`` to ``high``, in at most ``most`` steps.
+def ticks(low: float, high: float, most: int = 5) -> list[tuple[float, str]]:
+    """Return round numbers from ``low`` to ``high``, in at most ``most`` steps, each with its text.
 
-    >>> ticks(-0.013, 0.041), ticks(0, 7)
-    ([0.0, 0.02, 0.04], [0.0, 2.0, 4.0, 6.0])
+    >>> ticks(-0.013, 0.041), ticks(-2e-6, 2.1e-6, 3)
+    ([(0.0, '0.00'), (0.02, '0.02'), (0.04, '0.04')], [(-2e-06, '−2e−6'), (0.0, '0'), (2e-06, '2e−6')])
     """
-    span = high - low
-    if not math.isfinite(span) or span <= 0:
-        return [low]
-    power = 10.0 ** math.floor(math.log10(span / most))
-    step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= most)
-    digits = 2 - math.floor(math.log10(step))  # 3 · 0.1 is 0.3
+    exponent = math.floor(math.log10((high - low) / most))
+    factor = next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * 10.0**exponent) <= most)
+    if factor == 10:
+        factor, exponent = 1, exponent + 1
+    step = factor * 10.0**exponent
     multiples = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    return [round(multiple * step, digits) for multiple in multiples]
-
-
-def tick_text(value: float, all_ticks: Sequence[float]) -> str:
-    """Format a tick with the digits that tell it from its neighbours, in scientific notation if they are many.
-
-    >>> tick_text(0.5, [0.25, 0.5]), tick_text(-2.0, [-2.0, 0.0]), tick_text(2e-5, [0, 1e-5, 2e-5])
-    ('0.50', '−2', '0.00002')
-    >>> tick_text(5e-5, [4.8e-5, 4.9e-5, 5e-5]), tick_text(0.0, [0.0, 1e-6])
-    ('5.0e−5', '0')
-    """
-    step = min((b - a for a, b in itertools.pairwise(all_ticks)), default=abs(value) or 1.0)
-    digits = max((digits for digits in range(20) if abs(round(step, digits) - step) > 1e-6 * step), default=-1) + 1
-    text = f"{value:.{digits}f}"
-    if len(text) > 7:
-        power, finest = (math.floor(math.log10(abs(number) or step) + 1e-6) for number in (value, step))
-        text = f"{value / 10.0**power:.{max(power - finest, 0)}f}e{power}" if value else "0"
-    return text.replace("-", "−")
+    shown = []
+    for digits in (multiple * factor for multiple in multiples):
+        value = float(f"{digits}e{exponent}")
+        text = f"{value:.{max(0, -exponent)}f}" if abs(exponent) <= 5 else f"{digits}e{exponent}" if digits else "0"
+        shown.append((value, text.replace("-", "−")))
+    return shown
 
 
 def span_of(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
@@ -81,41 +67,32 @@ def percent(value: float) -> str:
 
 
 def strip(interval: tuple[float, float, float] | None, scale: Scale, kind: str, margin: float | None = None) -> Markup:
-    """Draw an interval (low, middle, high) over the full width; ends beyond the axis are arrows.
-
-    Without an interval its marks are present but hidden, so that the page's script only has to move them.
-    """
-    low, middle, high = map(scale, interval or (0.0, 0.0, 0.0))
+    """Draw an interval (low, middle, high) over the full width; ends beyond the axis are arrows."""
     zero = percent(scale(0.0))
     marks = []
     if margin:
         left, right = (min(max(scale(edge), 0.0), 100.0) for edge in (-margin, margin))
         marks.append(element("rect", class_="m", x=percent(left), width=percent(right - left), height=STRIP))
-    marks += [
-        element("line", class_="z", x1=zero, x2=zero, y2=STRIP),
-        element("line", class_="i", x1=percent(max(low, 0.5)), x2=percent(min(high, 99.5)), **_hidden(not interval)),
-        element("text", "‹", class_="a", x="0%", **_hidden(not interval or low >= 0)),
-        element("text", "›", class_="a e", x="100%", **_hidden(not interval or high <= 100)),
-        element("circle", cx=percent(min(max(middle, 1.0), 99.0)), r=5, **_hidden(not interval)),
-    ]
-    return element("svg", *marks, class_=f"f {kind.replace(' ', '-')}", height=STRIP, aria_hidden="true")
-
-
-def _hidden(hidden: bool) -> dict[str, str]:
-    return {"display": "none"} if hidden else {}
+    marks.append(element("line", class_="z", x1=zero, x2=zero, y2=STRIP))
+    if interval:
+        low, middle, high = map(scale, interval)
+        marks.append(element("line", class_="i", x1=percent(max(low, 0.5)), x2=percent(min(high, 99.5))))
+        marks += [element("text", "‹", class_="a", x="0%")] if low < 0 else []
+        marks += [element("text", "›", class_="a e", x="100%")] if high > 100 else []
+        marks.append(element("circle", cx=percent(min(max(middle, 1.0), 99.0)), r=5))
+    return element("svg", *marks, class_=f"f {kind}", height=STRIP, aria_hidden="true")
 
 
 def strip_axis(scale: Scale) -> Markup:
     """Draw the axis above a forest plot."""
     shown = ticks(scale.low, scale.high)
     marks = []
-    for tick in shown:
+    for index, (tick, text) in enumerate(shown):
         position = scale(tick)
         side = " s" if position < 6 else " e" if position > 94 else ""
-        end = tick in (shown[0], shown[-1]) and abs(position - scale(0.0)) > (45 if side else 30)
+        end = index in (0, len(shown) - 1) and abs(position - scale(0.0)) > (45 if side else 30)
         kind = "t" if tick == 0 or end else "t n"  # where there is little space the others are left out
-        text = ("+" if tick > 0 else "") + tick_text(tick, shown)
-        marks.append(element("text", text, class_=kind + side, x=percent(position), y=13))
+        marks.append(element("text", "+" * (tick > 0) + text, class_=kind + side, x=percent(position), y=13))
         marks.append(element("line", class_="g", x1=percent(position), x2=percent(position), y1=17, y2=22))
     return element("svg", *marks, class_="f axis", height=22, aria_hidden="true")
 

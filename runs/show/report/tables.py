@@ -6,11 +6,20 @@ from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.errors import Confusion
 from taskloom.runs.analysis.tables import TableRow
+from taskloom.runs.show.data import data_listing
 from taskloom.runs.show.render import number
-from taskloom.runs.show.report.forest import verdict_word
 from taskloom.runs.show.report.markup import Markup, element, joined
-from taskloom.runs.show.report.packed import LETTERS
-from taskloom.runs.show.report.view import SHORT, Section, View, make_list, make_table
+from taskloom.runs.show.report.view import (
+    NO_RESULT,
+    SHORT,
+    VERDICTS,
+    Section,
+    View,
+    make_list,
+    make_table,
+    verdict_class,
+    verdict_word,
+)
 
 
 def scores_section(view: View) -> Section:
@@ -25,10 +34,14 @@ def scores_section(view: View) -> Section:
         ]
     )
     heads = ("row", "seeds", *map(_column_name, columns))
-    scores = make_table(
-        caption, heads, [_row(view, row) for row in table.rows], id="scores-table", name="Table of scores"
-    )
-    notes = [*table.checks, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *table.notes, *table.laid]
+    rows, kept = [_row(view, row) for row in table.rows], _column_name(view.primary)
+    scores = make_table(caption, heads, rows, id="scores-table", name="Table of scores", kept=kept)
+    notes = [
+        *table.checks,
+        *(f"{row.label}: {row.note}" for row in table.rows if row.note),
+        *table.notes,
+        *table.settings,
+    ]
     notes += [
         f"{constant.task}: {constant.says} scores {constant.score:.{view.digits}f}." for constant in table.constants
     ]
@@ -38,7 +51,8 @@ def scores_section(view: View) -> Section:
 
 def _controls(view: View) -> Markup:
     """Build the controls of the table, hidden until the script that serves them shows them."""
-    verdicts = [element("option", verdict, value=verdict) for verdict in ("any verdict", *LETTERS)]
+    verdicts = [element("option", "any verdict", value="")]
+    verdicts += [element("option", word, value=verdict_class(word)) for word in VERDICTS if word != NO_RESULT]
     parts = [
         element("label", "Baseline ", element("select", id="base")),
         element("label", "Rows with ", element("input", id="filter", type="search", placeholder="part of a name")),
@@ -60,8 +74,9 @@ def _row(view: View, row: TableRow) -> Markup:
 
 def _figure(view: View, row: TableRow, column: str) -> Markup:
     figure, anchor = row.figures[column], view.anchor(row.label)
+    kept = "kept" if column == view.primary else None
     if figure.mean is None:
-        return element("td", element("a", "—", href=anchor, aria_label="missing"))
+        return element("td", element("a", "—", href=anchor, aria_label="missing"), class_=kept)
     mean = element("a", number(column, figure.mean, view.digits), href=anchor)
     if view.table.best.get(column) == row.label:
         mean = element("strong", mean)
@@ -69,10 +84,25 @@ def _figure(view: View, row: TableRow, column: str) -> Markup:
     if row.complete and len(figure.values) < len(row.seeds):
         parts.append(element("span", f" ({len(figure.values)} of {len(row.seeds)})", class_="lacking"))
     if column in view.differences:
-        difference = view.differences[column].get(row.label)
-        numbers = f" {difference.numbers}" if difference and difference.numbers else ""
-        parts.append(element("small", verdict_word(difference.word if difference else "baseline"), numbers))
-    return element("td", *parts, data_v=f"{figure.mean:.6g}")
+        kind = "primary" if column == view.primary else None  # whose verdicts the rows are filtered by
+        parts.append(element("small", _difference(view, row, column), class_=kind))
+    return element("td", *parts, data_v=f"{figure.mean:.6g}", class_=kept)
+
+
+def _difference(view: View, row: TableRow, column: str) -> Markup:
+    difference = view.differences[column].get(row.label)
+    numbers = f" {difference.numbers}" if difference and difference.numbers else ""
+    return joined([verdict_word(difference.word if difference else "baseline"), numbers])
+
+
+def difference_cells(view: View) -> list[Markup]:
+    """Return the differences under the figures of the table of scores, row by row."""
+    return [
+        _difference(view, row, column)
+        for row in view.table.rows
+        for column in view.table.columns
+        if column in view.differences and row.figures[column].mean is not None
+    ]
 
 
 def errors_section(view: View) -> Section | None:
@@ -106,6 +136,20 @@ def _share(part: int, total: int) -> Markup:
         return element("td", "–")
     shade = f"q{min(9, 10 * part // total)}"
     return element("td", f"{100 * part / total:.0f}", class_=shade, title=f"{part} of {total}")
+
+
+def data_section(view: View) -> Section | None:
+    """Show what the scored data hold."""
+    listing = data_listing(view.overview.data)
+    rows = [
+        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:]))
+        for row in listing.rows
+    ]
+    text = (
+        "What was scored. “constant” is the score of the best constant prediction, “shared” are examples that share a "
+        "text with another, “seen” those that are training examples, too. `taskloom data` shows the training data."
+    )
+    return ("data-sets", "Data", [make_table(text, listing.headers, rows)]) if rows else None
 
 
 def failures_section(view: View) -> Section | None:

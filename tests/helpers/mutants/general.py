@@ -31,9 +31,6 @@ class Percent(Cosine):
 def positional(self: Any, share: float = 0.5) -> None: ...
 
 
-def unannotated(self: Any, *, share=0.5) -> None: ...  # type: ignore[no-untyped-def]
-
-
 def anything(self: Any, *, share: Any = 0.5) -> None: ...
 
 
@@ -60,12 +57,10 @@ MUTANTS = {
     ],
     "its options are annotated and documented": [
         mutant(Cosine, SHARE, __init__=positional),
-        mutant(Cosine, SHARE, __init__=unannotated),
         mutant(Cosine, SHARE, __init__=anything),
         mutant(Cosine, "does not say what its option does", __init__=undocumented),
         mutant(Cosine, SHARE, __init__=no_json),
         mutant(Cosine, "has a location that is not an option", location_options=frozenset({"folder"})),
-        mutant(Cosine, "has a path that is not an option", path_options=frozenset({"folder"})),
     ],
     "making one leaves its defaults as they are": [mutant(Cosine, SHARE, __init__=growing)],
     "it takes what its options allow or says why not": [mutant(Cosine, SHARE, __init__=choosy)],

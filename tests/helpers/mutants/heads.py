@@ -108,7 +108,6 @@ MUTANTS = {
             probabilities=lambda self, score: OneLayer.probabilities(self, -score),
         ),
         mutant(OneLayer, "decides in a column", decide=lambda self, score: OneLayer.decide(self, score)[:, None]),
-        mutant(OneLayer, "decides once for all", decide=lambda self, score: OneLayer.decide(self, score)[:1]),
     ],
     "its snippet does what it does": [
         mutant(

@@ -245,7 +245,6 @@ MUTANTS = {
     "the loss of a batch is not a sum": [
         mutant(SquaredError, "sums", separable=False, forward=lambda self, p, t: squared(p, t) * len(t)),
         mutant(Contrast, "sums over the batch", reduction="sum"),
-        mutant(BatchHard, "sums over the batch", forward=lambda self, p, t: BatchHard.forward(self, p, t) * len(t)),
     ],
     "a separable loss is the mean over its examples": [
         mutant(Stateful, "counts parts for batches", separable=True, forward=counting_parts),

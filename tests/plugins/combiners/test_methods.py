@@ -230,19 +230,6 @@ def test_pcgrad_is_the_algorithm_on_explicit_vectors(count: int, seed: int, redu
     torch.testing.assert_close(combined(PCGrad(reduction=reduction), agreeing, seed), plain)
 
 
-def test_pcgrad_trains_a_whole_model_as_torchjds_does() -> None:
-    ours, theirs, combiner, conflicts = Net(), Net(), prepared(PCGrad(reduction="sum")), 0
-    for seed in range(6):
-        combiner.generator = seeded(seed)
-        combiner.update(ours)  # type: ignore[arg-type]
-        jacobian = theirs.jacobian()
-        conflicts += int((jacobian @ jacobian.T < 0).any())
-        theirs.set_shared(peers(peer.PCGrad(), jacobian, seed))
-        theirs.apply()
-        assert_same(ours, theirs)
-    assert conflicts
-
-
 def test_two_conflicting_gradients_by_hand() -> None:
     """g₁ = (1, 0), g₂ = (−1, 1): g₁ → (½, ½), g₂ → (0, 1), their sum is (½, 3/2)."""
     jacobian = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)

@@ -364,20 +364,6 @@ def test_a_test_file_that_was_not_handed_out_is_missed_by_name(course_data):
     assert message.startswith("no file 'quora-test-student.csv'")
 
 
-def test_the_courses_sst_as_a_table_with_names(course_data):
-    names = ["awful", "bad", "so so", "good", "great"]
-    files = {split: str(course_data / f"ids-sst-{split}.csv") for split in ("train", "dev")}
-    mine = Table(**files, text="sentence", label="sentiment", id="id", classes=names, limit=500, dev_limit=100)
-    theirs = CS224N(task="sst", dir=str(course_data), limit=500, dev_limit=100)
-    assert mine.labels.names == tuple(names)
-    for split, size in (("train", 500), ("dev", 100)):
-        one, other = mine.load(split), theirs.load(split)
-        assert rows(one) == rows(other)
-        assert (one.ids, one.labels.tolist()) == (other.ids, other.labels.tolist())
-        assert len(one) == size
-        assert set(one.labels) == {0, 1, 2, 3, 4}
-
-
 # Where files are.
 
 

@@ -288,6 +288,6 @@ def test_without_the_library_the_message_has_the_command(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(WeightsError, match=r"transformers, which is not installed; pip install 'taskloom\[hf\]'"):
+    with pytest.raises(WeightsError, match=r"transformers, which is not installed: pip install 'taskloom\[hf\]'"):
         HuggingFace(weights=str(folders["roberta"])).check()
     built(folders["bert"])  # needs it not

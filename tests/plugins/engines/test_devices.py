@@ -43,7 +43,7 @@ def visible(slots: tuple[Slot, ...], variable: str = "CUDA_VISIBLE_DEVICES") -> 
         (ROCM, {"devices": "cpu:2"}, [""] * 2),
         (MIG, {}, ["MIG-7a", "MIG-9c"]),
         (MIG, {"devices": "cuda:1"}, ["MIG-9c"]),
-        (Inventory(6, unused="mps"), {}, [""] * 6),
+        (Inventory(6, experimental="mps"), {}, [""] * 6),
         (BARE, {}, [""] * 6),
         (BARE, {"workers": 2}, [""] * 2),
         (BARE, {"devices": "cpu", "workers": 20}, [""] * 20),
@@ -68,20 +68,10 @@ def test_placement(machine: Inventory, asked: dict[str, Any], expected: list[str
         (TWO, {"devices": "cuda:0,cpu:1"}, "devices", "should be auto, .*Found 'cuda:0,cpu:1'"),
         (TWO, {"devices": "gpu"}, "devices", "should be auto, cpu, cpu:N .*Found 'gpu'"),
         (TWO, {"devices": "cpu:0"}, "devices", "Found 'cpu:0'"),
-        (
-            TWO,
-            {"devices": "mps"},
-            "devices",
-            r"mps cannot be used: Apple's .* no float64, .*\. --devices cpu trains on",
-        ),
-        (Inventory(4, unused="mps"), {"devices": "mps:0"}, "devices", "mps:0 cannot be used"),
-        (
-            Inventory(4, unused="xpu"),
-            {"devices": "xpu"},
-            "devices",
-            r"xpu cannot .*Intel's GPUs\. --devices cpu trains",
-        ),
-        (Inventory(4, unused="xpu"), {"devices": "cuda"}, "devices", "there is no cuda on this machine"),
+        (TWO, {"devices": "mps"}, "devices", "torch finds no mps on this machine; --devices cpu trains on"),
+        (Inventory(4, experimental="mps"), {"devices": "xpu"}, "devices", "torch finds no xpu"),
+        (Inventory(4, experimental="mps"), {"devices": "mps:1"}, "devices", "or mps or xpu .*Found 'mps:1'"),
+        (Inventory(4, experimental="xpu"), {"devices": "cuda"}, "devices", "there is no cuda on this machine"),
         (TWO, {"devices": ""}, "devices", "Found ''"),
         (BARE, {"devices": "cpu:2,cpu"}, "devices", "cpu:N for N cells at once.*Found 'cpu:2,cpu'"),
         (TWO, {"workers": 5, "cells_per_gpu": 2}, "workers", "more than 2 GPUs with 2 cells each; --cells-per-gpu"),
@@ -198,10 +188,21 @@ def test_lists_that_contradict_each_other_are_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu"])
-def test_an_accelerator_that_cells_do_not_use_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_of_apple_or_intel_is_used_if_it_is_named(name: str) -> None:
+    machine = Inventory(4, experimental=name)
+    assert [slot.device for slot in assign_slots(machine)] == ["cpu"] * 4
+    for text in (name, f"{name}:0"):
+        (slot,) = assign_slots(machine, devices=text)
+        assert (slot.name, slot.device, slot.threads) == (name, name, 4)
+    pair = assign_slots(machine, devices=name, cells_per_gpu=2)
+    assert [(slot.name, slot.share) for slot in pair] == [(f"{name}/0", 0.5), (f"{name}/1", 0.5)]
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu"])
+def test_a_gpu_of_apple_or_intel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr({"mps": "torch.backends.mps.is_available", "xpu": "torch.xpu.is_available"}[name], lambda: True)
-    assert seen_by(monkeypatch, 0).unused == name
-    assert seen_by(monkeypatch, 1).unused == "", "a GPU is used"
+    assert seen_by(monkeypatch, 0).experimental == name
+    assert seen_by(monkeypatch, 1).experimental == "", "another GPU is used"
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,10 @@ def test_a_worker_that_cannot_use_its_gpu_refuses_instead_of_using_the_cpu(
         watched.engine.close()
 
 
-def test_where_an_accelerator_is_not_used_the_first_cell_says_so(
+def test_where_an_experimental_gpu_is_not_used_the_first_cell_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_engine, "inventory", lambda: Inventory(cores=1, unused="mps"))
+    monkeypatch.setattr(local_engine, "inventory", lambda: Inventory(cores=1, experimental="mps"))
     watched = Watched(Local(), tmp_path)
     try:
         for cell in ("a", "b"):
@@ -151,7 +151,9 @@ def test_where_an_accelerator_is_not_used_the_first_cell_says_so(
         watched.engine.close()
     (log,) = [event for event in watched.events if event.what == "log"]
     assert (log.cell, log.attempt) == ("a", 3)
-    assert log.facts["message"].startswith("trained on the CPU; mps is not used: Apple's GPUs have no float64")
+    assert log.facts["message"].startswith(
+        "mps is not used: this cell trains on the CPU; `taskloom selftest --devices mps`"
+    )
 
 
 def test_cells_that_share_a_gpu_divide_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

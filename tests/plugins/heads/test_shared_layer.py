@@ -17,7 +17,8 @@ from taskloom.plugins.losses import MSE, BinaryCrossEntropy, CrossEntropy
 from taskloom.plugins.metrics import Accuracy, Pearson
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.installed.task import Task
-from taskloom.runs.training.checkpoint import load_folder, load_module_state, module_state, save_folder
+from taskloom.registry.results.tensors import load_folder, save_folder
+from taskloom.runs.training.checkpoint import load_module_state, module_state
 from taskloom.runs.training.model import Model
 
 TINY: dict[str, Any] = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 256}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from taskloom.core import Labels, Prediction
 from taskloom.plugins.losses import DynamicMargin, Smart, Total
-from taskloom.runs.training.checkpoint import load_folder
+from taskloom.registry.results.tensors import load_folder
 
 BINARY, VALUES = Labels.of_classes(2), Labels.of_range(0, 5)
 SCORES = [0.5, 0.6, 0.6, 0.4, 0.7]  # better (than 0), better, equal, worse, better

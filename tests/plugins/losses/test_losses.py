@@ -40,42 +40,35 @@ def seen(vectors: Tensor) -> Prediction:
     return Prediction(torch.zeros(vectors.shape[1]), vectors)
 
 
-@settings(max_examples=20)
-@given(seed=seeds, count=rows, smoothing=st.sampled_from([0.0, 0.1, 0.5]))
-def test_cross_entropy_is_torchs(seed: int, count: int, smoothing: float) -> None:
-    score, target = draw(seed, count, 5), draw(seed + 1, count, 5).argmax(1)
-    expected = nn.CrossEntropyLoss(label_smoothing=smoothing)(score, target)
-    torch.testing.assert_close(CrossEntropy(label_smoothing=smoothing)(scored(score), target), expected)
-
-
-@settings(max_examples=20)
-@given(seed=seeds, count=rows)
-def test_binary_cross_entropy_is_torchs(seed: int, count: int) -> None:
-    score, target = 5 * draw(seed, count), (draw(seed + 1, count) > 0).long()
-    expected = nn.BCEWithLogitsLoss()(score, target.double())
-    torch.testing.assert_close(BinaryCrossEntropy()(scored(score), target), expected)
-
-
-@settings(max_examples=20)
-@given(seed=seeds, count=rows, low=st.integers(-3, 3), span=st.integers(1, 9))
-def test_raw_and_scaled_labels_are_compared_as_torch_does(seed: int, count: int, low: int, span: int) -> None:
-    score, place = draw(seed, count), draw(seed + 1, count).sigmoid()  # place of the label in its range
-    target = low + span * place
-    for mode, goal in (("raw", target), ("scaled", place)):
-        loss = MSE(target=mode)  # type: ignore[arg-type]
-        loss.prepare(labels=Labels.of_range(low, low + span), rows=count)
-        torch.testing.assert_close(loss(scored(score), target), nn.MSELoss()(score, goal))
-    binary = BinaryCrossEntropy(target="scaled")
-    binary.prepare(labels=Labels.of_range(low, low + span), rows=count)
-    torch.testing.assert_close(binary(scored(score), target), nn.BCEWithLogitsLoss()(score, place))
-
-
-@settings(max_examples=30)
-@given(seed=seeds, count=rows, margin=st.floats(-1, 1))
-def test_cosine_embedding_is_torchs(seed: int, count: int, margin: float) -> None:
-    vectors, target = draw(seed, 2, count, 5), (draw(seed + 1, count) > 0).long()
-    expected = nn.CosineEmbeddingLoss(margin=margin)(vectors[0], vectors[1], 2 * target - 1)
-    torch.testing.assert_close(CosineEmbedding(margin=margin)(seen(vectors), target), expected)
+@settings(max_examples=60)
+@given(
+    seed=seeds,
+    count=rows,
+    low=st.integers(-3, 3),
+    span=st.integers(1, 9),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    margin=st.floats(-1, 1),
+)
+def test_losses_of_each_example_by_itself_are_torchs(
+    seed: int, count: int, low: int, span: int, smoothing: float, margin: float
+) -> None:
+    score, logits, vectors = 5 * draw(seed, count), draw(seed + 1, count, 5), draw(seed + 2, 2, count, 5)
+    share = draw(seed + 3, count).sigmoid()  # how far a label lies from the lowest to the highest
+    value, positive, number = low + span * share, (share > 0.5).long(), draw(seed + 4, count, 5).argmax(1)
+    entropy, binary = nn.CrossEntropyLoss(label_smoothing=smoothing), nn.BCEWithLogitsLoss()
+    apart = nn.CosineEmbeddingLoss(margin=margin)(vectors[0], vectors[1], 2 * positive - 1)
+    cases: list[tuple[Loss, Prediction, Tensor, Tensor]] = [
+        (CrossEntropy(label_smoothing=smoothing), scored(logits), number, entropy(logits, number)),
+        (BinaryCrossEntropy(), scored(score), positive, binary(score, positive.double())),
+        (BinaryCrossEntropy(target="scaled"), scored(score), value, binary(score, share)),
+        (MSE(), scored(score), value, nn.MSELoss()(score, value)),
+        (MSE(target="scaled"), scored(score), value, nn.MSELoss()(score, share)),
+        (CosineEmbedding(margin=margin), seen(vectors), positive, apart),
+    ]
+    for loss, prediction, target, expected in cases:
+        if getattr(loss, "target", None) == "scaled":
+            loss.prepare(labels=Labels.of_range(low, low + span), rows=count)
+        torch.testing.assert_close(loss(prediction, target), expected)
 
 
 def test_cosine_embedding_counts_a_label_at_the_bound_as_positive() -> None:

@@ -9,12 +9,15 @@ from hypothesis.extra.numpy import arrays
 
 from taskloom.core import Metric
 from taskloom.plugins.metrics.accuracy import Accuracy
+from taskloom.plugins.metrics.f1 import F1
 from taskloom.plugins.metrics.macro_f1 import MacroF1
+from taskloom.plugins.metrics.mae import MAE
+from taskloom.plugins.metrics.mcc import MCC
 from taskloom.plugins.metrics.pearson import Pearson
 from taskloom.plugins.metrics.spearman import Spearman
 
 CORRELATIONS = [Pearson(), Spearman()]
-METRICS = [Accuracy(), MacroF1(), *CORRELATIONS]
+METRICS = [Accuracy(), F1(), F1(classes=[0, 2]), MacroF1(), MCC(), MAE(), *CORRELATIONS]
 correlation = pytest.mark.parametrize("metric", CORRELATIONS, ids=lambda metric: metric.name)
 
 
@@ -40,10 +43,11 @@ def values(draw):
 
 def test_metrics_that_ask_for_equality_are_not_for_values():
     """No prediction of a value is exactly right: hits would be 0, however near it is."""
-    expected = row(0.5, 2.25, 4.0)
+    expected = row(0, 1, 2)
     near = expected + 1e-9
     for metric in METRICS:
-        assert (metric(near, expected) < 0.5) == (metric.reads == "classes")
+        lost = metric(expected, expected) - metric(near, expected)
+        assert (lost > 0.5) == (metric.reads == "classes")
 
 
 @given(classes())
@@ -61,6 +65,31 @@ def test_macro_f1_equals_sklearn():
         assert MacroF1()(predicted, expected) == pytest.approx(theirs, abs=1e-12)
 
 
+def test_f1_and_mcc_equal_sklearn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    draw = np.random.default_rng(1)
+    for n in (7, 200):
+        for classes in (2, 5):
+            predicted, expected = draw.integers(0, classes, (2, n)).astype(float)
+            theirs = sklearn.matthews_corrcoef(expected, predicted)
+            assert MCC()(predicted, expected) == pytest.approx(theirs, abs=1e-12)
+            for labels in ([1], [0], list(range(classes))):
+                theirs = sklearn.f1_score(expected, predicted, labels=labels, average="micro", zero_division=0)
+                assert F1(classes=labels)(predicted, expected) == pytest.approx(theirs, abs=1e-12)
+
+
+@given(values())
+def test_mae_equals_sklearn(pair):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    assert MAE()(*pair) == pytest.approx(-sklearn.mean_absolute_error(*pair), abs=1e-12)
+
+
+def test_mcc_of_two_classes_is_pearson_and_0_for_a_constant_prediction():
+    predicted, expected = row(0, 1, 1, 0, 1, 1), row(0, 1, 0, 0, 1, 0)
+    assert MCC()(predicted, expected) == pytest.approx(Pearson()(predicted, expected))
+    assert MCC()(np.ones(6), expected) == MCC()(predicted, np.ones(6)) == 0.0
+
+
 @given(values())
 def test_correlations_equal_scipy(pair):
     assert Pearson()(*pair) == pytest.approx(scipy.stats.pearsonr(*pair).statistic, abs=1e-9)
@@ -72,6 +101,11 @@ def test_numbers_worked_by_hand():
     assert Accuracy()(predicted, expected) == 0.5
     # Class 0: 2·1/(1+2); class 1: 2·1/(3+1); class 2 is never predicted: 0.
     assert MacroF1()(predicted, expected) == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    # One hit of class 1, predicted three times and expected once: 2·1/(3+1).
+    assert F1()(predicted, expected) == pytest.approx(1 / 2)
+    # Two hits of (1, 3, 0) predicted and (2, 1, 1) expected: (4·2 − 5) / √((16 − 10)(16 − 6)).
+    assert MCC()(predicted, expected) == pytest.approx(3 / 60**0.5)
+    assert MAE()(row(1, 2, 3), row(0, 1, 5)) == pytest.approx(-4 / 3)
     # Around their means: (−1, 0, 1) and (−2, −1, 3); 5 / √(2·14).
     assert Pearson()(row(1, 2, 3), row(0, 1, 5)) == pytest.approx(5 / 28**0.5)
     # Ranks (1, 2.5, 2.5, 4) and (1, 3, 2, 4): 4.5 / √(4.5 · 5).

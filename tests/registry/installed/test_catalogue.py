@@ -450,46 +450,50 @@ def test_a_task_that_no_stage_trains_is_no_part_of_the_run() -> None:
     assert load_catalogue().resolve_run(spare) == load_catalogue().resolve_run(plain)
 
 
-def test_selection_by_a_task_without_a_score_is_refused() -> None:
-    run = {"tasks": {"a": {"data": DATA}, "b": {"data": DATA}}, "stages": [{"tasks": ["a"]}], "selection": "b"}
-    _, (problem,) = load_catalogue().resolve_run(run)
-    assert (problem.path, "not trained in any stage" in problem.message) == ("selection", True)
-
-
 SIMILARITY = {"data": {"name": "generated", "task": "similarity"}, "head": "cosine", "loss": "mse", "metric": "pearson"}
+ANY, TWO_TASKS = {"data": DATA}, {"sts": SIMILARITY, "sst": {"data": DATA}}
+#: What one task has as its metric → where the one problem is, and what it says.
+METRICS_REFUSED: list[tuple[Any, str, str]] = [
+    (["pearson", "sperman"], ".1", "no metric 'sperman'; did you mean 'spearman'?"),
+    (["pearson", "accuracy"], ".1", "metric 'accuracy' counts classes"),
+    (["accuracy", "pearson"], ".0", "metric 'accuracy' counts classes"),
+    (["pearson", "mcc"], ".1", "metric 'mcc' counts classes"),
+    (["pearson", {"name": "spearman", "x": 1}], ".1.x", "no option 'x' of metric 'spearman'"),
+    (["pearson", 5], ".1", 'should be a metric: a name, or an object with "name" and options. Found 5.'),
+    (["pearson", "pearson"], "", "each should appear once, and pearson appears more often"),
+    ([], "", "or a list of such. Found []."),
+    ({"nme": "pearson"}, "", "or a list of such. Found "),
+]
+#: What a run of two tasks has as its overall score → the same.
+WEIGHTS_REFUSED: list[tuple[Any, str, str]] = [
+    ("maen", ".name", "Did you mean 'mean'?"),
+    ({"weights": {"stss": 2}}, ".weights.stss", "no task 'stss'; did you mean 'sts'?"),
+    ({"weights": {"sts": -1}}, ".weights.sts", "a number of at least 0. Found -1."),
+    ({"weights": {"sts": 0, "sst": 0}}, ".weights", "one task with a dev score should weigh more than 0"),
+    ({"weight": {"sts": 2}}, ".weight", "did you mean 'weights'?"),
+]
+REFUSED: list[tuple[Any, str, str]] = [
+    *(
+        ({"tasks": {"sts": {**SIMILARITY, "metric": metric}}}, f"tasks.sts.metric{path}", words)
+        for metric, path, words in METRICS_REFUSED
+    ),
+    *(({"tasks": TWO_TASKS, "overall": how}, f"overall{path}", words) for how, path, words in WEIGHTS_REFUSED),
+    (
+        {"tasks": {"a": ANY, "b": ANY}, "stages": [{"tasks": ["a"]}], "selection": "b"},
+        "selection",
+        "not trained in any stage",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("metric", "path", "words"),
-    [
-        (["pearson", "sperman"], "metric.1", "no metric 'sperman'; did you mean 'spearman'?"),
-        (["pearson", "accuracy"], "metric.1", "metric 'accuracy' counts classes"),
-        (["accuracy", "pearson"], "metric.0", "metric 'accuracy' counts classes"),
-        (["pearson", {"name": "spearman", "x": 1}], "metric.1.x", "no option 'x' of metric 'spearman'"),
-        (["pearson", 5], "metric.1", 'should be a metric: a name, or an object with "name" and options. Found 5.'),
-        (["pearson", "pearson"], "metric", "each should appear once, and pearson appears more often"),
-        ([], "metric", "or a list of such. Found []."),
-        ({"nme": "pearson"}, "metric", "or a list of such. Found "),
-    ],
-)
-def test_what_is_wrong_with_several_metrics_is_said_with_its_place(metric: Any, path: str, words: str) -> None:
-    _, (problem,) = load_catalogue().resolve_run({"tasks": {"sts": {**SIMILARITY, "metric": metric}}})
-    assert problem.path == f"tasks.sts.{path}"
-    assert words in problem.message
+def test_a_metric_of_values_is_refused_for_classes_and_a_correlation_of_classes_is_not() -> None:
+    _, problems = load_catalogue().resolve_run({"tasks": {"sst": {"data": DATA, "metric": ["mcc", "f1", "mae"]}}})
+    (problem,) = problems
+    assert (problem.path, "metric 'mae' measures values" in problem.message) == ("tasks.sst.metric.2", True)
 
 
-@pytest.mark.parametrize(
-    ("overall", "path", "words"),
-    [
-        ("maen", "overall.name", "Did you mean 'mean'?"),
-        ({"weights": {"stss": 2}}, "overall.weights.stss", "no task 'stss'; did you mean 'sts'?"),
-        ({"weights": {"sts": -1}}, "overall.weights.sts", "a number of at least 0. Found -1."),
-        ({"weights": {"sts": 0, "sst": 0}}, "overall.weights", "one task with a dev score should weigh more than 0"),
-        ({"weight": {"sts": 2}}, "overall.weight", "did you mean 'weights'?"),
-    ],
-)
-def test_what_is_wrong_with_weights_is_said_with_its_place(overall: Any, path: str, words: str) -> None:
-    run = {"tasks": {"sts": SIMILARITY, "sst": {"data": DATA}}, "overall": overall}
+@pytest.mark.parametrize(("run", "path", "words"), REFUSED)
+def test_the_one_problem_of_a_run_is_said_with_its_place(run: Any, path: str, words: str) -> None:
     _, (problem,) = load_catalogue().resolve_run(run)
     assert problem.path == path
     assert words in problem.message
@@ -543,11 +547,8 @@ class Unstated(Loss):
 
 def test_a_loss_states_what_it_expects_itself_or_by_a_parent_or_by_its_constructor(catalogue_of: CatalogueOf) -> None:
     catalogue = catalogue_of(Mean, Silent, Handed, Unstated)
-    assert [entry.name for entry in catalogue.entries if entry.cls.__module__ == __name__] == [
-        "handed",
-        "mean_score",
-        "silent",
-    ]
+    ours = [entry.name for entry in catalogue.entries if entry.cls.__module__ == __name__]
+    assert ours == ["handed", "mean_score", "silent"]
     (failure,) = catalogue.failed
     values = "one of 'classes', 'score', 'vectors', or its annotation if the constructor sets it"
     assert failure.reason == f"loss 'unstated': expects should be stated in the class: {values}"
@@ -564,21 +565,9 @@ COSINE: dict[str, Any] = {"name": "cosine", "scale": 1}
     ("data", "head", "loss", "part", "words"),
     [
         ("named", "linear", "mse", "loss", "are named classes (con, neutral, pro): use 'cross_entropy', or number"),
-        (
-            "named",
-            "linear",
-            {"name": "smart", "loss": "mse"},
-            "loss",
-            "loss 'smart' compares one number with the label",
-        ),
+        ("named", "linear", {"name": "smart", "loss": "mse"}, "loss", "'smart' compares one number with the label"),
         ("named", "linear", "huber", "loss", "loss 'huber' compares one number with the label"),
-        (
-            FIVE,
-            "linear",
-            "hinge",
-            "loss",
-            "loss 'hinge' needs two classes; the labels of data set 'generated' are 5 cl",
-        ),
+        (FIVE, "linear", "hinge", "loss", "'hinge' needs two classes; the labels of data set 'generated' are 5 cl"),
         (FIVE, "linear", {"name": "mse", "target": "scaled"}, "loss", "should have target 'raw' for 5 classes"),
         (TWO, PAIR, "silent", "loss", "loss 'silent' should say what one number means for two classes: score_means = "),
         (TWO, PAIR, {"name": "handed", "loss": "silent"}, "loss", "loss 'handed' should say what one number means"),
@@ -599,15 +588,8 @@ def test_one_number_that_cannot_stand_for_the_classes_is_refused(
     catalogue_of: CatalogueOf, data: Any, head: Any, loss: Any, part: str, words: str
 ) -> None:
     if data == "named":
-        classes = ["con", "neutral", "pro"]
-        data = {
-            "name": "table",
-            "train": "t.csv",
-            "dev": "d.csv",
-            "text": "text",
-            "label": "side",
-            "classes": classes,
-        }
+        files = {"train": "t.csv", "dev": "d.csv"}
+        data = {"name": "table", **files, "text": "text", "label": "side", "classes": ["con", "neutral", "pro"]}
     catalogue = catalogue_of(Mean, Silent, Hinge, Huber, Handed)
     _, problems = catalogue.resolve_run({"tasks": {"t": {"data": data, "head": head, "loss": loss}}})
     assert [problem.path for problem in problems] == ([f"tasks.t.{part}"] if part else [])

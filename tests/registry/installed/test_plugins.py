@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from taskloom.plugins.heads import Linear
 from taskloom.registry.installed.entries import make_entry
-from taskloom.registry.installed.manager import Plugin, guard
+from taskloom.registry.installed.manager import Plugin, guard, load_plugins
 
 #: Writes to a file what the command `plugins` prints, and what the catalogue says of losses by name.
 REPORT = """
@@ -32,7 +32,7 @@ with open(path, "w") as file:
     json.dump({
         "list": command(),
         "named": {name: command(name) for name in ("focal", "taskloom-one", "twice", "noimport", "tracking")},
-        "asked": {name: [str(one) for one in resolve("loss", name, "tasks.sst.loss")[1]] for name in asked},
+        "asked": {name: [str(problem) for problem in resolve("loss", name, "tasks.sst.loss")[1]] for name in asked},
     }, file)
 """
 
@@ -84,7 +84,7 @@ def lists(found: str, before: str = "") -> str:
     )
 
 
-def install(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
+def add_distribution(site: Path, name: str, code: str, *, group: str = "taskloom", version: str = "1.2") -> None:
     """A distribution taskloom-<name> with one module and one entry point, laid out as an installer would."""
     (site / f"taskloom_{name}.py").write_text(dedent(code), encoding="utf-8")
     info = site / f"taskloom_{name}-{version}.dist-info"
@@ -138,26 +138,26 @@ def broken_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What a process sees where most plugins are broken, each in its own way, and one is noisy."""
     site = tmp_path_factory.mktemp("broken")
     for name, (code, _) in BROKEN.items():
-        install(site, name, code)
-    install(site, "focal", NOISE + loss("focal", "*, gamma: float = 2.0"))
-    install(site, "tracking", lists("[Ear]", "class Ear(Tracker):\n  'Listens.'\n  name = 'ear'"))
-    install(site, "other", METRIC.format(cls="Mine", name="accuracy", options="*, a: int = 1"))
+        add_distribution(site, name, code)
+    add_distribution(site, "focal", NOISE + loss("focal", "*, gamma: float = 2.0"))
+    add_distribution(site, "tracking", lists("[Ear]", "class Ear(Tracker):\n  'Listens.'\n  name = 'ear'"))
+    add_distribution(site, "other", METRIC.format(cls="Mine", name="accuracy", options="*, a: int = 1"))
     for name, version in (("one", "3.0"), ("two", "4.0"), ("three", "5.0")):
-        install(site, name, LOSS.format(cls="Same", name="twice", options="*, a: int = 1"), version=version)
-    install(site, "mse", LOSS.format(cls="Mse", name="mse", options="broken"))
+        add_distribution(site, name, LOSS.format(cls="Same", name="twice", options="*, a: int = 1"), version=version)
+    add_distribution(site, "mse", LOSS.format(cls="Mse", name="mse", options="broken"))
     asked = ("focal", "twice", "untyped", "spelt", "fokal", "mse")
     run_python("-c", REPORT, site / "report.json", *asked, site=site)
     listing = run_python("-m", "taskloom.runs.cli", "plugins", "--json", site=site)
-    found = json.loads(listing.stdout)  # and nothing else, whatever the plugins print
+    listed = json.loads(listing.stdout)  # and nothing else, whatever the plugins print
     reasons: dict[str, list[str]] = {}
-    for one in found["failed"]:
-        reasons.setdefault(one["plugin"], []).append(one["reason"])
-    return {**found, "reasons": reasons, "stderr": listing.stderr, **json.loads((site / "report.json").read_text())}
+    for failure in listed["failed"]:
+        reasons.setdefault(failure["plugin"], []).append(failure["reason"])
+    return {**listed, "reasons": reasons, "stderr": listing.stderr, **json.loads((site / "report.json").read_text())}
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_plugin_is_reported_by_name(broken_world: Any, name: str) -> None:
-    (failure,) = (one for one in broken_world["failed"] if one["plugin"] == name)
+    (failure,) = (entry for entry in broken_world["failed"] if entry["plugin"] == name)
     assert (failure["distribution"], failure["version"]) == (f"taskloom-{name}", "1.2")
     assert BROKEN[name][1] in failure["reason"]
     assert "\n" not in failure["reason"]
@@ -165,16 +165,16 @@ def test_a_broken_plugin_is_reported_by_name(broken_world: Any, name: str) -> No
 
 
 def test_broken_plugins_stop_nobody_else(broken_world: Any) -> None:
-    (focal,) = (one for one in broken_world["components"] if one["name"] == "focal")
+    (focal,) = (entry for entry in broken_world["components"] if entry["name"] == "focal")
     assert (focal["kind"], focal["distribution"], focal["summary"]) == ("loss", "taskloom-focal", "A loss.")
-    assert [(one["name"], one["default"]) for one in focal["options"]] == [("gamma", 2.0)]
+    assert [(option["name"], option["default"]) for option in focal["options"]] == [("gamma", 2.0)]
     assert broken_world["asked"]["focal"] == []
     assert "loss 'mse': option 'broken'" in broken_world["reasons"]["mse"][0]
     assert broken_world["asked"]["mse"] == []  # the built-in with the name of a broken class
-    builtin = {one["name"] for one in broken_world["plugins"] if one["distribution"] == "taskloom"}
+    builtin = {plugin["name"] for plugin in broken_world["plugins"] if plugin["distribution"] == "taskloom"}
     ours = {"encoders", "heads", "losses", "samplers", "combiners", "datasets", "metrics", "engines", "trackers"}
     assert ours <= builtin
-    assert all(one["import_seconds"] >= 0 for one in broken_world["plugins"])
+    assert all(plugin["import_seconds"] >= 0 for plugin in broken_world["plugins"])
 
 
 def test_all_that_is_wrong_with_hooks_is_reported(broken_world: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_component_whose_plugin_failed_says_so(broken_world: Any) -> None:
 
 def test_a_third_party_cannot_replace_a_builtin(broken_world: Any) -> None:
     assert broken_world["reasons"]["other"][0].startswith("metric 'accuracy' is that of plugin 'metrics' of taskloom ")
-    (accuracy,) = (one for one in broken_world["components"] if one["name"] == "accuracy")
+    (accuracy,) = (entry for entry in broken_world["components"] if entry["name"] == "accuracy")
     assert accuracy["distribution"] == "taskloom"
 
 
@@ -235,6 +235,7 @@ def test_a_plugin_a_distribution_or_what_is_broken_can_be_asked_for(broken_world
     assert "Hooks: taskloom_components\nComponents: tracker ear" in named["tracking"]
 
 
+#: TASKLOOM_PLUGINS → the third parties that are loaded, and the names that nothing has.
 LIMITS: Mapping[str, tuple[set[str], set[str]]] = {
     "": (set(), set()),
     "focal": ({"taskloom-focal"}, set()),
@@ -244,25 +245,16 @@ LIMITS: Mapping[str, tuple[set[str], set[str]]] = {
 }
 
 
-def test_the_environment_limits_third_parties(tmp_path: Path) -> None:
-    install(tmp_path, "focal", "")
-    install(tmp_path, "second", "")
-    script = """
-import json, os, sys
-from taskloom.registry.installed.manager import load_plugins
-found = {}
-for limit in sys.argv[1:]:
-    os.environ["TASKLOOM_PLUGINS"] = limit
-    plugins = load_plugins()
-    failed = {one.plugin.name: one.reason for one in plugins.failed}
-    found[limit] = [[one.distribution for one in plugins.loaded], failed]
-print(json.dumps(found))
-"""
-    found = json.loads(run_python("-c", script, *LIMITS, site=tmp_path).stdout)
-    for limit, (expected, failed) in LIMITS.items():
-        loaded, reasons = found[limit]
-        assert (set(loaded), set(reasons)) == (expected | {"taskloom"}, failed), limit
-    assert "did you mean 'focal'?" in found["fokal"][1]["fokal"]
+def test_the_environment_limits_third_parties(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    install("focal", "")
+    install("second", "")
+    for limit, (expected, unknown) in LIMITS.items():
+        monkeypatch.setenv("TASKLOOM_PLUGINS", limit)
+        plugins = load_plugins()
+        reasons = {failure.plugin.name: failure.reason for failure in plugins.failed}
+        assert {plugin.distribution for plugin in plugins.loaded} == expected | {"taskloom"}, limit
+        assert reasons.keys() == unknown, limit
+    assert "did you mean 'focal'?" in reasons["fokal"]
 
 
 GRIDS = """
@@ -277,10 +269,12 @@ def taskloom_grids():
 def test_grids_come_from_light_modules_and_import_no_torch(tmp_path: Path) -> None:
     (tmp_path / "ours.json").write_text("{}")
     (tmp_path / "quickstart.json").write_text("{}")
-    install(tmp_path, "grids1", GRIDS.format(names=["ours.json", "quickstart.json"]), group="taskloom.grids")
-    install(tmp_path, "grids2", GRIDS.format(names=["gone.json", "ours.json"]), group="taskloom.grids", version="9")
-    install(tmp_path, "lost", f"{HOOK}def taskloom_components(): return []", group="taskloom.grids")
-    install(tmp_path, "heavy", "import torch")
+    add_distribution(tmp_path, "grids1", GRIDS.format(names=["ours.json", "quickstart.json"]), group="taskloom.grids")
+    add_distribution(
+        tmp_path, "grids2", GRIDS.format(names=["gone.json", "ours.json"]), group="taskloom.grids", version="9"
+    )
+    add_distribution(tmp_path, "lost", f"{HOOK}def taskloom_components(): return []", group="taskloom.grids")
+    add_distribution(tmp_path, "heavy", "import torch")
     script = """
 import json, sys
 from taskloom.registry.installed.manager import load_plugins, packaged_grids

@@ -110,7 +110,7 @@ def test_every_packaged_grid_is_accepted_and_so_is_its_resolved_base(catalogue: 
     for packaged in catalogue.plugins.grids.values():
         raw = json.loads(packaged.path.read_text())
         Validator(schema).validate(raw)
-        if isinstance(raw["base"], dict):
+        if isinstance(raw.get("base"), dict):
             run, problems = catalogue.resolve_run(raw["base"])
             assert [str(problem) for problem in problems] == []
             Validator(schema).validate({"base": run})

@@ -61,6 +61,7 @@ def test_another_ledger_version_is_refused_with_both_versions(tmp_path: Path, ve
         assert f"has ledger version {version};" in message
         assert f"reads versions {min(STEPS)} to {SCHEMA}" in message
         assert "--registry" in message
+        assert ("Upgrade taskloom" in message) == (version > SCHEMA)
     assert (tmp_path / FILE).read_bytes() == before
 
 

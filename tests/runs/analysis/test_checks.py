@@ -78,9 +78,7 @@ def histories(results: Results, **given: Callable[[int, int], Mapping[str, Any]]
 
 
 def test_a_sound_grid_has_nothing_to_say(made: Path) -> None:
-    results = results_of(made)
-    assert checks_of(replace(results, epochs=histories(results))) == []
-    assert constants_of(results) == []
+    assert constants_of(results_of(made)) == []
 
 
 def said(results: Results, **given: Any) -> str:
@@ -107,31 +105,35 @@ def test_one_run_in_two_rows_is_said_where_the_grid_sets_them_apart(made: Path, 
     assert found == ([line] if path else []), "two labels of one setting are what the grid wants"
 
 
-def test_training_that_changed_nothing(made: Path) -> None:
-    assert said(results_of(made), b=lambda seed, epoch: {"losses": {"sst": 1.5}}).startswith(
-        "Training changed nothing in 'b'"
-    )
+def losses(seed: int, epoch: int) -> Mapping[str, Any]:
+    return {"losses": {"sst": 1.5}}
 
 
 def gradients(removed: float, conflicts: float) -> Callable[[int, int], Mapping[str, Any]]:
     return lambda seed, epoch: {"diagnostics": {"removed": removed, "pairs": {"sst+sts": {"conflicts": conflicts}}}}
 
 
-def test_a_combiner_without_conflict(made: Path) -> None:
+def margin(step: float) -> Callable[[int, int], Mapping[str, Any]]:
+    return lambda seed, epoch: {"metrics": {"sts": {"margin": 0.1 + step * epoch}}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        ({}, []),
+        ({"b": losses}, ["Training changed nothing in 'b': the losses of all epochs are the same."]),
+        (
+            {"b": gradients(0.0, 0.0)},  # a sum keeps no gradients apart and records nothing of them
+            ["The combiner of 'b' met no conflict between tasks and did only what a sum does."],
+        ),
+        ({"b": gradients(0.0, 0.5)}, ["The combiner of 'b' did only what a sum does."]),
+        ({"b": gradients(0.1, 0.5)}, []),
+        ({"a": margin(0.0), "b": margin(0.1)}, ["The margin of 'a' never moved."]),
+    ],
+)
+def test_training_without_effect_is_named_and_nothing_else(made: Path, rows: dict[str, Any], lines: list[str]) -> None:
     results = results_of(made)
-    assert said(results, b=gradients(0.0, 0.0)) == (
-        "The combiner of 'b' met no conflict between tasks and did only what a sum does."
-    ), "a sum, which keeps no gradients apart, records nothing of them"
-    assert said(results, b=gradients(0.0, 0.5)) == "The combiner of 'b' did only what a sum does."
-    assert checks_of(replace(results, epochs=histories(results, b=gradients(0.1, 0.5)))) == []
-
-
-def test_a_margin_that_never_moved(made: Path) -> None:
-    def margin(step: float) -> Callable[[int, int], Mapping[str, Any]]:
-        return lambda seed, epoch: {"metrics": {"sts": {"margin": 0.1 + step * epoch}}}
-
-    results = results_of(made)
-    assert said(results, a=margin(0.0), b=margin(0.1)) == "The margin of 'a' never moved."
+    assert checks_of(replace(results, epochs=histories(results, **rows))) == lines
 
 
 def test_constant_predictions_and_scores_below_the_majority_class(made: Path) -> None:
@@ -183,23 +185,30 @@ def test_examples_that_share_texts_and_texts_seen_in_training(made: Path) -> Non
     assert seen == "Scored examples whose texts are also in the training data: 7 of 200 in sst."
 
 
-def test_devices_and_threads(made: Path) -> None:
-    def on(device: str, threads: str | None) -> Callable[[str, CellRecord], CellRecord]:
-        versions = {} if threads is None else {"threads": threads}
-        return lambda label, cell: replace(
-            cell, device=device if label == "b" else "cpu", versions=versions if label == "b" else {"threads": "2"}
-        )
+GPU = "cuda (NVIDIA T4)"
 
-    assert "'a' on cpu with 2 threads; 'b' on cuda (NVIDIA T4)." in said(results_of(made, on("cuda (NVIDIA T4)", "9")))
-    assert "'b' on cpu with 1 thread." in said(results_of(made, on("cpu", "1")))
-    assert "'b' on cpu with 2, then 1 threads." in said(results_of(made, on("cpu", "2, then 1")))
-    moved = results_of(made, lambda _, cell: replace(cell, device="cuda (NVIDIA T4), then cuda (NVIDIA A100)"))
-    assert "'a' and 'b' on cuda (NVIDIA T4), then cuda (NVIDIA A100)." in said(moved)
-    alike = results_of(made, lambda label, cell: replace(cell, device="cuda", versions={"threads": str(ord(label))}))
-    assert checks_of(replace(alike, epochs=histories(alike))) == [], "threads make no difference on a GPU"
-    for device, threads in (("cpu", "2"), ("cpu", None)):
-        results = results_of(made, on(device, threads))
-        assert checks_of(replace(results, epochs=histories(results))) == []
+
+@pytest.mark.parametrize(
+    ("machines", "words"),
+    [
+        ({"a": ("cpu", "2"), "b": (GPU, "9")}, f"'a' on cpu with 2 threads; 'b' on {GPU}."),
+        ({"a": ("cpu", "2"), "b": ("cpu", "1")}, "'b' on cpu with 1 thread."),
+        ({"a": ("cpu", "2"), "b": ("cpu", "2, then 1")}, "'b' on cpu with 2, then 1 threads."),
+        ({"a": (f"{GPU}, then cuda", "2"), "b": (f"{GPU}, then cuda", "2")}, f"'a' and 'b' on {GPU}, then cuda."),
+        ({"a": ("cuda", "1"), "b": ("cuda", "2")}, ""),  # threads make no difference on a GPU
+        ({"a": ("cpu", "2"), "b": ("cpu", "2")}, ""),
+        ({"a": ("cpu", "2"), "b": ("cpu", None)}, ""),
+    ],
+)
+def test_devices_and_threads(made: Path, machines: dict[str, tuple[str, str | None]], words: str) -> None:
+    def move(label: str, cell: CellRecord) -> CellRecord:
+        device, threads = machines[label]
+        return replace(cell, device=device, versions={"threads": threads} if threads else {})
+
+    results = results_of(made, move)
+    lines = checks_of(replace(results, epochs=histories(results)))
+    assert len(lines) == bool(words)
+    assert words in "".join(lines)
 
 
 def test_more_epochs_to_choose_from(tmp_path: Path) -> None:

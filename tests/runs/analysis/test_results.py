@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import METRICS, Row, examples_of, rebind, record
+from recorded import METRICS, Row, examples_of, rebind, record, results_of
 
 from taskloom.core import Examples
 from taskloom.core.errors import RegistryError
@@ -17,11 +17,6 @@ from taskloom.runs.analysis.contrasts import UNKNOWN, judge
 from taskloom.runs.analysis.effects import effects_of
 from taskloom.runs.analysis.results import Results
 from taskloom.runs.analysis.tables import table_of
-
-
-def results_of(folder: Path, name: str = "made") -> Results:
-    with Ledger.open(folder, create=False) as ledger:
-        return Results(ledger.grid(name), folder)
 
 
 @pytest.fixture(scope="module")

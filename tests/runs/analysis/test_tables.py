@@ -59,12 +59,6 @@ def test_means_and_sds_worked_by_hand() -> None:
     assert second == ["pcgrad", "2", "0.600 ± 0.000", "0.550 ± 0.071", "0.575 ± 0.035", "12.3 ± 0.0"]
 
 
-def test_one_seed_has_no_sd() -> None:
-    one = ("one", [cell("a", sst=0.5, overall=0.5)])
-    assert body(table_of(grid(one, table={"columns": ["sst"]})))[1] == ["one", "1", "0.500"]
-    assert as_json(table_of(grid(one)))["rows"][0]["metrics"]["sst"] == {"mean": 0.5, "sd": None, "n": 1}
-
-
 def test_columns_and_digits_are_the_grids() -> None:
     columns = ["overall", "sts", "seconds", "memory"]
     head, first, _ = body(table_of(grid(SUM, PCGRAD, table={"columns": columns, "digits": 1})))
@@ -77,24 +71,22 @@ def test_holes_say_why() -> None:
     half = ("pcgrad", [cell("b0", sst=0.9, sts=0.9, overall=0.9), failed])
     never = ("later", [cell("c0", "planned"), cell("c1", "planned")])
     broken_off = ("slow", [cell("d0", "running"), cell("d1", sst=0.1, sts=math.nan, overall=0.1)])
-    table = table_of(grid(SUM, half, never, broken_off))
+    alone = ("alone", [cell("c", tasks={"sst": {}}, sst=0.5, overall=0.5)])
+    table = table_of(grid(SUM, half, never, broken_off, alone))
     text = render(table, "plain")
     rows = {row[0]: row[1:] for row in body(table)[1:]}
     assert rows["pcgrad"] == ["1/2", "0.900", "0.900", "0.900", "12.3"]
     assert rows["later"] == ["0/2", "—", "—", "—", "—"]
     assert rows["slow"] == ["1/2", "0.100", "—", "0.100", "12.3"]
+    assert rows["alone"] == ["1", "0.500", "—", "0.500", "12.3"], "one seed has no sd"
     notes = [line.split(": ")[0] for line in text.split("\n\n")[1].splitlines()]
-    assert notes == ["— pcgrad, seed 1", "— later", "— slow, seed 0", "— slow, seed 1"]
+    assert notes == ["— pcgrad, seed 1", "— later", "— slow, seed 0", "— slow, seed 1", "— alone, seed 0"]
+    assert "has no task 'sts'" in text
     rows_json = json.loads(render(table, "json"))["rows"]
     assert rows_json[1]["missing"] == [
         {"seed": 1, "status": "failed", "why": "failed: loss of task 'sts' is not finite at step 12"}
     ]
     assert rows_json[3]["metrics"]["sts"] == {"mean": None, "sd": None, "n": 0}
-
-
-def test_a_row_without_a_task_says_so() -> None:
-    alone = ("sst alone", [cell("c", tasks={"sst": {}}, sst=0.5, overall=0.5)])
-    assert "— sst alone, seed 0: has no task 'sts'" in render(table_of(grid(SUM, alone)), "plain")
 
 
 def test_a_pretraining_task_without_scores_has_no_column() -> None:
@@ -141,7 +133,7 @@ def test_bold_where_the_format_has_it() -> None:
     assert "**0.550 ± 0.071**" in render(table, "github")
     assert r"\textbf{0.550 $\pm$ 0.071}" in render(table, "latex")
     assert "<b>0.550 ± 0.071</b>" in render(table, "html")
-    terminal = render(table, "plain", terminal=True)
+    terminal = render(table, "plain", colors=True)
     assert "\x1b[1m0.550 ± 0.071\x1b[0m" in terminal
     assert "*" not in terminal
     plain = re.sub(r"\x1b\[\d+m", "", terminal).splitlines()

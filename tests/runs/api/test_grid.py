@@ -17,7 +17,7 @@ from taskloom.core.errors import RequestError, TaskloomError
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs import Grid
 from taskloom.runs.api.find import NotRunError
-from taskloom.runs.api.grid import Laid
+from taskloom.runs.api.grid import PlanOptions
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.overrides import Overrides
 
@@ -188,7 +188,7 @@ def test_all_errors_come_at_once_with_the_messages_of_the_command_line(tmp_path:
 
 
 def test_what_is_laid_over_a_grid_is_what_the_command_line_lays_over_it() -> None:
-    assert set(get_type_hints(Laid)) - {"allow_large"} == set(vars(Overrides()))
+    assert set(get_type_hints(PlanOptions)) - {"allow_large"} == set(vars(Overrides()))
     plan = Grid("quickstart").plan(smoke=True, only="sum", seeds=[5], settings={"stages.0.clip": 1})
     assert plan.found.grid.name == "quickstart+clip=1-smoke"
     assert {(cell.label, cell.seed) for cell in plan.found.chosen} == {("sum", 0), ("sum", 5)}
@@ -284,7 +284,7 @@ def test_a_value_of_the_wrong_kind_is_named(message: str) -> None:
 
 def test_none_is_nothing_given_and_numbers_may_be_those_of_numpy() -> None:
     grid = Grid(TINY, name="mine")
-    nothing: dict[str, Any] = dict.fromkeys(Laid.__annotations__)
+    nothing: dict[str, Any] = dict.fromkeys(PlanOptions.__annotations__)
     assert grid.plan(**nothing).as_json() == grid.plan().as_json()
     assert grid.set("stages.0.epochs", np.int64(2)).file.raw == grid.set("stages.0.epochs", 2).file.raw
     assert identities(grid.seeds(*np.arange(2))) == identities(grid.seeds(0, 1))

@@ -1,9 +1,11 @@
 """One judgement: whatever is asked, and however it is shown, every output says the same of the same two rows."""
 
+import base64
 import json
 import math
 import re
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from taskloom.runs.api.find import finished_results
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli import cli
 from taskloom.runs.show.differences import format_difference, format_p, format_verdict
-from taskloom.runs.show.report.packed import ShownDifference
+from taskloom.runs.show.report.view import ShownDifference
 
 COLUMNS = (*METRICS, "overall")
 FACTS = ("delta", "interval", "p", "verdict", "margin", "p_equal", "variance", "seeds")
@@ -106,19 +108,18 @@ def test_every_output_agrees_on_every_difference(grid: dict[str, Any], data: st.
         run(folder, "report", "made", "-o", str(page), *chosen)
         html = page.read_text()
         packed = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html)[1])
-        reasons: list[str] = packed["reasons"]
-        for number, column in enumerate(overview.columns):
-            base = packed["against"].get(str(overview.results.row_index[overview.baseline]))
-            texts = re.findall(r"[-\d,.]*[a-zA-Z]", base[number])
-            for place, label in enumerate(overview.results.rows):
-                if (label, column) not in judged or overview.baseline != whole.found.baseline:
-                    continue
-                difference = judged[label, column]
+        _, contents = packed["baselines"][str(overview.results.row_index[overview.baseline])]
+        *_, in_forest, in_table = json.loads(zlib.decompress(base64.b64decode(contents)))
+        for (label, column), difference in judged.items():
+            if column in overview.columns and overview.baseline == whole.found.baseline:
                 assert overview.differences[column][label] == difference
-                assert texts[place] == ShownDifference(difference, 3).packed(reasons)
-                numbers = ShownDifference(difference, 3).numbers
+                numbers = ShownDifference.of(difference, 3).numbers
                 assert numbers.replace("−", "-").replace("\u00a0", " ") in ("", format_difference(difference))
                 assert numbers in html
+                if numbers:
+                    assert any(difference.verdict in text and numbers in text for text in in_table)
+                if column == "overall":
+                    assert numbers in in_forest[2 * overview.results.row_index[label] + 1]
 
         # claims about the same rows: one difference, and where another family changes the verdict, it is said
         claims = [] if not grid["claims"] else Grid("made", registry=folder).claims(split=split).as_json()["claims"]

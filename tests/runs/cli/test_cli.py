@@ -19,7 +19,7 @@ from taskloom.registry.results.file import FILE
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 from taskloom.runs.cli.plugins import COMPONENT_KINDS
-from taskloom.runs.grid.plan import PlannedCell
+from taskloom.runs.grid.planned import PlannedCell
 
 SPEC = {"tasks": {"sst": {}}, "stages": [{"epochs": 2}, {"epochs": 2}], "seed": 0}
 RAW = {"description": "What a test runs.", "base": {"tasks": {"sst": {"data": "generated"}}}, "seeds": [0, 1]}

@@ -15,7 +15,7 @@ from recorded import SPEC, Row, record
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.plan import PlannedCell
+from taskloom.runs.grid.planned import PlannedCell
 
 Invoke = Callable[..., Result]
 BETTER = {"says": "surgery helps", "better": "pcgrad", "than": "sum"}

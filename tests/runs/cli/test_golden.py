@@ -48,14 +48,18 @@ WRONG: dict[str, Any] = {
 COMMANDS = {
     "run": [["run", "tiny.json", "--engine", "inline"], ["run", "tiny.jsn"], ["run", "tiny.json", "--engine", "lokal"]],
     "plan": [["plan", "tiny.json"], ["plan", "tiny.json", "--registry", "none", "--only", "sum*"]],
+    "data": [["data", "tiny.json"], ["data", "wrong.json"]],
     "table": [
         ["table", "tiny"],
         ["table", "tiny", "--format", "github"],
         ["table", "tniy"],
         ["table", "margin-for-error", "--reported"],
+        ["table", "mine", "--columns", "sst,sts,overall"],
+        ["table", "single"],
     ],
     "claims": [["claims", "mine"], ["claims", "single"], ["claims", "tiny.json"]],
     "effects": [["effects", "mine"], ["effects", "mine", "--on", "stst"]],
+    "budget": [["budget", "tiny"], ["budget", "tniy"]],
     "seeds": [["seeds", "mine"], ["seeds", "mine", "--queue"], ["seeds", "single"], ["seeds", "tiny.json"]],
     "compare": [
         ["compare", "sum", "pcgrad", "--limit", "1"],
@@ -95,6 +99,7 @@ COMMANDS = {
     "plugins": [["plugins", "pcgrad"], ["plugins", "--kind", "metric"], ["plugins", "pcgard"]],
     "validate": [["validate", "tiny.json"], ["validate", "wrong.json"], ["validate", "tniy.json"]],
     "schema": [["schema", "--out", "grid.schema.json"]],
+    "selftest": [["selftest", "--devices", "gpu"]],
     "new-plugin": [["new-plugin", "focal", "--kind", "loss"], ["new-plugin", "focal", "--kind", "loss"]],
 }
 #: What differs from one machine or moment to the next.
@@ -194,7 +199,7 @@ def normalised(text: str, folder: Path) -> str:
 def test_wording(command: str, folder: Path) -> None:
     ids = json.loads((folder / "ids.json").read_text())
     parts = []
-    if command in ("claims", "effects", "seeds"):
+    if command in ("table", "claims", "effects", "seeds"):
         record_findings()
     if command in ("compare", "errors"):  # which need predictions
         ids |= record_predictions(folder)

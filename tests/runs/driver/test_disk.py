@@ -14,7 +14,7 @@ from small_runs import ENCODER, generated, run_grid
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.cli import cli
-from taskloom.runs.driver.disk import WEIGHTS, items
+from taskloom.runs.driver.disk import WEIGHTS, disk_uses
 from taskloom.runs.grid.plan import Plan
 
 GRID: dict[str, Any] = {
@@ -54,10 +54,10 @@ def test_everything_is_counted_once_and_what_may_go_goes(run: tuple[Path, Plan])
     registry, _ = run
     (registry / "cells" / run[1].cells[0].id / ".partial-1-x").mkdir()
     with Ledger.open(registry, create=False) as ledger:
-        found, size = items(ledger), on_disk(registry)
-    paths = [item.path for item in found]
+        uses, size = disk_uses(ledger), on_disk(registry)
+    paths = [use.path for use in uses]
     assert len(set(paths)) == len(paths)
-    assert sum(item.bytes for item in found) == size
+    assert sum(use.bytes for use in uses) == size
     table = taskloom(registry, "table", "grid").stdout
     before = json.loads(taskloom(registry, "gc", "--dry-run", "--json").stdout)
     assert before["freed"] == 0
@@ -152,7 +152,7 @@ def test_what_unfinished_cells_need_stays_and_so_does_all_while_a_run_goes_on(ru
     assert checkpoint.exists()
     assert list((registry / "stages").iterdir())
     with Ledger.open(registry, create=False) as ledger:
-        assert [item.path.parent.name for item in items(ledger) if item.what == WEIGHTS] == [plan.cells[0].id]
+        assert [use.path.parent.name for use in disk_uses(ledger) if use.what == WEIGHTS] == [plan.cells[0].id]
 
 
 def test_a_registry_may_move(run: tuple[Path, Plan], tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_what_is_silent_is_stopped_and_tried_a_bounded_number_of_times(ledger: L
     run = Run(ledger, jobs_of(ledger, hangs="hang", fine="fine"), local, attempts=3, timeout=1.0)
     outcome = run()
     assert (outcome.finished, outcome.failed) == (1, 1)
-    assert outcome.reasons["hangs"] == "lost its worker 3 times: said nothing for 1 s (--timeout)"
+    assert outcome.reasons["hangs"] == "lost its worker 3 times: no progress for 1 s (--timeout)"
     attempts = ledger.attempts("hangs")
     assert [attempt.how for attempt in attempts] == ["lost", "lost", "failed"]
     again = [event.facts for event in run.events if event.what == "lost"]

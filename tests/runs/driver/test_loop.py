@@ -73,18 +73,27 @@ def jobs_of(ledger: Ledger, **specs: str) -> list[Job]:
     return record(ledger, [Job(name, name, 0, {"encoder": spec}, str(ledger.folder)) for name, spec in specs.items()])
 
 
-@pytest.mark.parametrize("reports", [False, True])
+#: Whether a cell reports, how many polls it waits in the engine's queue, the silence that is borne, and its words.
+SILENCES = [(False, 0, 1.2, "120"), (True, 0, 0.4, "0.01"), (False, 5, 5 * 0.4 + 1.2, "120")]
+
+
+@pytest.mark.parametrize(("reports", "queued", "borne", "words"), SILENCES)
 def test_silence_ends_a_cell_after_the_timeout_and_after_longer_before_its_first_event(
-    ledger: Ledger, reports: bool, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, reports: bool, queued: int, borne: float, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The start of a queued cell is counted from the moment when it begins."""
     clock = 0.0
     monkeypatch.setattr(loops, "time", SimpleNamespace(monotonic=lambda: clock))
     silences: list[float] = []
 
+    class Queue(Scripted):
+        def queued(self, cell: str) -> bool:
+            return self.turns <= queued
+
     def turn(engine: Scripted) -> None:
         nonlocal clock
         if engine.stopped:
-            if len(silences) > 5:  # it takes its time to end
+            if len(silences) > queued + 5:  # it takes its time to end
                 engine.emit("lost", "a", reason="stopped at once")
         elif reports and engine.turns == 1:
             engine.emit("started", "a")
@@ -92,12 +101,11 @@ def test_silence_ends_a_cell_after_the_timeout_and_after_longer_before_its_first
         clock += 0.4 * START
         silences.append(clock if not engine.stopped else 0.0)
 
-    driver = Run(ledger, jobs_of(ledger, a="x"), Scripted(turn), timeout=0.01, attempts=1)
+    driver = Run(ledger, jobs_of(ledger, a="x"), Queue(turn), timeout=0.01, attempts=1)
     outcome = driver()
     assert driver.engine.stopped == [("a", True)], "it is stopped once"
-    borne, text = (0.4 * START, "0.01") if reports else (1.2 * START, "120")
-    assert max(silences) == pytest.approx(borne)
-    assert outcome.reasons["a"].endswith(f"said nothing for {text} s (--timeout)")
+    assert max(silences) == pytest.approx(borne * START)
+    assert outcome.reasons["a"].endswith(f"no progress for {words} s (--timeout)")
 
 
 def test_events_of_an_attempt_that_was_given_up_are_ignored(ledger: Ledger) -> None:
@@ -209,28 +217,6 @@ def test_the_order_learns_from_what_another_driver_finished(ledger: Ledger) -> N
     assert (outcome.finished, outcome.elsewhere) == (3, 1)
     assert [job.cell for job in driver.engine.submitted] == ["first", "long", "short"]
     assert next(event for event in driver.events if event.cell == "theirs").facts["scores"] == {"sst": 0.25}
-
-
-def test_a_cell_that_waits_for_its_turn_is_not_silent(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its start is counted from the moment when it begins."""
-    clock = 0.0
-    monkeypatch.setattr(loops, "time", SimpleNamespace(monotonic=lambda: clock))
-    waits = 5
-
-    class Queue(Scripted):
-        def queued(self, cell: str) -> bool:
-            return self.turns <= waits
-
-    def turn(engine: Scripted) -> None:
-        nonlocal clock
-        assert not engine.stopped or engine.turns > waits + 3
-        clock += 0.4 * START
-        if engine.stopped:
-            engine.emit("lost", "a", reason="stopped at once")
-
-    driver = Run(ledger, jobs_of(ledger, a="x"), Queue(turn), timeout=0.01, attempts=1)
-    assert driver().reasons["a"].endswith("said nothing for 120 s (--timeout)")
-    assert driver.engine.stopped == [("a", True)]
 
 
 @pytest.mark.parametrize("stopped_first", [False, True])

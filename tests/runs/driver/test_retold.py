@@ -11,7 +11,8 @@ from taskloom.core import Event, Job
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.plan import PlannedCell, make_plan
+from taskloom.runs.grid.plan import make_plan
+from taskloom.runs.grid.planned import PlannedCell
 from taskloom.runs.training.train import train
 
 

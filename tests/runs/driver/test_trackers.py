@@ -98,16 +98,24 @@ def test_what_it_raises_is_said_once_and_the_rest_is_told(
     assert broken.heard == sound.heard == WHOLE
 
 
-def test_one_that_cannot_be_opened_is_told_nothing_else(grid: Path) -> None:
-    closed, sound = Ear("open", fail(TaskloomError("no licence"))), Ear()
-    assert followed(grid, closed, sound) == ["tracker 'ear': no licence (the run goes on without it)"]
-    assert (closed.heard, sound.heard) == (["open"], WHOLE)
-
-
-def test_a_run_whose_start_it_did_not_take_is_not_told_on(grid: Path) -> None:
-    picky = Ear("run_started", fail(ValueError("not this one")))
-    assert len(followed(grid, picky)) == 1
-    assert picky.heard == ["open", "run_started", "run_started", "close"]
+@pytest.mark.parametrize(
+    ("method", "error", "line", "calls"),
+    [
+        ("open", TaskloomError("no licence"), "no licence (the run goes on without it)", ["open"]),
+        (
+            "run_started",
+            ValueError("not this one"),
+            "run_started(): ValueError: not this one (said once; the run goes on)",
+            ["open", "run_started", "run_started", "close"],
+        ),
+    ],
+)
+def test_what_does_not_begin_gets_no_further_calls(
+    grid: Path, method: str, error: Exception, line: str, calls: list[str]
+) -> None:
+    broken, sound = Ear(method, fail(error)), Ear()
+    assert followed(grid, broken, sound) == [f"tracker 'ear': {line}"]
+    assert (broken.heard, sound.heard) == (calls, WHOLE)
 
 
 def test_one_that_waits_holds_up_nobody_and_misses_nothing(grid: Path) -> None:

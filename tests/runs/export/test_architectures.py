@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord
-from taskloom.runs.export.card import Form
+from taskloom.runs.export.card import ExportFormat
 from taskloom.runs.export.export import export_cell
 from taskloom.runs.predict.trained import TrainedModel, load_trained
 
@@ -35,7 +35,7 @@ def only_cell(registry: Path) -> CellRecord:
         return ledger.grid("grid").cells[0].cell
 
 
-def export(registry: Path, folder: Path, form: Form) -> Path:
+def export(registry: Path, folder: Path, form: ExportFormat) -> Path:
     export_cell(only_cell(registry), load_catalogue(), registry, folder, form)
     return folder
 

@@ -15,7 +15,7 @@ from taskloom.core import RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.runs.grid.expansion import Variant, expand
 from taskloom.runs.grid.grid import GridFile, load_grid
-from taskloom.runs.grid.paths import PathError, assign, matches
+from taskloom.runs.grid.paths import PathError, assign, matches, values_at
 from taskloom.runs.grid.plan import make_plan
 
 BASE: dict[str, Any] = {
@@ -100,25 +100,32 @@ def test_settings_reach_their_place_and_nothing_else(tmp_path: Path) -> None:
     assert wide.spec == base.spec
 
 
-def test_an_inner_path_lands_in_what_an_outer_one_sets(tmp_path: Path) -> None:
-    cell = {"label": "x", "set": {"tasks.sts.loss.margin": 0.25, "tasks.sts.loss": "cosine_embedding"}}
-    (variant,) = rows(load(tmp_path, cells=[cell]))
-    assert variant.spec["tasks"]["sts"]["loss"] == {"name": "cosine_embedding", "margin": 0.25}
+PARAPHRASE = {"data": {"name": "generated", "task": "paraphrase"}, "head": "linear"}
+#: What a cell sets → a component that it has then.
+SET: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    # an inner path goes into what an outer one sets, in whichever order they are written
+    (
+        {"tasks.sts.loss.margin": 0.25, "tasks.sts.loss": "cosine_embedding"},
+        "tasks.sts.loss",
+        {"name": "cosine_embedding", "margin": 0.25},
+    ),
+    # a cell may bring a task, and set its options
+    (
+        {"tasks.para": PARAPHRASE, "tasks.para.head.reads": "pair"},
+        "tasks.para.head",
+        {"name": "linear", "reads": "pair"},
+    ),
+]
 
 
-def test_a_cell_may_bring_a_task_and_set_its_options(tmp_path: Path) -> None:
-    task = {"data": {"name": "generated", "task": "paraphrase"}, "head": "linear"}
-    cell = {"label": "x", "set": {"tasks.para": task, "tasks.para.head.reads": "pair"}}
-    (variant,) = rows(load(tmp_path, cells=[cell]))
-    assert variant.spec["tasks"]["para"]["head"] == {"name": "linear", "reads": "pair"}
-
-
-def test_one_cell_s_settings_are_no_part_of_another_s(tmp_path: Path) -> None:
-    cells = [
-        {"label": "bare", "set": {"stages": []}},
-        {"label": "long", "set": {"stages.0.epochs": 20}},
-    ]
-    assert [variant.label for variant in rows(load(tmp_path, cells=cells))] == ["bare", "long"]
+@pytest.mark.parametrize(("settings", "path", "component"), SET)
+def test_settings_of_a_cell_combine(
+    tmp_path: Path, settings: dict[str, Any], path: str, component: dict[str, Any]
+) -> None:
+    cells = [{"label": "bare", "set": {"stages": []}}, {"label": "x", "set": settings}]
+    _, variant = rows(load(tmp_path, cells=cells))
+    assert values_at(variant.spec, path) == [component]
+    assert variant.spec["stages"], "settings of another cell are no part of it"
 
 
 def labels(folder: Path, **grid: Any) -> list[str]:

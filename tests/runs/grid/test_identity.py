@@ -15,7 +15,8 @@ from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.identity import digest, facts, modern_facts
 from taskloom.runs.grid.overrides import Overrides
-from taskloom.runs.grid.plan import PlannedCell, make_plan
+from taskloom.runs.grid.plan import make_plan
+from taskloom.runs.grid.planned import PlannedCell
 
 SST: dict[str, Any] = {"data": {"name": "generated", "task": "sentiment", "size": 64, "dev_size": 32}}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from gate_runs import course_files, sick_file, snli_files
 
 from taskloom.core import Event, RequestError
 from taskloom.registry.installed.catalogue import load_catalogue
@@ -14,10 +15,10 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.expansion import Expansion, expand
 from taskloom.runs.grid.grid import load_grid
-from taskloom.runs.grid.naming import named
+from taskloom.runs.grid.naming import table_for
 from taskloom.runs.grid.overrides import Overrides, override
-from taskloom.runs.grid.places import PathResolver
 from taskloom.runs.grid.plan import Plan, make_plan
+from taskloom.runs.grid.run_files import FileLocator
 
 Invoke = Callable[..., Result]
 
@@ -67,8 +68,8 @@ def lay(write: Callable[..., Path]) -> Callable[..., Expansion]:
 
     def overridden(grid: dict[str, Any] | None = None, **overrides: Any) -> Expansion:
         loaded = load_grid(str(write(**(grid or {}))))
-        grid, laid, _ = named(loaded, Overrides(**overrides), None)
-        return override(expand(grid), laid, PathResolver(load_catalogue(), loaded.folder))
+        grid, laid, _ = table_for(loaded, Overrides(**overrides), None)
+        return override(expand(grid), laid, FileLocator(load_catalogue(), loaded.folder))
 
     return overridden
 
@@ -128,12 +129,21 @@ def test_seeds_are_added_to_a_packaged_grid_from_the_command_line(taskloom: Invo
     assert len(seeds("--seeds", "+3")) == len(own) + 3
 
 
-@pytest.mark.parametrize("given", ["", "x", "4-0", "1-", "+0", "+", "+-1", "1,,2", "1.5", "4294967296", "0-99999", "٣"])
-def test_what_are_no_seeds_gets_one_sentence(taskloom: Invoke, write: Callable[..., Path], given: str) -> None:
-    done = taskloom("plan", write(), "--seeds", given)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "0-4 or 0,2,5" in done.stderr
-    assert repr(given) in done.stderr
+NO_SEEDS = ["", "x", "4-0", "1-", "+0", "+", "+-1", "1,,2", "1.5", "4294967296", "0-99999", "٣"]
+NO_SETTINGS = {"stages.0.epochs": "PATH=JSON", "=1": "PATH=JSON", "a={": "not a JSON", "a=": "not a JSON"}
+UNREADABLE = [("--seeds", value, "0-4 or 0,2,5") for value in NO_SEEDS]
+UNREADABLE += [("--set", value, words) for value, words in NO_SETTINGS.items()]
+
+
+@pytest.mark.parametrize(("option", "value", "words"), UNREADABLE)
+def test_an_option_that_cannot_be_read_is_refused_with_its_form(
+    taskloom: Invoke, write: Callable[..., Path], option: str, value: str, words: str
+) -> None:
+    refused = taskloom("plan", write(), option, value)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert words in refused.stderr
+    assert option == "--set" or repr(value) in refused.stderr
+    assert isinstance(refused.exception, SystemExit)
 
 
 def test_so_many_seeds_need_a_yes(taskloom: Invoke, write: Callable[..., Path]) -> None:
@@ -256,14 +266,6 @@ def test_rows_of_a_plugin_that_is_no_longer_installed_stay_as_they_were_run(
     assert {row["label"]: row["n"] for row in json.loads(again.stdout)["rows"]} == {"sum": 1, "theirs": 1}
 
 
-def test_settings_that_cannot_be_read(taskloom: Invoke, write: Callable[..., Path]) -> None:
-    for given in ("stages.0.epochs", "=1", "a={", "a="):
-        result = taskloom("plan", write(), "--set", given)
-        assert result.exit_code == 2
-        assert ("not a JSON" if given.startswith("a=") else "PATH=JSON") in result.stderr
-        assert isinstance(result.exception, SystemExit)
-
-
 def test_settings_are_json_or_bare_words(taskloom: Invoke, write: Callable[..., Path]) -> None:
     options = ("--set", "stages.*.combiner=mean", "--set", 'selection="last"', "--set", "stages.*.frozen=true")
     result = taskloom("plan", write(), *options, "--json")
@@ -292,42 +294,13 @@ def folders(laid: Expansion) -> dict[str, tuple[str, str]]:
     return {name: (task["data"]["name"], task["data"]["dir"]) for name, task in tasks.items()}
 
 
-def write_sst(folder: Path) -> None:
+def with_files(write: Callable[[Path], object], folder: Path) -> None:
     folder.mkdir(parents=True)
-    for split in ("train", "dev"):
-        rows = "\n".join(f"{i}\tid{i}\tsome words\t{i % 5}" for i in range(10))
-        (folder / f"ids-sst-{split}.csv").write_text(f"\tid\tsentence\tsentiment\n{rows}\n")
-
-
-SICK_HEAD = (
-    "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\tentailment_BA\tSemEval_set"
-)
-
-
-def write_sick(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    rows = [SICK_HEAD]
-    for split in ("TRAIN", "TRIAL"):
-        for i in range(3):
-            a = f"{split} premise {i}"
-            rows.append(f"{i}\t{a}\tit follows {i}\tENTAILMENT\t4.5\tA_entails_B\tB_neutral_A\t{split}")
-            rows.append(f"9{i}\t{a}\tit cannot be {i}\tCONTRADICTION\t3.0\tA_contradicts_B\tB_contradicts_A\t{split}")
-    (folder / "SICK.txt").write_text("\n".join(rows) + "\n")
-
-
-def write_snli(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for split in ("train", "dev"):
-        pairs = [("entailment", "it follows"), ("contradiction", "it cannot be")]
-        lines = [
-            json.dumps({"gold_label": label, "sentence1": "a premise", "sentence2": text, "pairID": label})
-            for label, text in pairs
-        ]
-        (folder / f"snli_1.0_{split}.jsonl").write_text("\n".join(lines) + "\n")
+    write(folder)
 
 
 def test_data_lie_in_the_folder_or_in_one_of_their_name(lay: Callable[..., Expansion], tmp_path: Path) -> None:
-    write_sst(tmp_path / "all" / "cs224n")
+    with_files(course_files, tmp_path / "all" / "cs224n")
     for data in (tmp_path / "all", tmp_path / "all" / "cs224n"):
         laid = lay(course_grid("sst"), data=data)
         assert folders(laid) == {"sst": ("cs224n", str(tmp_path / "all" / "cs224n"))}
@@ -339,14 +312,14 @@ def test_data_lie_in_the_folder_or_in_one_of_their_name(lay: Callable[..., Expan
 def test_sick_stands_in_for_snli_only_where_snli_is_not(lay: Callable[..., Expansion], tmp_path: Path) -> None:
     grid = course_grid("sst")
     grid["base"]["tasks"]["nli"] = NLI
-    write_sst(tmp_path / "all" / "cs224n")
+    with_files(course_files, tmp_path / "all" / "cs224n")
     assert folders(lay(grid, data=tmp_path / "all"))["nli"] == ("snli", str(tmp_path / "all"))
-    write_sick(tmp_path / "all" / "sick")
+    with_files(sick_file, tmp_path / "all" / "sick")
     laid = lay(grid, data=tmp_path / "all")
     assert folders(laid)["nli"] == ("sick", str(tmp_path / "all" / "sick"))
     assert laid.notes == ["sick in place of snli, which is not in the data folder"]
     assert laid.grid.raw["overrides"] == laid.notes, "and the table says so"
-    write_snli(tmp_path / "all" / "snli_1.0")
+    with_files(snli_files, tmp_path / "all" / "snli_1.0")
     laid = lay(grid, data=tmp_path / "all")
     assert folders(laid)["nli"] == ("snli", str(tmp_path / "all" / "snli_1.0"))
     assert laid.notes == []
@@ -452,7 +425,7 @@ def test_components_of_plugins_say_what_replaces_them(
     assert data == {"name": "mine", "task": "triples", "limit": 3}
     encoder, data = laid("large", "entailment", smoke=True)
     assert (encoder["name"], encoder["pooling"], data["name"]) == ("minbert", "max", "generated")
-    write_sick(tmp_path / "all" / "sick")
+    with_files(sick_file, tmp_path / "all" / "sick")
     assert laid("small", "triples", data=tmp_path / "all")[1]["name"] == "sick"
 
 

@@ -17,7 +17,7 @@ from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.naming import derived_names
 from taskloom.runs.grid.overrides import Overrides
-from taskloom.runs.grid.plan import PlannedCell
+from taskloom.runs.grid.planned import PlannedCell
 
 BASE: dict[str, Any] = {
     "encoder": {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256, "pooling": "mean"},

@@ -20,7 +20,8 @@ from taskloom.plugins.datasets.generated import Generated
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.scores import load_examples, read_scores
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.plan import Plan, PlannedCell
+from taskloom.runs.grid.plan import Plan
+from taskloom.runs.grid.planned import PlannedCell
 
 ENCODER = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 256}
 PAIR = {"name": "shared_layer", "head": {"name": "linear", "reads": "joint", "layout": "concatenated"}}

@@ -192,7 +192,6 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_predicted(predict: In
     [
         (None, [], b"text\nfine\n", "choose it with --task NAME: level (1 text per row), same (2 texts per row)"),
         ("levle", [], b"text\nfine\n", "did you mean 'level'?"),
-        ("level", [], b"title,body\na,b\n", "no columns are called 'review' or 'text' or 'sentence'; name them with"),
         ("level", [], b"title,body\na,b\n", "--text COLUMN (columns in the file: 'title', 'body')"),
         ("near", [], b"title,body\na,b\n", "--text COLUMN --text COLUMN"),
         ("near", ["--text", "title"], b"title,body\na,b\n", "--text should name 2 columns"),
@@ -200,7 +199,6 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_predicted(predict: In
         ("level", [], b"text,text\na,b\n", "column 'text' appears 2 times"),
         ("level", ["--text", "prediction"], b"prediction\na\n", "column 'prediction' would be there twice"),
         ("level", [], b"", "stdin is empty"),
-        ("level", [], b"\n\n", "stdin is empty"),
         ("level", [], b'text\n"fine" film\n', "stdin, line 2: a quote opens and does not close"),
         ("level", [], b"a fine film\n", "no rows below the first line, which names the columns"),
         ("level", [], b"text\n \n", "nothing was predicted"),
@@ -217,8 +215,8 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_predicted(predict: In
         ("level", ["--input", "file", "--out", "file", "--format", "csv"], b"", "is a file that this command reads"),
         ("level", ["--format", "parquet"], b"text\nfine\n", "needs a file: --out FILE"),
         ("level", ["--format", "submission"], b"", "should be csv or tsv or jsonl or parquet with --input"),
-        ("level", ["--split", "dev"], b"", "--split means nothing with --input"),
-        ("level", ["--data", "."], b"", "--data means nothing with --input"),
+        ("level", ["--split", "dev"], b"", "--split does not apply with --input"),
+        ("level", ["--data", "."], b"", "--data does not apply with --input"),
     ],
 )
 def test_requests_that_cannot_be_met(
@@ -270,7 +268,7 @@ def test_a_cell_without_a_test_file_says_how_to_predict_new_texts(predict: Invok
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(ran: Ran, tmp_path: Path) -> None:
-    (tmp_path / "many.csv").write_text("text\n" + "a fine film\n" * 20_000)
+    (tmp_path / "many.csv").write_text("text\n" + "a fine film\n" * 5_000)
     arguments = ["predict", ran[1], "--task", "level", "--registry", str(ran[0]), "--input", str(tmp_path / "many.csv")]
     command = [sys.executable, "-m", "taskloom.runs.cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -23,7 +23,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.locks import Claims
 from taskloom.runs.analysis.cell_states import CellState, counted, states_of
 from taskloom.runs.cli import cli
-from taskloom.runs.grid.plan import PlannedCell
+from taskloom.runs.grid.planned import PlannedCell
 from taskloom.runs.show.cells import watch_cells
 
 SPEC: dict[str, Any] = {
@@ -51,7 +51,7 @@ def epoch(cell: str, number: int, score: float) -> Event:
 def living(tmp_path: Path) -> Iterator[Claims]:
     """A registry with a cell in every state; gives the driver that runs two of them, and lives."""
     with Ledger.open(tmp_path / "registry", create=True) as ledger, Claims(ledger.folder) as claims:
-        ledger.record_grid("mine", {}, [planned(name, name[2:], place) for place, name in enumerate(NAMES)])
+        ledger.record_grid("mine", {}, [planned(name, name[2:], seed) for seed, name in enumerate(NAMES)])
         ledger.record_grid("b1", {}, [planned("g1done", "done again")])
         for name in ("b1running", "b2running"):
             assert claims.claim(name)
@@ -89,18 +89,18 @@ def listed(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def test_every_state_is_told_with_who_and_how_far(cells: Invoke) -> None:
-    found = listed(cells("mine", "--json"))
+    by_id = listed(cells("mine", "--json"))
     states = ["planned", "running", "running", "interrupted", "failed", "oom", "interrupted", "finished"]
-    assert [cell["status"] for cell in found.values()] == states
-    running = found["b1running"]
+    assert [cell["status"] for cell in by_id.values()] == states
+    running = by_id["b1running"]
     assert (running["epochs"], running["score"], running["worker"]) == (2, 0.5, "cpu:1")
     assert running["driver"] == {"pid": os.getpid()}
     assert running["seconds"] > 0
-    orphan = found["c1orphan"]
+    orphan = by_id["c1orphan"]
     assert (orphan["reason"], orphan["driver"], orphan["worker"]) == ("its driver is gone", None, None)
     assert (orphan["score"], orphan["seconds"]) == (0.125, 2.0), "what it had reached"
-    assert (found["g1done"]["score"], found["g1done"]["seconds"]) == (0.75, 9.0)
-    assert found["d1failed"]["attempts"] == 1
+    assert (by_id["g1done"]["score"], by_id["g1done"]["seconds"]) == (0.75, 9.0)
+    assert by_id["d1failed"]["attempts"] == 1
 
 
 def test_epochs_that_another_cell_trained_are_not_missing(cells: Invoke, registry: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_cell_is_held_no_longer_once_its_driver_lets_go(cells: Invoke, living:
     living.release("b1running")
     assert [listed(cells("mine", "--json"))[name]["status"] for name in NAMES[1:3]] == ["interrupted", "running"]
     living.claim("a1planned")
-    found = listed(cells("mine", "--json"))["a1planned"]
-    assert found["status"] == "running", "claimed, though it has said nothing yet"
+    planned_cell = listed(cells("mine", "--json"))["a1planned"]
+    assert planned_cell["status"] == "running", "claimed, though it has said nothing yet"
 
 
 # One cell
@@ -156,11 +156,13 @@ def test_one_cell_from_near(cells: Invoke, registry: Path) -> None:
     assert "line 100\n" not in text, "only the end of the log"
     assert "\x1b" not in text, "a log cannot move the terminal"
     assert "10%\r" not in text
-    found = json.loads(cells("b1r", "--json").stdout)
-    assert [epoch["scores"]["overall"] for epoch in found["epochs"]] == [0.25, 0.5]
-    assert [(one["number"], one["how"], one["worker"]) for one in found["attempts"]] == [(1, None, "cpu:1")]
-    assert found["grids"] == [{"grid": "mine", "label": "running", "seed": 1}]
-    assert [place["grid"] for place in json.loads(cells("g1", "--json").stdout)["grids"]] == ["b1", "mine"]
+    cell = json.loads(cells("b1r", "--json").stdout)
+    assert [epoch["scores"]["overall"] for epoch in cell["epochs"]] == [0.25, 0.5]
+    assert [(attempt["number"], attempt["how"], attempt["worker"]) for attempt in cell["attempts"]] == [
+        (1, None, "cpu:1")
+    ]
+    assert cell["grids"] == [{"grid": "mine", "label": "running", "seed": 1}]
+    assert [row["grid"] for row in json.loads(cells("g1", "--json").stdout)["grids"]] == ["b1", "mine"]
 
 
 def test_attempts_stand_with_their_reasons(cells: Invoke, registry: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_grid_goes_before_a_cell_and_neither_is_an_error(cells: Invoke) -> Non
 
 
 def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Claims) -> None:
-    said: list[str] = []
+    outputs: list[str] = []
     looked = threading.Event()
     with Ledger.open(registry, create=False) as ledger:
 
@@ -199,7 +201,7 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Claims
             return states
 
         watcher = threading.Thread(
-            target=watch_cells, args=(look, counted, said.append, sys.stdout), kwargs={"every": 0.01}
+            target=watch_cells, args=(look, counted, outputs.append, sys.stdout), kwargs={"every": 0.01}
         )
         watcher.start()
         assert looked.wait(60)
@@ -210,9 +212,9 @@ def test_watching_ends_when_nothing_runs_or_waits(registry: Path, living: Claims
                 living.release(name)  # only then, as the driver does it
         watcher.join(60)
         assert not watcher.is_alive()
-    assert "2 running" in said[0]
-    assert said[-1].splitlines()[0].endswith("4 failed, 1 oom, 2 interrupted, 1 finished")
-    assert len(said) == len(set(said)), "said when something changed, and only then"
+    assert "2 running" in outputs[0]
+    assert outputs[-1].splitlines()[0].endswith("4 failed, 1 oom, 2 interrupted, 1 finished")
+    assert len(outputs) == len(set(outputs)), "printed when something changed, and only then"
 
 
 def test_watching_on_a_terminal_until_ctrl_c(registry: Path) -> None:
@@ -251,5 +253,5 @@ def test_a_cell_that_ends_while_one_looks_is_never_interrupted(registry: Path, l
         before = ledger.grid("mine")
         ledger.write(Event("failed", "b1running", {"reason": "enough"}))
         living.release("b1running")
-        found = {each.cell.id: each.state for each in states_of(ledger, [before])}
-    assert found["b1running"] == "failed"
+        states = {state.cell.id: state.state for state in states_of(ledger, [before])}
+    assert states["b1running"] == "failed"

@@ -20,7 +20,8 @@ from taskloom.core.engine import Event
 from taskloom.core.specs import GridSpec
 from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
 from taskloom.runs.grid.grid import GridFile
-from taskloom.runs.grid.plan import Plan, PlannedCell
+from taskloom.runs.grid.plan import Plan
+from taskloom.runs.grid.planned import PlannedCell
 from taskloom.runs.show.progress import QUIET, LiveProgress, RunProgress, show_progress
 from taskloom.runs.show.render import failures_summary
 
@@ -121,11 +122,11 @@ def test_a_log_is_not_flooded() -> None:
     def five_minutes() -> Iterator[Event]:
         for step in range(1, 601):
             clock.now += 0.5
-            yield from (progress(f"c{place}", 1, step, 600) for place in range(8))
+            yield from (progress(f"c{index}", 1, step, 600) for index in range(8))
 
-    assert lines(started(f"c{place}") for place in range(8)) == 8
+    assert lines(started(f"c{index}") for index in range(8)) == 8
     assert lines(five_minutes()) == 300 / QUIET
-    assert lines(finished(f"c{place}") for place in range(8)) == 8 + 2, "the first and the last bring the totals"
+    assert lines(finished(f"c{index}") for index in range(8)) == 8 + 2, "the first and the last bring the totals"
 
 
 def test_the_end_of_an_attempt_says_what_follows() -> None:
@@ -292,7 +293,7 @@ def test_failures_are_listed_with_reasons_and_logs(tmp_path: Path) -> None:
     record = record_of(("sum", ["NaN", "NaN"]), ("lr=1, pcgrad", ["", "too large"]))
     (tmp_path / "cells" / "sum1").mkdir(parents=True)
     (tmp_path / "cells" / "sum1" / "log.txt").write_text("Traceback …")
-    every = {place.cell.id for place in record.cells}
+    every = {grid_cell.cell.id for grid_cell in record.cells}
     assert failures_summary(record, tmp_path, every).splitlines()[:-1] == [
         "3 of 4 cells did not succeed:",
         "  sum: failed: NaN",
@@ -305,6 +306,6 @@ def test_failures_are_listed_with_reasons_and_logs(tmp_path: Path) -> None:
 def test_many_failures_do_not_fill_the_screen(tmp_path: Path) -> None:
     for reasons in (["NaN"] * 100, [f"at step {step}" for step in range(100)]):
         record = record_of(*((f"row {i}", [reason]) for i, reason in enumerate(reasons)), ("fine", [""]))
-        text = failures_summary(record, tmp_path, {place.cell.id for place in record.cells})
+        text = failures_summary(record, tmp_path, {grid_cell.cell.id for grid_cell in record.cells})
         assert "100 of 101 cells" in text
         assert len(text.splitlines()) < 20

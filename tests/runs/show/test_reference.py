@@ -21,9 +21,9 @@ CLASSES = [name for name in taskloom.core.__all__ if inspect.isclass(getattr(tas
 
 def code_of(name: str) -> str:
     """The code under a heading of the third rank."""
-    found = re.search(rf"^### {re.escape(name)}\n\n```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert found, f"the reference has no entry {name!r}"
-    return found[1]
+    entry = re.search(rf"^### {re.escape(name)}\n\n```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    assert entry, f"the reference has no entry {name!r}"
+    return entry[1]
 
 
 @pytest.mark.parametrize("name", [*taskloom.core.__all__, *taskloom.core.testing.__all__, *HOOKS])
@@ -44,8 +44,8 @@ def test_every_public_method_is_explained(name: str) -> None:
     ]
     code = code_of(name)
     for key in own:
-        found = re.search(rf'^    def {key}\((?:[^"]|"(?!""))*?:\n        """', code, re.MULTILINE)
-        assert found, f"{name}.{key} should have a docstring"
+        documented = re.search(rf'^    def {key}\((?:[^"]|"(?!""))*?:\n        """', code, re.MULTILINE)
+        assert documented, f"{name}.{key} should have a docstring"
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if inspect.isabstract(getattr(taskloom.core, name))])

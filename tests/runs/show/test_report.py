@@ -1,11 +1,14 @@
 """The page of a grid: what is in it, how large it is, and what it does in a real browser."""
 
+import base64
+import itertools
 import json
 import math
 import re
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,12 +16,10 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
-from recorded import Row, rebind, record
+from recorded import Row, overview_in, rebind, record
 
 from taskloom.core import Event
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.analysis.overview import overview_of
-from taskloom.runs.api.find import finished_results
 from taskloom.runs.show.report.page import render_report
 from taskloom.runs.show.visible import visible
 
@@ -38,7 +39,18 @@ SEEN: dict[str, Any] = {
 }
 CLAIMS = [{"says": f"Better is better {EVIL}", "better": "better", "than": "sum"}, {"better": "pcgrad", "than": "sum"}]
 FAILED = {("gone", seed): f"loss {EVIL} is nan" for seed in range(3)} | {("pcgrad", 2): "no"}
-SECTIONS = ["forest", "table", "claims", "effects", "learning", "diagnostics", "bars", "errors", "failures"]
+SECTIONS = [
+    "forest",
+    "table",
+    "claims",
+    "effects",
+    "learning",
+    "diagnostics",
+    "bars",
+    "errors",
+    "data-sets",
+    "failures",
+]
 SECTIONS += ["environment", "cells"]
 #: Files in memory are synced at once.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -58,17 +70,14 @@ def registry(folder: Path) -> Path:
     return record(folder / "r", ROWS, baseline="sum", failed=FAILED, epochs=SEEN, **spec)
 
 
-def make(registry: Path, **changes: Any) -> str:
-    with Ledger.open(registry, create=False) as ledger:
-        grid = ledger.grid("made")
-        changed = type(grid)(**{**vars(grid), "spec": {**grid.spec, **changes}})
-        return render_report(overview_of(finished_results(ledger, changed), ledger))
+def page_of(registry: Path, **spec: Any) -> str:
+    return render_report(overview_in(registry, **spec))
 
 
 @pytest.fixture(scope="module")
 def page(folder: Path, registry: Path) -> Path:
     path = folder / "report.html"
-    path.write_text(make(registry), encoding="utf-8")
+    path.write_text(page_of(registry), encoding="utf-8")
     return path
 
 
@@ -103,6 +112,11 @@ class Outline(HTMLParser):
         return [value for _, attributes in self.elements if (value := attributes.get(attribute)) is not None]
 
 
+def data_of(text: str) -> Any:
+    """What the script of a page reads."""
+    return json.loads(text.split('id="data">')[1].split("</script>")[0])
+
+
 def test_the_page_is_whole_in_itself_and_every_number_leads_to_its_cell(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     outline = Outline(text)
@@ -115,8 +129,15 @@ def test_the_page_is_whole_in_itself_and_every_number_leads_to_its_cell(page: Pa
     assert "://" not in text
     sections = [attributes["id"] for tag, attributes in outline.elements if tag == "section"]
     assert sections == SECTIONS
-    for place, row in enumerate(ROWS):
-        assert links.count(f"#r{place}") > 5, row.label
+    for index, row in enumerate(ROWS):
+        assert links.count(f"#r{index}") > 5, row.label
+
+
+def test_the_page_says_what_was_scored(page: Path) -> None:
+    shown = page.read_text(encoding="utf-8").partition('id="data-sets"')[2].partition("</section>")[0]
+    for part in (">sst<", ">sts<", ">dev<", "0 to 5, mean ", "constant", "seen"):
+        assert part in shown, part
+    assert "unreadable" not in shown
 
 
 def test_nothing_that_a_user_wrote_is_markup(page: Path) -> None:
@@ -125,8 +146,11 @@ def test_nothing_that_a_user_wrote_is_markup(page: Path) -> None:
     assert "\u202e" not in text
     scripts = [attributes for tag, attributes in Outline(text).elements if tag == "script"]
     assert scripts == [{"type": "application/json", "id": "data"}, {}]
-    assert len(text.rsplit("<script>")[-1]) < 12_000, "the script is small"
-    assert json.loads(text.split('id="data">')[1].split("</script>")[0])["rows"][4] == visible(EVIL)
+    assert len(text.rsplit("<script>")[-1]) < 8_000, "the script is small"
+    name, contents = data_of(text)["baselines"]["4"]
+    assert name == visible(EVIL)
+    with_that_baseline = Outline("".join(itertools.chain(*json.loads(zlib.decompress(base64.b64decode(contents))))))
+    assert "script" not in {tag for tag, _ in with_that_baseline.elements}
 
 
 def test_the_tables_can_be_read_aloud(page: Path) -> None:
@@ -135,23 +159,23 @@ def test_the_tables_can_be_read_aloud(page: Path) -> None:
     assert tags.count("caption") == tags.count("table")
     assert all(attributes.get("scope") for tag, attributes in outline.elements if tag == "th")
     figures = [attributes for tag, attributes in outline.elements if tag == "svg"]
-    assert all(each.get("aria-hidden") == "true" or each.get("aria-labelledby") for each in figures)
+    assert all(figure.get("aria-hidden") == "true" or figure.get("aria-labelledby") for figure in figures)
 
 
 def test_the_same_results_give_the_same_page(page: Path, registry: Path) -> None:
-    assert page.read_text(encoding="utf-8") == make(registry)
+    assert page.read_text(encoding="utf-8") == page_of(registry)
 
 
 @pytest.mark.parametrize(("rows", "seeds", "most"), [(20, 5, 500_000), (1000, 1, 3_000_000)])
 def test_size(rows: int, seeds: int, most: int) -> None:
     labels = [f"a combiner of number {number}, learning rate {number / 1e5}" for number in range(rows)]
-    made = [Row(label, 1 + 0.3 * (number % 7 == 0)) for number, label in enumerate(labels)]
+    drawn = [Row(label, 1 + 0.3 * (number % 7 == 0)) for number, label in enumerate(labels)]
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        text = make(record(Path(name) / "r", made, seeds=range(seeds), examples=40, epochs=SEEN))
-    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+        text = page_of(record(Path(name) / "r", drawn, seeds=range(seeds), examples=40, epochs=SEEN))
+    data = data_of(text)
     assert len(text.encode()) < most
-    assert len(data["against"]) + data["left"] == rows
-    assert data["left"] == 0 or len(data["against"]) > 15
+    assert len(data["baselines"]) + data["left"] == rows
+    assert data["left"] == 0 or len(data["baselines"]) > 15
 
 
 def test_results_without_stored_predictions_have_a_page_too(registry: Path, folder: Path) -> None:
@@ -159,7 +183,7 @@ def test_results_without_stored_predictions_have_a_page_too(registry: Path, fold
     for file in copy.glob("cells/*/scores-dev.safetensors"):
         file.unlink()
     rebind(copy)  # as in a registry of a version that kept none
-    text = make(copy)
+    text = page_of(copy)
     assert "their predictions are not in the registry" in text
     assert 'id="errors"' not in text
 
@@ -170,7 +194,7 @@ def test_a_figure_that_is_not_a_number_is_named_and_not_averaged(folder: Path) -
         cell = ledger.grid("made").cells[0].cell
         ledger.write(Event("finished", cell.id, {"scores": {**cell.scores, "sst": math.nan}}))
     rebind(registry)
-    text = make(registry)
+    text = page_of(registry)
     assert "sst is nan" in text
     assert "(2 of 3)" in text
 
@@ -241,24 +265,17 @@ def test_filtering(browser: Browser, page: Path) -> None:
 def test_another_baseline_gives_what_a_page_with_that_baseline_shows(
     browser: Browser, page: Path, registry: Path, folder: Path
 ) -> None:
-    shown = """
-        (() => {
-            const all = (what, look) => [...document.querySelectorAll(what)].map(look);
-            return [
-                all("#forest-table tbody tr, #scores-table tbody tr", row => row.textContent),
-                all(".base, #counted", part => part.textContent),
-                all("#forest-table .axis text", tick => tick.textContent + tick.className.baseVal),
-                all("#forest-table td svg", svg => svg.innerHTML.replace(/\\.0%/g, "%")),
-            ];
-        })()
-    """
-    for place, row in enumerate(ROWS[:5]):
+    sections = "header > p, #forest, #table tbody"
+    shown = f"[...document.querySelectorAll('{sections}')].map(part => part.outerHTML)"
+    for index, row in enumerate(ROWS[:5]):
         other = folder / "other.html"
-        other.write_text(make(registry, baseline=row.label), encoding="utf-8")
+        other.write_text(page_of(registry, baseline=row.label), encoding="utf-8")
         browser.open(other)
         expected = browser.run(shown)
         browser.open(page)
-        choose(browser, "#base", str(place))
+        choose(browser, "#base", str(index))
+        chosen = f"document.querySelector('.base').textContent == {json.dumps(visible(row.label))}"
+        browser.wait(lambda chosen=chosen: browser.run(chosen))
         assert browser.run(shown) == expected
         assert browser.errors == []
 

@@ -32,10 +32,10 @@ def planned(grid: str, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("paper", [*ROWS, "losing-to-win"])
-def test_a_row_is_the_same_cell_as_in_its_papers_grid(paper: str, course_data: Path, minilm: Path) -> None:
+def test_a_row_is_the_same_cell_as_in_its_papers_grid(paper: str, short_course_data: Path, minilm: Path) -> None:
     grid = GRID if paper in ROWS else LOSING
     labels = ROWS.get(paper) or [cell.label for cell in load_grid(str(LOSING)).spec.cells]
-    data = ["--data", str(course_data.parent)]
+    data = ["--data", str(short_course_data.parent)]
     common = {
         "encoder.pooling": "cls",
         "stages.0.optimizer.lr": json.loads(grid.read_text())["base"]["stages"][0]["optimizer"]["lr"],

@@ -10,8 +10,8 @@ from small_runs import flip
 
 from taskloom.core import Ids
 from taskloom.plugins.encoders.minbert import MinBert
+from taskloom.registry.results.tensors import put_folder
 from taskloom.runs.training import feed
-from taskloom.runs.training.checkpoint import put_folder
 
 TEXTS = ("a little bird", "", *(f"text {i} of many, all of them short" for i in range(300)))
 

@@ -4,6 +4,8 @@ A small model is bound by the launches of its kernels and by the host's waiting 
 MiniLM has them in ``tests/bench/kernels.py``, so that the figures mean the same; their widths do not count.
 """
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +38,27 @@ def built(folder: Path, combiner: str = "sum", **changes: Any) -> tuple[Run, Sta
     return run, StageState.build(run, 0)
 
 
-def counted(folder: Path, combiner: str = "sum", **changes: Any) -> Counts:
-    with PretendGPU() as gpu:
-        return count_steps(gpu, *built(folder, combiner, **changes), steps=3)
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Counts]:
+    @cache
+    def count(combiner: str = "sum", precision: str = "float32") -> Counts:
+        with PretendGPU() as gpu:
+            return count_steps(gpu, *built(tmp_path_factory.mktemp("run"), combiner, precision=precision), steps=3)
+
+    return count
 
 
 @pytest.mark.parametrize("combiner", BARS)
-def test_a_step_launches_few_kernels_and_hardly_waits(combiner: str, tmp_path: Path) -> None:
-    counts = counted(tmp_path, combiner)
+def test_a_step_launches_few_kernels_and_hardly_waits(counted: Callable[..., Counts], combiner: str) -> None:
+    counts = counted(combiner)
     kernels, waits = counts.median
     most_kernels, most_waits = BARS[combiner]
     assert waits <= most_waits, [line for line in counts.lines if line[0] == "wait"]
     assert kernels <= most_kernels, counts.lines[:20]
 
 
-def test_bfloat16_launches_hardly_more_kernels(tmp_path: Path) -> None:
-    whole, half = (counted(tmp_path, precision=precision).median[0] for precision in ("float32", "bfloat16"))
-    assert half <= HALF * whole
+def test_bfloat16_launches_hardly_more_kernels(counted: Callable[..., Counts]) -> None:
+    assert counted("sum", "bfloat16").median[0] <= HALF * counted("sum").median[0]
 
 
 def test_scoring_hardly_waits(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from taskloom.core.testing.device import PretendGPU
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.artifacts import Artifacts
 from taskloom.registry.results.locks import sole_worker
+from taskloom.registry.results.tensors import load_folder, save_folder
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.plan import make_plan
-from taskloom.runs.training.checkpoint import load_folder, newest_checkpoint, save_folder
+from taskloom.runs.training.checkpoint import newest_checkpoint
 from taskloom.runs.training.train import train
 
 
@@ -71,7 +72,7 @@ def test_a_run_stopped_again_and_again_ends_where_it_would_have_ended(
 
 @pytest.mark.parametrize("label", ["surgery", "state in losses"])
 def test_so_does_a_run_on_a_gpu(jobs: dict[str, Job], tmp_path: Path, label: str) -> None:
-    """A pretended one, where dropout draws from the device's generator: that of a stage that is taken over, too."""
+    """An emulated one, where dropout draws from the device's generator: that of a stage that is taken over, too."""
     with PretendGPU():
         heard = Ear()
         train(replace(jobs[label], folder=str(tmp_path / "whole")), heard)

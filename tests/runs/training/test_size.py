@@ -8,7 +8,7 @@ from small_runs import ENCODER, generated, run_grid
 
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.ledger import Ledger
-from taskloom.runs.training.checkpoint import load_folder
+from taskloom.registry.results.tensors import load_folder
 from taskloom.runs.training.size import Sizes
 
 TASKS = {

@@ -1,4 +1,4 @@
-"""One run from its specification to its scores: what stages, freezing, sharing and failures do."""
+"""Runs from their specification to their scores: what stages, freezing, sharing, failures and a grown grid do."""
 
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,36 @@ def test_a_shared_stage_is_trained_once_and_hands_on_nothing_of_tasks_that_it_di
         assert all(tensor.equal(theirs[name]) for name, tensor in ours.items()), variant["label"]
 
 
-def test_a_damaged_shared_stage_is_trained_again(tmp_path: Path) -> None:
+def test_growing_a_grid_runs_only_what_is_new(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST}, "stages": [STAGE]}
+    run(tmp_path / "r", base, axes={"stages.0.epochs": [0, 1]})
+    plan, outcome, _ = run(tmp_path / "r", base, axes={"stages.0.epochs": [0, 1, 2]})
+    assert [cell.status for cell in plan.cells] == ["finished", "finished", "new"]
+    assert (outcome.finished, outcome.cached) == (1, 2)
+
+
+def test_a_failing_cell_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    base = {"tasks": {"sst": SST, "sts": STS}, "stages": [STAGE]}
+    plan, outcome, events = run(tmp_path / "r", base, axes={"stages.0.optimizer.lr": {"wild": 1e30, "tame": 1e-3}})
+    assert (outcome.finished, outcome.failed) == (1, 1)
+    (failed,) = of(events, "failed")
+    assert failed.cell == plan.cells[0].id
+    assert "task 'sst'" in failed.facts["reason"] or "task 'sts'" in failed.facts["reason"]
+    assert "epoch 1, step " in failed.facts["reason"]
+    assert "Traceback" in (tmp_path / "r" / "cells" / failed.cell / "log.txt").read_text()
+
+
+def test_a_damaged_stage_is_trained_again_once(tmp_path: Path) -> None:
     base = {"tasks": {"sst": SST, "sts": STS}, "stages": [{**STAGE, "tasks": ["sst"]}, STAGE]}
     run(tmp_path / "r", base, axes={"stages.1.optimizer.lr": [0.001]})
     (result,) = (tmp_path / "r" / "stages").glob("*/result/tensors.safetensors")
     result.write_bytes(result.read_bytes()[:-1])
-    _, outcome, events = run(tmp_path / "r", base, axes={"stages.1.optimizer.lr": [0.002]})
-    assert outcome.finished == 1
-    assert any("is damaged" in event.facts["message"] for event in of(events, "log"))
+    _, outcome, events = run(tmp_path / "r", base, axes={"stages.1.optimizer.lr": [0.002, 0.003]})
+    assert (outcome.finished, outcome.failed) == (2, 0)
+    assert [e.facts["shared"] for e in of(events, "stage") if e.facts["index"] == 0] == [False, True]
+    (log,) = of(events, "log")
+    assert "trained again" in log.facts["message"]
+    assert "is damaged" in log.facts["message"]
 
 
 def test_a_task_may_have_any_plain_name(tmp_path: Path) -> None:
@@ -103,7 +125,9 @@ def test_scores_that_are_not_finite_fail_the_cell_although_a_class_could_be_chos
     _, outcome, events = run(tmp_path / "r", {"tasks": {"sst": one}, "stages": [stage]})
     assert outcome.failed == 1
     reason = of(events, "failed")[0].facts["reason"]
-    assert reason == "the scores of task 'sst' are not finite (head 'linear') (stage 1, epoch 1, step 1)"
+    where = "(head 'linear') (stage 1, epoch 1, step 1); lr 1e+38, no clipping, last losses before: sst "
+    assert reason.startswith(f"the scores of task 'sst' are not finite {where}")
+    assert reason.endswith("""; try "lr": 0.001, "clip": 1, a warmup in "schedule\"""")
 
 
 class Cusp(Loss):
@@ -124,7 +148,8 @@ def test_a_gradient_that_is_not_finite_names_task_and_parts(tmp_path: Path, froz
     with pytest.raises(TrainingError) as caught:
         train_epoch(bench.run, bench.state, 1)
     expected = "the gradient of task 'sst' is not finite (head 'linear', loss 'cusp') (stage 1, epoch 1, step 1)"
-    assert str(caught.value) == expected
+    assert str(caught.value).startswith(f"{expected}; lr ")
+    assert "none, this was the first step; try " in str(caught.value)
 
 
 def test_reading_and_scoring_give_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

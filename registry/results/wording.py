@@ -8,6 +8,8 @@ from taskloom.core.errors import count
 
 #: Rows that are named in a sentence; further ones are counted.
 MOST_NAMED = 4
+#: How the reason of a cell begins that pauses after the epochs that its job wants.
+PAUSED = "halving: paused"
 
 
 def format_event(event: Event, spec: Mapping[str, Any]) -> str | None:
@@ -100,6 +102,8 @@ def format_state(status: str, reason: str | None = None, epochs: int | None = No
             return why or status
         case "running":
             return f"not finished{after}"
+        case "interrupted" if (why or "").startswith(PAUSED):
+            return str(why)
         case "interrupted":
             return f"interrupted{after}{f' ({why})' if why else ''}; continues when it is run again"
         case "planned":

@@ -244,7 +244,7 @@ def test_the_real_data_are_found_by_the_folder_that_holds_them_all(
     plan = planned(write_grid(tmp_path, tasks=both))
     found = [task["data"]["dir"] for task in plan.cells[0].spec["tasks"].values()]
     assert found == [str(tmp_path / "data" / "cs224n"), str(tmp_path / "data" / "sick")]
-    assert [(size.task, size.split, size.examples) for size in plan.sizes] == [
+    assert [(size.task, size.split, size.examples) for size in plan.data] == [
         ("mood", "train", 64),
         ("mood", "dev", 32),
         ("nli", "train", 4439),
@@ -301,7 +301,8 @@ def test_validate_counts_what_each_task_has(project: Path, taskloom: Callable[..
     with (project / "corpus" / "2023.csv").open("a") as file:
         file.write("".join(f"one more {n},sad,{n % 5}\n" for n in range(60)) + "the last,bad,9\n")
     found = json.loads(taskloom("validate", grid, "--json").stdout)["data"]
-    assert found == [
+    sizes = ("task", "split", "examples", "unreadable", "unlabelled")
+    assert [{name: facts[name] for name in sizes} for facts in found] == [
         {"task": "mood", "split": "train", "examples": 140, "unreadable": 1, "unlabelled": 40},
         {"task": "mood", "split": "dev", "examples": 40, "unreadable": 0, "unlabelled": 20},
         {"task": "stars", "split": "train", "examples": 50, "unreadable": 1, "unlabelled": 0},

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
 
 
-class PathResolver:
+class FileLocator:
     """Make the relative paths of runs absolute, so that a run's files can be found later from any folder.
 
     A path in the grid's file is looked up in ``folder``, that of the file, then in the current one; for a packaged grid
@@ -40,7 +40,7 @@ class PathResolver:
                     done[key] = to_json(self._with_paths(kind, home[kind], options, folders))
                 home[kind] = from_json(done[key])
 
-    def found_in(self, folder: Path, component: dict[str, Any]) -> dict[str, Any] | None:
+    def in_folder(self, folder: Path, component: dict[str, Any]) -> dict[str, Any] | None:
         """The data set with the paths of its files in a folder; None if they are not there."""
         return self._first_readable(candidates(component, folder, self._options("data", component)))
 
@@ -115,9 +115,9 @@ class PathResolver:
 
 
 def located(setting: Any, catalogue: "Catalogue", option: str = "") -> Any:
-    """A typed setting with the files and folders that it names made absolute; ``option`` is the last part of its path.
+    """A setting of the command line with its files and folders made absolute; ``option`` is the last part of its path.
 
-    Of a table only its settings are recorded, and the next command may be given in another folder.
+    A table is recorded with its settings, and the next command may run in another folder.
     """
     if isinstance(setting, Mapping):
         return {key: located(value, catalogue, key) for key, value in setting.items()}
@@ -144,9 +144,9 @@ def path_options(cls: type[Component], options: Collection[str]) -> frozenset[st
 
 
 def candidates(component: Mapping[str, Any], folder: Path, options: Collection[str]) -> list[dict[str, Any]]:
-    """The data set with the paths that it may have in a folder: there, or in subfolders with the data set's name.
+    """The data set with its files in a folder, or in each subfolder that begins with the data set's name.
 
-    One that names files and no folder has some of them there, each under the longest end of its path that exists.
+    If it names files instead of a folder, each file that the folder has under the longest matching end of its path.
     """
     if "dir" in options:
         inner = folder.glob(f"{component['name']}*") if os.path.isdir(folder) else ()  # noqa: PTH112 - any name may be given

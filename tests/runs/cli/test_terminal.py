@@ -1,0 +1,101 @@
+"""A table fits the terminal that it is printed on, in colours; what is piped stays as it is."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from recorded import Row, record
+
+TABLE = [sys.executable, "-m", "taskloom.runs.cli", "table", "wide"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("wide")
+    rows = [Row("sum"), Row("good", 1.6), Row("a worse row with a longer label", 0.4), Row("same", 1.05)]
+    record(home / "taskloom-runs", rows, name="wide", baseline="sum", margin=0.1)
+    return home
+
+
+def on_terminal(home: Path, columns: int, *options: str, **environment: str) -> str:
+    """What a command prints on a real pseudo-terminal of a number of columns, up to the first note."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        [*TABLE, *options], cwd=home, stdout=theirs, env={**kept, "TERM": "xterm", **environment}
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            text += os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+    os.close(ours)
+    assert process.wait() == 0
+    return text.decode().replace("\r\n", "\n").partition("\n\nΔ overall: ")[0]
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[\d*m", "", text)
+
+
+def words(text: str) -> set[str]:
+    return set(re.split(r"\s{2,}|\n", text))
+
+
+def piped(home: Path, *options: str, **environment: str) -> str:
+    done = subprocess.run(
+        [*TABLE, *options], cwd=home, capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return done.stdout.partition("\n\nΔ overall: ")[0]
+
+
+def test_every_figure_is_in_sight_at_every_width(home: Path) -> None:
+    whole = plain(on_terminal(home, 400))
+    assert "\n\n" not in whole
+    for columns, number in ((80, 4), (140, 2)):
+        text = plain(on_terminal(home, columns))
+        tables = text.split("\n\n")
+        assert max(map(len, text.splitlines())) <= columns
+        assert len(tables) == number
+        assert all(len(table.splitlines()) == len(whole.splitlines()) for table in tables)
+        assert words(whole) - {""} <= words(text)
+    assert plain(on_terminal(home, 400, COLUMNS="80")) == plain(on_terminal(home, 80))
+
+
+def test_colours_are_for_terminals_unless_somebody_says_otherwise(home: Path) -> None:
+    shown = on_terminal(home, 400)
+    assert "\x1b[32mbetter\x1b[0m" in shown
+    assert "\x1b[31mworse\x1b[0m" in shown
+    assert "\x1b[34mequal ±0.1\x1b[0m" in shown
+    bare = piped(home)
+    assert "\x1b" not in bare
+    assert piped(home, COLUMNS="80") == bare
+    assert "\x1b" not in on_terminal(home, 400, NO_COLOR="1")
+    assert "\x1b" not in on_terminal(home, 400, "--color", "never")
+    assert piped(home, "--color", "always") == shown
+    assert on_terminal(home, 400, "--color", "always", NO_COLOR="1") == shown
+
+
+def test_quiet_drops_notes_and_verbose_has_every_report(tmp_path: Path) -> None:
+    def run(*options: str) -> str:
+        command = [sys.executable, "-m", "taskloom.runs.cli", "run", "quickstart", "--smoke", "--only", "sum"]
+        environment = {**os.environ, "TASKLOOM_REGISTRY": str(tmp_path / options[-1])}
+        done = subprocess.run(
+            [*command, "--engine", "inline", *options], capture_output=True, text=True, check=True, env=environment
+        )
+        assert done.stdout.startswith("     seeds") or "sum" in done.stdout
+        return done.stderr
+
+    assert run("-q") == ""
+    reports = run("--verbose").splitlines()
+    assert sum("sum, seed 0: " in line for line in reports) > 3
