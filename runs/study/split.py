@@ -1,18 +1,20 @@
 """Write the study's data sets: ``python runs/study/split.py DIR OUT``, where DIR holds ``cs224n``.
 
 ``OUT/study/cs224n`` has dev sets enlarged by rows of the training files (1,000 of SST, 1,500 of Quora, 800 of STS),
-which leave training. ``OUT/pilot/cs224n`` has the study's training rows only, as many again of them held out as its
-dev set: what the pilot chooses is never chosen on a row that the study is scored on.
+which leave training, and the files of CFIMDB as they are. ``OUT/pilot/cs224n`` has the study's training rows only, as
+many again of them held out as its dev set: what the pilot chooses is never chosen on a row that the study is scored on.
 
 Rows are drawn by a hash of their texts, so that everybody gets the same ones, and rows with equal texts stay together.
 """
 
 import csv
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 
 HELD_OUT = {"ids-sst": 1000, "quora": 1500, "sts": 800}
+UNCHANGED = ("ids-cfimdb-train.csv", "ids-cfimdb-dev.csv")
 
 Row = list[str]
 
@@ -54,6 +56,8 @@ def main(source: Path, target: Path) -> None:
         write(target / "pilot/cs224n" / f"{stem}-train.csv", header, pilot_train)
         write(target / "pilot/cs224n" / f"{stem}-dev.csv", header, pilot_dev)
         print(f"{stem}: {len(train)} train, {len(dev) + len(held_out)} dev; pilot {len(pilot_train)}, {len(pilot_dev)}")
+    for name in UNCHANGED:
+        shutil.copy(source / "cs224n" / name, target / "study/cs224n" / name)
 
 
 if __name__ == "__main__":
