@@ -8,7 +8,7 @@ from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import say_answer
 from taskloom.runs.cli.options import force_option, path_option, split_option, stale_option, table_options
 
-FIGURES = ("forest", "curves", "bars", "effects", "budget", "conflicts", "confusion")
+FIGURES = ("forest", "curves", "bars", "effects", "claims", "budget", "conflicts", "confusion")
 
 
 @click.command(short_help="Write a grid's results as one HTML page.")
@@ -47,6 +47,7 @@ def plot(grid: Grid, kind: str, out: Path, split: str, force: bool) -> None:
       curves     scores over the epochs, dev and train
       bars       scores by task, with published figures
       effects    what each axis does
+      claims     the difference that each claim is about, its answer and its published size; two columns wide
       budget     what each row scores at best, over the number of trials of its search
       conflicts  how often the gradients of two tasks disagree
       confusion  what the baseline predicted for what

@@ -1,7 +1,8 @@
-"""Figures for papers, drawn with matplotlib: one column wide, 8-point type, colour-blind safe."""
+"""Figures for papers, drawn with matplotlib: one column wide (claims: two), 8-point type, colour-blind safe."""
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from taskloom.core.errors import TaskloomError, shortened, unknown
 from taskloom.runs.analysis.budget import no_trials
+from taskloom.runs.analysis.claims import Claim
 from taskloom.runs.analysis.contrasts import Judged
 from taskloom.runs.analysis.overview import SCORE, Chart, Overview
 from taskloom.runs.show.differences import format_verdict
@@ -24,8 +26,9 @@ COLUMN = 3.3
 #: The colours of Okabe and Ito, and dashes that tell lines apart in print without colour.
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
-VERDICTS = {"better": "#009e73", "worse": "#d55e00", "equal": "#0072b2"}
-OPEN = "#666666"
+GREEN, ORANGE, BLUE, PURPLE, OPEN = "#009e73", "#d55e00", "#0072b2", "#7a5195", "#666666"
+VERDICTS = {"better": GREEN, "worse": ORANGE, "equal": BLUE}
+ANSWERS = {"holds": GREEN, "contradicted": ORANGE, "equal": BLUE, "not that large": PURPLE}
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -53,6 +56,11 @@ def draw(overview: Overview, kind: str, suffix: str) -> bytes:
         raise TaskloomError(f"the name of the figure should end in {', '.join(FORMATS)}. Found {suffix!r}.")
     if kind not in FIGURES:
         raise TaskloomError(unknown("figure", kind, FIGURES, where="there are"))
+    return saved(lambda figure: FIGURES[kind](figure, overview), suffix)
+
+
+def saved(paint: Callable[["Figure"], None], suffix: str) -> bytes:
+    """The file, in the format of ``suffix``, of the figure that ``paint`` fills, in the style of all figures here."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -61,14 +69,14 @@ def draw(overview: Overview, kind: str, suffix: str) -> bytes:
     file = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure = Figure()
-        FIGURES[kind](figure, overview)
+        paint(figure)
         figure.savefig(file, format=suffix[1:], metadata=FORMATS[suffix], dpi=300)
     return file.getvalue()
 
 
 def _forest(figure: "Figure", overview: Overview) -> None:
     differences = overview.differences[overview.table.primary]
-    lines = [(shortened(label, 28), judged) for label, judged in differences.items() if judged.contrast.seeds]
+    lines = [_line(shortened(label, 28), judged) for label, judged in differences.items() if judged.contrast.seeds]
     if not lines:
         raise TaskloomError(f"{overview.table.name} has no second row with a result, so there is nothing to compare")
     axes = _intervals(figure, lines, overview.margin)
@@ -77,9 +85,9 @@ def _forest(figure: "Figure", overview: Overview) -> None:
 
 def _effects(figure: "Figure", overview: Overview) -> None:
     lines = [
-        (f"{shortened(f'{effect.before} → {effect.after}', 28)}\n{shortened(effect.factor.name, 28)}", effect.judged)
+        _line(f"{shortened(f'{effect.before} → {effect.after}', 28)}\n{shortened(effect.factor.name, 28)}", judged)
         for effect in overview.effects.main
-        if effect.judged is not None
+        if (judged := effect.judged) is not None
     ]
     if not lines:
         raise TaskloomError(
@@ -89,32 +97,82 @@ def _effects(figure: "Figure", overview: Overview) -> None:
     axes.set_xlabel(f"effect on {overview.effects.column}")
 
 
-def _intervals(figure: "Figure", lines: Sequence[tuple[str, Judged]], margin: float | None) -> "Axes":
-    tall = 0.36 if any("\n" in label for label, _ in lines) else 0.22
-    figure.set_size_inches(COLUMN, 0.6 + tall * len(lines))
+def _claims(figure: "Figure", overview: Overview) -> None:
+    if not overview.claims:
+        raise TaskloomError(f"{overview.table.name} makes no claims; `taskloom claims --help` shows one")
+    draw_claims(figure, overview.claims, overview.margin)
+
+
+def draw_claims(figure: "Figure", claims: Sequence[Claim], margin: float | None) -> None:
+    """Draw the differences that claims are about, each with its interval, its answer and its published size."""
+    drawn = [claim for claim in claims if claim.judged.contrast.seeds]
+    before = ["", *(claim.says for claim in drawn)]  # what several columns answer is said once
+    lines = [
+        ForestLine(
+            claim.column if claim.says == said else f"{shortened(claim.says, 64)} · {claim.column}",
+            claim.judged,
+            claim.answer,
+            ANSWERS.get(claim.answer, OPEN),
+            claim.answer in ANSWERS,
+            claim.reported,
+        )
+        for said, claim in zip(before, drawn, strict=False)
+    ]
+    if not lines:
+        raise TaskloomError("no claim is about two rows that have both been run, so there is nothing to draw")
+    axes = _intervals(figure, lines, margin, width=2 * COLUMN)
+    published = "; diamonds: published" if any(line.published is not None for line in lines) else ""
+    axes.set_xlabel(f"difference{published}")
+
+
+@dataclass(frozen=True)
+class ForestLine:
+    """A judged difference to draw: its label, its verdict in a word, and the published difference if there is one."""
+
+    label: str
+    judged: Judged
+    word: str
+    colour: str
+    filled: bool
+    published: float | None = None
+
+
+def _line(label: str, judged: Judged) -> ForestLine:
+    word = format_verdict(judged) if judged.interval else "no interval"
+    return ForestLine(label, judged, word, VERDICTS.get(judged.verdict, OPEN), judged.verdict in VERDICTS)
+
+
+def _intervals(figure: "Figure", lines: Sequence[ForestLine], margin: float | None, *, width: float = COLUMN) -> "Axes":
+    tall = 0.36 if any("\n" in line.label for line in lines) else 0.22
+    figure.set_size_inches(width, 0.6 + tall * len(lines))
     axes = figure.add_subplot()
     if margin:
         axes.axvspan(-margin, margin, color="#eeeeee", linewidth=0)
     axes.axvline(0, color="#888888", linewidth=0.6)
     shown = []
-    for y, (_, judged) in enumerate(lines):
-        low, high = judged.interval or (judged.contrast.delta,) * 2
-        shown.append((low, judged.contrast.delta, high))
-        colour = VERDICTS.get(judged.verdict, OPEN)
-        axes.plot([low, high], [y, y], color=colour)
-        filled = colour if judged.verdict in VERDICTS else "white"
-        axes.plot(judged.contrast.delta, y, "o", markersize=4, color=colour, markerfacecolor=filled)
-        word = format_verdict(judged) if judged.interval else "no interval"
-        axes.annotate(word, (1.02, y), xycoords=("axes fraction", "data"), va="center", color=colour, fontsize=7)
+    for y, line in enumerate(lines):
+        delta = line.judged.contrast.delta
+        low, high = line.judged.interval or (delta, delta)
+        shown.append((low, delta, high))
+        if line.published is not None:
+            shown.append((line.published,) * 3)
+            axes.plot(line.published, y, "d", markersize=4, color="black", markerfacecolor="white", zorder=3)
+        axes.plot([low, high], [y, y], color=line.colour)
+        axes.plot(
+            delta, y, "o", markersize=4, color=line.colour, markerfacecolor=line.colour if line.filled else "white"
+        )
+        at_right: Any = ("axes fraction", "data")
+        axes.annotate(line.word, (1.02, y), xycoords=at_right, va="center", color=line.colour, fontsize=7)
     first, last = span_of(shown)
     pad = 0.04 * (last - first)
     axes.set_xlim(first - pad, last + pad)
-    for y, (low, _, high) in enumerate(shown):  # what the axis cuts off
+    for y, line in enumerate(lines):  # what the axis cuts off
+        low, high = line.judged.interval or (line.judged.contrast.delta,) * 2
         for edge, arrow, beyond in ((first - pad, "<", low < first - pad), (last + pad, ">", high > last + pad)):
             if beyond:
-                axes.plot(edge, y, arrow, markersize=4, color=VERDICTS.get(lines[y][1].verdict, OPEN), clip_on=False)
+                axes.plot(edge, y, arrow, markersize=4, color=line.colour, clip_on=False)
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_yticks(range(len(lines)), [label for label, _ in lines])
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return axes
@@ -225,6 +283,7 @@ FIGURES: dict[str, Callable[["Figure", Overview], None]] = {
     "curves": partial(_panels, quantity=SCORE),
     "bars": _bars,
     "effects": _effects,
+    "claims": _claims,
     "budget": _budget,
     "conflicts": partial(_panels, quantity="conflicts"),
     "confusion": _confusion,

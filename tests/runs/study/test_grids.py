@@ -29,7 +29,7 @@ FINETUNING = "finetuning-techniques"
 BLOCKS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
     *(("surgery", paper, THOUSAND, labels) for paper, labels in SURGERY.items()),
     ("losing", "losing-to-win", THOUSAND, ()),
-    ("reading", FINETUNING, THOUSAND | {"stages.0.combiner.second": "kept"}, ()),
+    ("reading", FINETUNING, COMMON | {ITERATIONS: 333, "stages.0.combiner.second": "kept"}, ()),
     (
         "updates",
         FINETUNING,
@@ -38,7 +38,7 @@ BLOCKS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
     ),
     ("updates", FINETUNING, COMMON | {ITERATIONS: 666}, ("control: GS at 2x",)),
     ("updates", FINETUNING, COMMON | {ITERATIONS: 999}, ("control: Multitask Learning at 3x", "GSE w/ 3x Iterations")),
-    ("smart", FINETUNING, COMMON | {ITERATIONS: 500}, ("Multitask Learning", "SMART Loss")),
+    ("smart", FINETUNING, COMMON | {ITERATIONS: 333}, ("Multitask Learning", "SMART Loss")),
     ("margins", "margin-for-error", COMMON | {ITERATIONS: 90, "stages.0.epochs": 10}, ()),
     ("frozen", "margin-for-error", COMMON, ("1-minbert: finetune / *", "control: frozen / *")),
     ("frozen", "margin-for-error", COMMON | {"stages.0.optimizer.lr": 1e-3}, ("1-minbert: frozen / *",)),
