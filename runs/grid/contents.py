@@ -111,6 +111,10 @@ class Contents:
         """What a reader of this run's scores should know of its data and learning rates."""
         for facts in self.facts(spec):
             yield from remarks(facts)
+        yield from self.rate_remarks(spec)
+
+    def rate_remarks(self, spec: dict[str, Any]) -> Iterator[str]:
+        """What a reader should know of this run's learning rates."""
         weights = self._content("encoder", spec["encoder"], spec)
         yield from rate_remarks(spec, pretrained=bool(weights) and spec["encoder"].get("trainable") is not False)
 

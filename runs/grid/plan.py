@@ -171,7 +171,14 @@ def make_plan(
     looked = resolver.notes(variant.spec for variant in variants if variant.chosen)
     rows_chosen = {cell.label: cell.spec for cell in (*cells, *waiting) if cell.chosen}
     data = tuple(dict.fromkeys(facts for spec in rows_chosen.values() for facts in contents.facts(spec)))
-    remarks = tuple(dict.fromkeys(remark for spec in rows_chosen.values() for remark in contents.remarks(spec)))
+    remarks = tuple(
+        dict.fromkeys(
+            (
+                *(remark for spec in rows_chosen.values() for remark in contents.remarks(spec)),
+                *(remark for trial in tuned.trials for remark in contents.rate_remarks(trial.spec)),
+            )
+        )
+    )
     notes = (*rows.notes, *looked, *contents.notes, *_unlabelled(data), *remarks, *run_notes)
     trials = None
     if search is not None:

@@ -67,6 +67,14 @@ def trials_of(plan: Plan) -> dict[str, list[dict[str, Any]]]:
     return settings
 
 
+def test_a_learning_rate_far_above_the_usual_ones_is_named_where_trials_have_it(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"over": {"stages.0.optimizer.lr": [0.001, 30.0]}, "trials": 2})
+    assert [remark for remark in plan.remarks if "more than 100 times" in remark] == [
+        "stages.0.optimizer.lr: 30 is more than 100 times the learning rates in common use (up to 0.01 here); "
+        "training will probably diverge"
+    ]
+
+
 # The design
 
 
