@@ -106,17 +106,17 @@ def _claims(figure: "Figure", overview: Overview) -> None:
 def draw_claims(figure: "Figure", claims: Sequence[Claim], margin: float | None) -> None:
     """Draw the differences that claims are about, each with its interval, its answer and its published size."""
     drawn = [claim for claim in claims if claim.judged.contrast.seeds]
-    before = ["", *(claim.says for claim in drawn)]  # what several columns answer is said once
+    previous = ["", *(claim.says for claim in drawn)]  # a statement about several columns is written once
     lines = [
         ForestLine(
-            claim.column if claim.says == said else f"{shortened(claim.says, 64)} · {claim.column}",
+            claim.column if claim.says == statement else f"{shortened(claim.says, 64)} · {claim.column}",
             claim.judged,
             claim.answer,
             ANSWERS.get(claim.answer, OPEN),
             claim.answer in ANSWERS,
             claim.reported,
         )
-        for said, claim in zip(before, drawn, strict=False)
+        for statement, claim in zip(previous, drawn, strict=False)
     ]
     if not lines:
         raise TaskloomError("no claim is about two rows that have both been run, so there is nothing to draw")
