@@ -117,11 +117,11 @@ def _read_label(values: Mapping[str, object], layout: FileLayout) -> float:
 
 
 def _several(value: object, written: str, layout: FileLayout) -> Sequence[object] | None:
-    """The labels in a label that is a list, or that joins classes by a space or one of ``|,;``; None if it is one."""
+    """The labels in a label that is a list, also as Python prints it, or classes joined by a space or ``|,;``, or None."""
     if isinstance(value, list):
         return value if len(value) > 1 else None
     assert layout.labels is not None
-    parts = re.split(r"\s*[|,;]\s*|\s+", written)
+    parts = re.split(r"\s*[|,;]\s*|\s+", re.sub(r"[\[\]'\"]", "", written))
     known = layout.spellings or {str(number) for number in range(layout.labels.classes)}
     return parts if len(parts) > 1 and all(spelling(part) in known for part in parts) else None
 

@@ -47,7 +47,7 @@ def validate(context: click.Context, /, grid: str, as_json: bool, **planning: An
 
 
 @click.command(short_help="Show what the data of a grid hold.")
-@click.argument("grid")
+@click.argument("grid", type=GRID)
 @plan_options
 @json_option
 def data(grid: str, as_json: bool, **planning: Any) -> None:

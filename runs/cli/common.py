@@ -8,6 +8,7 @@ import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -158,24 +159,30 @@ def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
     return catalogue
 
 
-def valid_grid(source: str, registry: Path | None, *, quiet: bool = True) -> Grid:
-    """A grid whose file can be read, after the plugins were checked."""
+def valid_grid(source: str, registry: Path | None, *, quiet: bool = True, progress: bool = True) -> Grid:
+    """A grid whose file can be read, after the plugins were checked; with ``progress`` of reading its data."""
     grid = Grid(source, registry=registry)
     _ = grid.file  # before torch is imported: a misspelt path should be reported at once
     checked_catalogue(quiet=quiet)
-    if sys.stderr.isatty():
+    if progress and sys.stderr.isatty():
         logger = logging.getLogger("taskloom.data")
         logger.handlers = [_Slow()]
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.DEBUG)
     return grid
 
 
 class _Slow(logging.Handler):
-    """Says on stderr what is being read, once reading has taken some seconds."""
+    """Says on stderr what is being read, once reading has taken some seconds; a debug record says that it was read."""
 
     _begun = 0.0
+    _timer: Timer | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         self._begun = self._begun or record.created
-        if record.created - self._begun > PATIENCE:
-            note(f"{record.getMessage()} …")
+        if self._timer is not None:
+            self._timer.cancel()
+        if record.levelno > logging.DEBUG:
+            left = max(0.0, self._begun + PATIENCE - record.created)
+            self._timer = Timer(left, note, [f"{record.getMessage()} …"])
+            self._timer.daemon = True  # it keeps no process alive
+            self._timer.start()

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +16,8 @@ from click.shell_completion import CompletionItem
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.api.arguments import registry_folder
 
-#: The line of a class of components that says its name.
-_NAME = re.compile(r'^    name(?:: \w+)?(?:, \w+)* = "([A-Za-z0-9][\w.:-]*)"', re.MULTILINE)
+#: The lines of a class of components that say its base class and its name.
+_LINES = re.compile(r'^class (\w+)\((\w+)|^    name(?:: \w+)?(?:, \w+)* = "([A-Za-z0-9][\w.:-]*)"', re.MULTILINE)
 #: Characters of a cell's identity that are offered.
 SHORT = 12
 
@@ -65,6 +66,13 @@ def _cells(context: click.Context) -> Iterator[tuple[str, str]]:
             yield from ((row.cell.id[:SHORT], f"{row.label}, seed {row.seed}") for row in grid.cells)
 
 
+def _cells_without_row(context: click.Context) -> Iterator[tuple[str, str]]:
+    with _ledger(context) as ledger:
+        of_rows = {row.cell.id for grid in ledger.grids() for row in grid.cells} if ledger else set()
+        cells = ledger.cells() if ledger else ()
+        yield from ((cell.id[:SHORT], f"without a row, {cell.status}") for cell in cells if cell.id not in of_rows)
+
+
 def _rows(context: click.Context) -> Iterator[tuple[str, str]]:
     """The rows of the grid on the command line, as it was run or is written; without one, all rows."""
     from taskloom.runs.api.find import recorded_grid
@@ -86,14 +94,19 @@ def _rows(context: click.Context) -> Iterator[tuple[str, str]]:
     yield from ((row.label, f"row of {record.name}") for record in records for row in record.cells)
 
 
-def _components(context: click.Context) -> Iterator[tuple[str, str]]:
-    """The components of all installed plugins, by the source of their modules, which are not imported."""
+def _components(context: click.Context, interface: str = "") -> Iterator[tuple[str, str]]:
+    """The components of all installed plugins, or of one interface, by the source of their modules, not imported."""
     for plugin in entry_points(group="taskloom"):
         spec = find_spec(plugin.module)
         home = Path(spec.origin) if spec is not None and spec.origin else None
         files = [] if home is None else home.parent.glob("*.py") if home.name == "__init__.py" else [home]
         for file in files:
-            yield from ((name, plugin.name) for name in _NAME.findall(file.read_text(encoding="utf-8")))
+            interfaces, base = dict[str, str](), ""
+            for cls, parent, name in _LINES.findall(file.read_text(encoding="utf-8")):
+                if cls:
+                    base = interfaces[cls] = interfaces.get(parent, parent)
+                elif interface in ("", base):
+                    yield name, plugin.name
 
 
 def _several(
@@ -106,4 +119,9 @@ GRID = Named("grid", _grids, files=True)
 GRID_OR_CELL = Named("grid or cell", _several(_grids, _cells), files=True)
 ROW = Named("row", _rows, files=False)
 ROW_OR_CELL = Named("row or cell", _several(_rows, _cells), files=False)
+CELL = Named("cell", _cells_without_row, files=False)
 COMPONENT = Named("component", _components, files=False)
+METRIC, ENGINE, TRACKER = (
+    Named(interface.lower(), partial(_components, interface=interface), files=False)
+    for interface in ("Metric", "Engine", "Tracker")
+)

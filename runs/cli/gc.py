@@ -7,6 +7,7 @@ import click
 
 from taskloom.runs.api.registry import Registry
 from taskloom.runs.cli.common import say_answer
+from taskloom.runs.cli.completion import CELL
 from taskloom.runs.cli.options import json_option, keep_option, registry_option
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 @registry_option
 @click.option("--dry-run", is_flag=True, help="Only show it.")
 @keep_option
-@click.option("--cell", "cells", multiple=True, metavar="ID", help="Also this cell without a row; may be repeated.")
+@click.option(
+    "--cell", "cells", type=CELL, multiple=True, metavar="ID", help="Also this cell without a row; may be repeated."
+)
 @json_option
 def gc(registry: Path, dry_run: bool, keep: "Keep", cells: tuple[str, ...], as_json: bool) -> None:
     """Show what takes disk space in the registry, and remove what may go.

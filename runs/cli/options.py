@@ -13,7 +13,7 @@ import click
 from taskloom.core.errors import shortened
 from taskloom.runs.api.grid import STALE, Grid
 from taskloom.runs.cli.common import COLOR, STRICT, nearby
-from taskloom.runs.cli.completion import GRID, ROW
+from taskloom.runs.cli.completion import ENGINE, GRID, ROW, TRACKER
 from taskloom.runs.show.render import FORMATS
 
 Command = Callable[..., Any]
@@ -263,6 +263,7 @@ _ENGINE_FLAGS = (
 engine_options = combined(
     click.option(
         "--engine",
+        type=ENGINE,
         default="local",
         show_default=True,
         envvar="TASKLOOM_ENGINE",
@@ -295,6 +296,7 @@ engine_options = combined(
 tracker_option = click.option(
     "--tracker",
     "trackers",
+    type=TRACKER,
     multiple=True,
     envvar="TASKLOOM_TRACKERS",
     show_envvar=True,

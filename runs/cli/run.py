@@ -98,7 +98,7 @@ def run(
     """
     if quiet and verbose:
         raise TaskloomError("--quiet and --verbose exclude each other")
-    requested_grid = valid_grid(grid, registry, quiet=quiet)
+    requested_grid = valid_grid(grid, registry, quiet=quiet, progress=not quiet)
     flags = {"devices": devices, "threads": threads, "cells_per_gpu": cells_per_gpu, "address": address}
     stop = Stop()
     try:

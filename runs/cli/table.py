@@ -6,6 +6,7 @@ import click
 
 from taskloom.runs.api.grid import Grid
 from taskloom.runs.cli.common import note, say_answer
+from taskloom.runs.cli.completion import METRIC
 from taskloom.runs.cli.options import (
     force_option,
     format_option,
@@ -30,6 +31,7 @@ from taskloom.runs.cli.options import (
 @click.option("--group-by", default="", metavar="AXIS", help="A row per value of an axis: the mean over its rows.")
 @click.option(
     "--metric",
+    type=METRIC,
     default="",
     metavar="NAME",
     help="Score what is stored anew, by any installed metric, or f1:2 for the F1 of class 2.",

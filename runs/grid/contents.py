@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from taskloom.core import Encoder
     from taskloom.registry.installed.catalogue import Catalogue
 
-#: Says what is being read.
+#: Says what is being read, and, at level DEBUG, that it was read.
 LOGGER = logging.getLogger("taskloom.data")
 
 
@@ -161,6 +161,8 @@ class Contents:
                     self._known[key] = self._read(kind, component, poolings)
             except TaskloomError as error:
                 self._known[key] = error
+            finally:
+                LOGGER.debug("%s was read", entry)
         return self._known[key]
 
     def _poolings(self, spec: dict[str, Any]) -> frozenset[str]:

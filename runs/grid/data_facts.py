@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskloom.core import Examples, Labels
-from taskloom.core.errors import count, shortened
+from taskloom.core.errors import shortened
 from taskloom.registry.results.scores import number_texts
 
 if TYPE_CHECKING:  # which imports torch
@@ -24,8 +24,8 @@ SPECIAL = 16
 USUAL_RATES = {True: 1e-4, False: 1e-2}
 #: Times the usual learning rate from which one is remarked upon.
 FAR_ABOVE = 100
-#: Share of a split from which sequences that are cut are worth a remark.
-WORTH_MENTION = 0.01
+#: Share of a split from which sequences that are cut, and dev examples that are training examples, are remarked upon.
+WORTH_MENTION, LEAKED = 0.01, 0.05
 #: Classes that a remark names.
 NAMED = 3
 
@@ -161,16 +161,17 @@ def remarks(facts: SplitFacts) -> Iterator[str]:
     elif absent := [name for name, number in facts.classes if not number]:
         noun = "class" if len(absent) == 1 else "classes"
         yield f"{where}: its {data} have no example of the {noun} {_some(absent)}"
-    if facts.seen == facts.examples:
+    if facts.seen and facts.seen >= LEAKED * facts.examples:
+        seen = f"all {facts.examples:,}" if facts.seen == facts.examples else f"{facts.seen:,} of {facts.examples:,}"
         yield (
-            f"{where}: all {facts.examples:,} dev examples are in the training data, so its scores show what was "
+            f"{where}: {seen} {facts.split} examples are in the training data, so its scores show what was "
             'memorised; name other dev data, or hold out a part of train ("dev_share" of a table)'
         )
     if facts.cut is not None and facts.cut >= WORTH_MENTION:
         sample = f" ({facts.sampled:,} rows were counted)" if facts.sampled != facts.examples else ""
         yield (
             f"{where}: {facts.cut:.0%} of the sequences of its {data} are longer than {facts.max_length} tokens, the "
-            f"encoder's max_length, and are cut{sample}; its longest text has {count(facts.longest or 0, 'word')}"
+            f"encoder's max_length, and are cut{sample}; its longest text has {facts.longest:,} words"
         )
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # which imports numpy
     from taskloom.runs.grid.data_facts import SplitFacts
 
 #: Classes that a table counts one by one.
-MOST_CLASSES = 4
+MOST_CLASSES = 5
 
 
 def data_listing(data: "Iterable[SplitFacts]") -> Listing:
@@ -26,7 +26,7 @@ def _row(facts: "SplitFacts") -> dict[str, object]:
         **{column: getattr(facts, column) for column in columns},
         "labels": _labels(facts),
         "constant": None if facts.constant is None else f"{facts.constant:.3f}",
-        "words": None if facts.words is None else f"{facts.words}, up to {facts.longest:,}",
+        "words": None if facts.words is None else f"{facts.words:,}, up to {facts.longest:,}",
         "shared": facts.shared,
         "seen": facts.seen,
         "cut": None if facts.cut is None else f"{facts.cut:.1%} at {facts.max_length}",
@@ -38,4 +38,4 @@ def _labels(facts: "SplitFacts") -> str | None:
         return None if facts.low is None else f"{facts.low:g} to {facts.high:g}, mean {facts.mean:.3g}"
     named = [f"{shortened(name, 20)}: {number:,}" for name, number in facts.classes[:MOST_CLASSES]]
     further = [number for _, number in facts.classes[MOST_CLASSES:]]
-    return ", ".join([*named, *([f"{len(further)} more: {sum(further):,}"] if further else [])])
+    return "; ".join([*named, *([f"{len(further)} more: {sum(further):,}"] if further else [])])

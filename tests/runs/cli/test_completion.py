@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from recorded import Row, record
 
 from taskloom.runs.cli import cli
+from taskloom.runs.cli.completion import Named
 
 OFFER = {
     "bash": """
@@ -74,6 +75,16 @@ def test_grids_rows_cells_and_components_are_known(home: Path, monkeypatch: pyte
     cell = min(path.name for path in (home / "taskloom-runs" / "cells").iterdir())[:12]
     assert values(home, monkeypatch, "cells", cell[:6]) == {cell}
     assert values(home, monkeypatch, "run", "gone.json", "--only", "x") == set()
+    assert values(home, monkeypatch, "table", "mine", "--metric", "m") == {"macro_f1", "mae", "mcc"}
+    assert values(home, monkeypatch, "run", "mine", "--engine", "") == {"inline", "local", "ray"}
+    assert values(home, monkeypatch, "run", "mine", "--tracker", "t") == {"tensorboard", "trackio"}
+
+
+def test_every_argument_that_names_a_grid_a_row_or_a_cell_is_completed() -> None:
+    for name, command in cli.commands.items():
+        for parameter in command.params:
+            if parameter.name in ("grid", "grids", "only", "row", "cells", "source", "a", "b"):
+                assert isinstance(parameter.type, Named), f"{name} {parameter.name}"
 
 
 def test_components_are_all_that_are_installed_and_torch_is_not_imported(home: Path) -> None:

@@ -1,6 +1,7 @@
 """A table fits the terminal that it is printed on, in colours; what is piped stays as it is."""
 
 import fcntl
+import logging
 import os
 import pty
 import re
@@ -8,10 +9,13 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
 from recorded import Row, record
+
+from taskloom.runs.cli import common
 
 TABLE = [sys.executable, "-m", "taskloom.runs.cli", "table", "wide"]
 
@@ -84,6 +88,24 @@ def test_colours_are_for_terminals_unless_somebody_says_otherwise(home: Path) ->
     assert "\x1b" not in on_terminal(home, 400, "--color", "never")
     assert piped(home, "--color", "always") == shown
     assert on_terminal(home, 400, "--color", "always", NO_COLOR="1") == shown
+
+
+def test_what_is_being_read_is_said_while_it_takes_long_and_not_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(common, "PATIENCE", 0.1)
+    monkeypatch.setattr(common, "note", notes.append)
+    handler = common._Slow()
+
+    def report(level: int, message: str) -> None:
+        handler.emit(logging.LogRecord("taskloom.data", level, "", 0, message, None, None))
+
+    report(logging.INFO, "reading a small file")
+    report(logging.DEBUG, "it was read")
+    time.sleep(0.2)
+    assert notes == []
+    report(logging.INFO, "reading a large file")
+    time.sleep(0.1)
+    assert notes == ["reading a large file …"]
 
 
 def test_quiet_drops_notes_and_verbose_has_every_report(tmp_path: Path) -> None:

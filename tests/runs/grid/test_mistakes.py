@@ -112,6 +112,11 @@ ERRORS: dict[str, tuple[dict[str, Any], str, str]] = {
         "tasks.mood.data",
         "several labels per text: see",
     ),
+    "a multi-label column as pandas writes lists": (
+        {"train": [(text, "['sad', 'glad']") for text, _ in TRAIN]},
+        "tasks.mood.data",
+        "60 of 60 rows have several labels per text: see",
+    ),
     "a tag column": (
         {"train": [(text, "O O O PER") for text, _ in TRAIN], "data": {"classes": ["O", "PER"]}},
         "tasks.mood.data",
@@ -139,8 +144,17 @@ REMARKS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"train": LONG, "encoder": {"max_length": 16}},
         ["100% of the sequences of its training data are longer than 16 tokens"],
     ),
+    "texts of 20,000 words": (
+        {"train": [*TRAIN, ("word " * 20_000, "sad")]},
+        ["2% of the sequences of its training data are longer than 512 tokens, the encoder's max_length, and are cut"],
+    ),
+    "max_length 8": (
+        {"train": LONG, "encoder": {"max_length": 8}},
+        ["longer than 8 tokens, the encoder's max_length, and are cut; its longest text has 43 words"],
+    ),
     "dev = train": ({"dev": TRAIN}, ["all 60 dev examples are in the training data"]),
     "dev inside train": ({"dev": TRAIN[:7]}, ["all 7 dev examples are in the training data"]),
+    "dev partly inside train": ({"dev": [*TRAIN[:7], *DEV]}, ["7 of 27 dev examples are in the training data"]),
     "lr 30": ({"lr": 30}, ["stages.0.optimizer.lr: 30 is more than 100 times the learning rates in common use"]),
     "a class missing in train": (
         {"data": {"classes": ["sad", "glad", "so so"]}, "dev": [*DEV, ("film 80 is plain", "so so")]},
@@ -169,7 +183,7 @@ def test_the_facts_and_remarks_are_shown_wherever_one_looks(tmp_path: Path, monk
     answer = Grid("grid.json").data()
     assert answer.found == plan.data
     assert answer.as_json() == {"data": [facts.record() for facts in plan.data], "remarks": [*plan.remarks]}
-    assert "sad: 30, glad: 30" in str(answer)
+    assert "sad: 30; glad: 30" in str(answer)
     for command in ("validate", "plan", "data"):
         result = CliRunner().invoke(cli, [command, "grid.json"])
         assert result.exit_code == 0
