@@ -117,7 +117,7 @@ def _read_label(values: Mapping[str, object], layout: FileLayout) -> float:
 
 
 def _several(value: object, written: str, layout: FileLayout) -> Sequence[object] | None:
-    """The labels in a label that is a list, also as Python prints it, or classes joined by a space or ``|,;``, or None."""
+    """The labels in a label that is a list, or its Python text, or classes joined by a space or ``|,;``; else None."""
     if isinstance(value, list):
         return value if len(value) > 1 else None
     assert layout.labels is not None

@@ -27,6 +27,7 @@ from taskloom.core.errors import RegistryError, count
 from taskloom.registry.results.file import SCHEMA
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import (
+    DATA,
     PACKAGED,
     SOURCE,
     AttemptRecord,
@@ -187,7 +188,10 @@ def _grid(ledger: Ledger, grid: GridRecord) -> ArchivedGrid:
     return ArchivedGrid(
         _name(grid),
         # The path of the grid's file means nothing elsewhere; without it the record fits any file of the grid's name.
-        without_folders({key: part for key, part in grid.spec.items() if key != SOURCE or part == PACKAGED}),
+        # What training data hold cannot be computed again from an archive.
+        without_folders(
+            {key: part for key, part in grid.spec.items() if key != DATA and (key != SOURCE or part == PACKAGED)}
+        ),
         grid.created,
         grid.updated,
         tuple(ArchivedRow(label, row.seed, row.cell.id, row.reported) for label, row in rows),

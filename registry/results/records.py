@@ -14,6 +14,8 @@ OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE = "overrides", "added_seeds", "cha
 METRICS = "metrics"
 #: Further: what the search of the grid has chosen for each row, and of which table another one has the trials.
 TUNED, TRIALS_OF = "tuned", "trials_of"
+#: What the data hold that its rows read, by task and split. Archives leave it out.
+DATA = "data"
 #: The source of a grid that comes with a plugin; that of any other is its file.
 PACKAGED = "packaged"
 
@@ -135,7 +137,7 @@ class GridRecord:
     @property
     def written(self) -> dict[str, Any]:
         """The grid as its file has it."""
-        ours = (OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE, METRICS, TUNED, TRIALS_OF)
+        ours = (OVERRIDES, ADDED_SEEDS, CHANGES, LAID, SOURCE, METRICS, TUNED, TRIALS_OF, DATA)
         return {key: value for key, value in self.spec.items() if key not in ours}
 
     @cached_property

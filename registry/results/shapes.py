@@ -84,6 +84,28 @@ class RowShape(TypedDict, total=False):
     within: float | None
 
 
+class SplitShape(TypedDict, total=False):
+    """What a split of a task's data holds."""
+
+    task: Required[str]
+    split: Required[str]
+    examples: Required[int]
+    unreadable: int
+    unlabelled: int
+    classes: dict[str, int]
+    low: float
+    mean: float
+    high: float
+    constant: float
+    words: int
+    longest: int
+    shared: int
+    seen: int
+    cut: float
+    max_length: int
+    sampled: int
+
+
 class GridShape(TypedDict, total=False):
     """The same parts of a recorded grid."""
 
@@ -106,6 +128,7 @@ class GridShape(TypedDict, total=False):
     metrics: dict[str, list[Named]]
     tuned: Tuned
     trials_of: str
+    data: list[Annotated[Any, SplitShape]]
 
 
 def conforms(value: Any, hint: Any) -> bool:

@@ -30,7 +30,7 @@ from taskloom.registry.installed.manager import guard
 from taskloom.registry.results.archive import ANY, CONTENTS, DIGEST, MOST, SPLITS, TIMES, Archive, ArchivedCell
 from taskloom.registry.results.file import SCHEMA, STEPS
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import CellRecord, GridCell, GridRecord
+from taskloom.registry.results.records import DATA, CellRecord, GridCell, GridRecord
 from taskloom.registry.results.scores import (
     ExampleSet,
     StoredScores,
@@ -171,6 +171,8 @@ def _check(archive: Archive, folder: Path, registry: Path, checks: Checks) -> No
         _check_cell(cell, checks)
     for grid in archive.grids:
         grid_words = f"grid {grid.name!r}"
+        if DATA in grid.spec:
+            raise _Refused(f"{grid_words}: it states what data hold, which is computed where they are")
         written = GridRecord(grid.name, grid.spec, "", "", ()).written
         _check_spec(GridSpec, {**written, "name": grid.name}, grid_words)
         for row in grid.places:

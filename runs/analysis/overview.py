@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import fmean
 
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import EpochRecord
+from taskloom.registry.results.records import DATA, EpochRecord
 from taskloom.registry.results.scores import TaskFacts
 from taskloom.runs.analysis.budget import Budget, budget_of
 from taskloom.runs.analysis.claims import Claim, claims_of
@@ -160,14 +160,17 @@ class Overview:
 
     @property
     def data(self) -> list[SplitFacts]:
-        """What the scored data hold, as far as scores are stored with their examples."""
+        """What the data hold: as the last run found them, and of other scored splits what their stored examples say."""
         kept: dict[tuple[str, str, str], TaskFacts] = {}
         for (label, _), cell in self.results.finished.items():
             split = self.results.split_of(label)
             if (stored := self.results.stored(cell.id, split)) is not None:
                 kept |= {(task, split, facts.examples): facts for task, facts in stored.tasks.items()}
-        data = []
+        data = [SplitFacts.of_record(record) for record in self.results.grid.spec.get(DATA, ())]
+        here = {(facts.task, facts.split) for facts in data}
         for (task, split, key), facts in kept.items():
+            if (task, split) in here:
+                continue
             examples = self.results.examples(key)
             labels = label_facts(examples.expected, facts.classes, facts.names)
             shared, _ = largest_group(examples.texts)

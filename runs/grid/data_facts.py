@@ -1,8 +1,8 @@
 """What the data of a grid hold, and what of it makes training pointless or scores misleading."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,12 @@ class SplitFacts:
         """The facts for JSON, without those that do not apply."""
         record = {name: value for name, value in vars(self).items() if value not in (None, ())}
         return record | ({"classes": dict(self.classes)} if self.classes else {})
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Self:
+        """The facts in a record, without what another version may have recorded beside them."""
+        known = {field.name: record[field.name] for field in fields(cls) if field.name in record}
+        return cls(**known | {"classes": tuple(record.get("classes", {}).items())})
 
     @property
     def only_label(self) -> str | None:

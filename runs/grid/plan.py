@@ -1,7 +1,7 @@
 """Plan a grid: its cells, their complete specifications and identities, and which are finished."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taskloom.core import Problem, RequestError, unknown
 from taskloom.core.errors import RegistryError, count
 from taskloom.registry.installed.resolution import split_metrics
-from taskloom.registry.results.records import ADDED_SEEDS, METRICS, TUNED, CellRecord, GridRecord
+from taskloom.registry.results.records import ADDED_SEEDS, DATA, METRICS, TUNED, CellRecord, GridRecord
 from taskloom.registry.results.scores import find_scores
 from taskloom.runs.grid.contents import Contents
 from taskloom.runs.grid.data_facts import SplitFacts
@@ -162,6 +162,7 @@ def make_plan(
         cells.sort(key=lambda cell: order[cell.label])
     run_notes += tuned.notes
     grid = with_metrics(grid, (row.spec for row in variants if not row.problems))
+    grid = _with_data(grid, variants, contents, before)
     if further := list(GridRecord("", grid.raw, "", "", ()).further):
         run_notes += [f"computed from stored predictions, without new cells: {', '.join(further)}"]
     if request.changes_runs and request.name is None:
@@ -203,6 +204,15 @@ def with_metrics(grid: GridFile, runs: Iterable[Mapping[str, Any]]) -> GridFile:
     """Record in the grid the metrics of its tasks after the first."""
     further = {task: [*metrics.values()] for task, metrics in further_metrics(runs).items() if metrics}
     return replace(grid, raw={**grid.raw, METRICS: further}) if further else grid
+
+
+def _with_data(grid: GridFile, rows: Sequence[Variant], contents: Contents, before: GridRecord | None) -> GridFile:
+    """Record in the grid what the data of its rows hold; of tasks whose data are not here, what the last run found."""
+    data = dict.fromkeys(facts for row in rows if not row.problems for facts in contents.facts(row.spec))
+    missing = {task for row in rows if row.problems for task in row.spec["tasks"]} - {facts.task for facts in data}
+    recorded = before.spec.get(DATA, ()) if before is not None else ()
+    kept = [facts for facts in recorded if facts["task"] in missing]
+    return replace(grid, raw={**grid.raw, DATA: [*(facts.record() for facts in data), *kept]})
 
 
 def _last_run(row: Variant, before: GridRecord | None) -> Iterator[PlannedCell]:

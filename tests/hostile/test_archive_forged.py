@@ -138,6 +138,10 @@ NO_CELL = "another one than its identity is made of"
 NO_EXAMPLES = "other cells with the same data have other dev examples"
 #: What is forged → how, and a part of the sentence that says so.
 FORGED: dict[str, tuple[Change, str]] = {
+    "facts of data": (
+        stated_as("grids.0.spec.data", [{"task": "sst", "split": "train", "examples": 10**6}]),
+        "states what data hold",
+    ),
     # An overall score that counts one task, and an option: the facts of the identity leave defaults out.
     "overall": (stated_as("cells.*.record.spec.overall", {"name": "mean", "weights": {"sts": 0}}), NO_CELL),
     "option": (stated_as("cells.*.record.spec.tasks.sst.loss.label_smoothing", 0.5), NO_CELL),

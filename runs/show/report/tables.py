@@ -6,6 +6,7 @@ from taskloom.core.errors import count
 from taskloom.registry.results.records import CellRecord
 from taskloom.runs.analysis.errors import Confusion
 from taskloom.runs.analysis.tables import TableRow
+from taskloom.runs.grid.data_facts import remarks
 from taskloom.runs.show.data import data_listing
 from taskloom.runs.show.render import number
 from taskloom.runs.show.report.markup import Markup, element, joined
@@ -139,17 +140,20 @@ def _share(part: int, total: int) -> Markup:
 
 
 def data_section(view: View) -> Section | None:
-    """Show what the scored data hold."""
-    listing = data_listing(view.overview.data)
+    """Show what the data hold, and what a reader of the scores should know of it."""
+    data = view.overview.data
+    listing, notes = data_listing(data), [remark for facts in data for remark in remarks(facts)]
     rows = [
         element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:]))
         for row in listing.rows
     ]
     text = (
-        "What was scored. “constant” is the score of the best constant prediction, “shared” are examples that share a "
-        "text with another, “seen” those that are training examples, too. `taskloom data` shows the training data."
+        "What the data hold. “constant” is the score of the best constant prediction, “words” the length of the median "
+        "and the longest text, “shared” are examples that share a text with another, “seen” those that are training "
+        "examples, too, and “cut” is the share of sequences that are longer than the encoder takes."
     )
-    return ("data-sets", "Data", [make_table(text, listing.headers, rows)]) if rows else None
+    table = make_table(text, listing.headers, rows)
+    return ("data-sets", "Data", [table, *([make_list(notes)] if notes else [])]) if rows else None
 
 
 def failures_section(view: View) -> Section | None:

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from taskloom.core import DataError, DataSet, Examples, Labels, RequestError, Split, hookimpl
 from taskloom.registry.installed.catalogue import Catalogue, load_catalogue
 from taskloom.registry.installed.manager import COMPONENTS, Plugin, load_plugins
+from taskloom.registry.results.ledger import Ledger
 from taskloom.runs import Grid
 from taskloom.runs.cli import cli
 from taskloom.runs.grid.contents import check_examples
@@ -192,6 +194,43 @@ def test_the_facts_and_remarks_are_shown_wherever_one_looks(tmp_path: Path, monk
             *plan.remarks
         ]
     assert not (tmp_path / "registry").exists()
+
+
+def test_the_page_shows_the_facts_of_training_data_too_and_what_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(tmp_path, LONG, encoder={"max_length": 16})
+    monkeypatch.chdir(tmp_path)
+    grid = Grid("grid.json", registry=tmp_path / "registry")
+    remark = grid.data().json["remarks"][0]
+    grid.run(engine="inline", progress=False)
+    for file in ("train.csv", "dev.csv"):  # the page does not read them
+        (tmp_path / file).unlink()
+    grid.report(tmp_path / "report.html")
+    shown = (tmp_path / "report.html").read_text().partition('id="data-sets"')[2].partition("</section>")[0]
+    for part in (">train<", ">dev<", "sad: 30; glad: 30", "100.0% at 16", escape(remark)):
+        assert part in shown, part
+
+
+def test_facts_of_data_that_are_not_here_stay_as_the_last_run_found_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(tmp_path)
+    raw = json.loads((tmp_path / "grid.json").read_text())
+    other = {"name": "generated", "task": "sentiment", "size": 32, "dev_size": 16}
+    axes = {"tasks": {"mood": raw["base"]["tasks"], "other": {"sst": {"data": other}}}}
+    (tmp_path / "grid.json").write_text(json.dumps({**raw, "axes": axes}))
+    monkeypatch.chdir(tmp_path)
+    grid = Grid("grid.json", registry=tmp_path / "registry")
+    grid.run(engine="inline", progress=False)
+    (tmp_path / "train.csv").unlink()
+    grid.run(engine="inline", progress=False, only="other")
+    with Ledger.open(tmp_path / "registry", create=False) as ledger:
+        recorded = ledger.grid("grid").spec["data"]
+    assert {(facts["task"], facts["examples"]) for facts in recorded} == {
+        *(("mood", number) for number in (60, 20)),
+        *(("sst", number) for number in (32, 16)),
+    }
 
 
 def test_a_list_of_labels_in_json_is_several_labels(tmp_path: Path) -> None:
