@@ -50,8 +50,11 @@ class Answer(Generic[Value]):
         return replace(self, notes=(*notes, *self.notes))
 
     def format(self, form: str = "plain", *, colors: bool = False, width: int | None = None) -> str:
-        """What the command line prints: text, or JSON; control characters are escaped."""
-        return visible(json.dumps(self.as_json(), indent=2, allow_nan=False) if form == "json" else str(self))
+        """What the command line prints: text, or JSON; control characters are escaped.
+
+        Columns of a listing that do not fit in a ``width`` are in further ones below.
+        """
+        return visible(json.dumps(self.as_json(), indent=2, allow_nan=False) if form == "json" else self._text(width))
 
     def as_json(self) -> Any:
         """For programs: JSON values, those of the command's ``--json``."""
@@ -71,8 +74,11 @@ class Answer(Generic[Value]):
         frame.attrs["checks"] = list(self.checks)
         return frame
 
+    def _text(self, width: int | None = None) -> str:
+        return as_text([*self.parts, "\n".join(self.checks)], width)
+
     def __str__(self) -> str:
-        return as_text([*self.parts, "\n".join(self.checks)])
+        return self._text()
 
     def __repr__(self) -> str:
         return visible("\n".join([*self.notes, str(self)]))

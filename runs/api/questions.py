@@ -61,9 +61,9 @@ def plan_answer(plan: "Plan", costs: "Mapping[str, Cost]" = MappingProxyType({})
 
 def validated(plan: "Plan", source: str) -> "Answer[Plan]":
     """That a grid is valid, and the sizes of the data that it reads."""
-    cells, trials = (*plan.chosen, *plan.waiting), plan.trials.chosen if plan.trials else ()
+    cells = (*plan.chosen, *plan.waiting)
     rows = f"{count(len(cells), 'cell')} in {count(len({cell.label for cell in cells}), 'row')}"
-    rows += f", after {count(len(trials), 'trial')}" if trials else ""
+    rows += f", after {count(plan.trial_count, 'trial')}" if plan.trial_count else ""
     columns = ("task", "split", "examples", "unreadable", "unlabelled")
     sizes = [tuple(getattr(facts, column) for column in columns) for facts in plan.data]
     records = [facts.record() for facts in plan.data]
@@ -179,7 +179,7 @@ def cells_answer(states: "Sequence[CellState]") -> "Answer[Sequence[CellState]]"
 
     cells, keys = [state.as_json() for state in states], ("grid", "label", "seed", "status", "reason", "score")
     records = [{key: cell[key] for key in (*keys, "seconds", "id")} for cell in cells]
-    return Answer(states, [Aligned(list_cells(states))], {"cells": cells}, records)
+    return Answer(states, [list_cells(states)], {"cells": cells}, records)
 
 
 def errors(

@@ -15,6 +15,7 @@ from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import IMPORTED
 from taskloom.registry.results.wording import duration, format_reason, format_scores, memory
 from taskloom.runs.analysis.cell_states import SHORT, STATES, CellState, counted, finite
+from taskloom.runs.show.parts import Listing, Part, as_text
 from taskloom.runs.show.progress import can_redraw
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line, visible
@@ -27,9 +28,9 @@ LOOK, IDLE = 1.0, 30.0
 WATCHED = ("label", "seed", "status", "epochs", "overall", "worker", "reason")
 
 
-def list_cells(states: Sequence[CellState]) -> str:
+def list_cells(states: Sequence[CellState]) -> Part:
     """List cells, a line each."""
-    return _table(map(_columns, states), ("worker", "driver", "reason", IMPORTED)) or "no cells"
+    return _listing(map(_columns, states), ("worker", "driver", "reason", IMPORTED)) if states else "no cells"
 
 
 def _columns(state: CellState) -> dict[str, object]:
@@ -218,8 +219,13 @@ def _log_end(path: Path) -> list[str]:
     return [visible(line.rstrip("\r\n").rpartition("\r")[2].expandtabs()) for line in lines]
 
 
-def _table(rows: Iterable[Mapping[str, object]], optional: Sequence[str]) -> str:
-    """Render rows under the names of their columns; an ``optional`` column that is empty in all rows is left out."""
+def _listing(rows: Iterable[Mapping[str, object]], optional: Sequence[str]) -> Listing:
+    """List rows under the names of their columns; an ``optional`` column that is empty in all rows is left out."""
     rows = list(rows)
     names = [name for name in (rows[0] if rows else ()) if name not in optional or any(row[name] for row in rows)]
-    return listing([[row[name] for name in names] for row in rows], names) if rows else ""
+    return Listing([[row[name] for name in names] for row in rows], names)
+
+
+def _table(rows: Iterable[Mapping[str, object]], optional: Sequence[str]) -> str:
+    listed = _listing(rows, optional)
+    return as_text([listed]) if listed.rows else ""

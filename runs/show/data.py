@@ -17,7 +17,7 @@ def data_listing(data: "Iterable[SplitFacts]") -> Listing:
     """A row for each task and split, without columns in which nothing is known."""
     rows = [_row(facts) for facts in data]
     known = [column for column in (rows[0] if rows else ()) if any(row[column] is not None for row in rows)]
-    return Listing([["" if row[column] is None else row[column] for column in known] for row in rows], known)
+    return Listing([["" if row[column] is None else row[column] for column in known] for row in rows], known, (0, 1))
 
 
 def _row(facts: "SplitFacts") -> dict[str, object]:

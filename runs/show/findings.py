@@ -69,7 +69,7 @@ def claims_parts(claims: Sequence[Claim]) -> Iterator[Part]:
         del columns["reported"]
     waiting = Counter(claim.judged.contrast.why for claim in claims if claim.judged.contrast.why)
     if answered:
-        yield Listing(list(zip(*columns.values(), strict=True)), list(columns))
+        yield Listing(list(zip(*columns.values(), strict=True)), list(columns), labels=(1,))
     lines = [
         f"Not answered: {count(number, 'claim')} about rows that cannot be compared; {why}."
         for why, number in waiting.items()
@@ -197,7 +197,7 @@ def _listed(effects: Sequence[Effect]) -> Listing:
             )
         )
     headers = ("axis", "change", *(["with"] if at else []), "over", "effect", "p", "verdict")
-    return Listing(rows, headers)
+    return Listing(rows, headers, labels=(1, 2) if at else (1,))
 
 
 def _one_seed(judged: Iterable[Judged]) -> Iterator[str]:

@@ -10,10 +10,11 @@ from taskloom.runs.show.visible import one_line, visible
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows under headers."""
+    """Rows under headers; ``labels`` are the columns that name a row, which a narrow terminal repeats."""
 
     rows: Sequence[Sequence[object]]
     headers: Sequence[str]
+    labels: Sequence[int] = (0,)
 
 
 class Aligned(str):
@@ -25,9 +26,9 @@ class Aligned(str):
 Part = Listing | str
 
 
-def as_text(parts: Iterable[Part]) -> str:
-    """Render the parts as text, separated by empty lines."""
-    shown = (part if isinstance(part, str) else listing(part.rows, part.headers) for part in parts)
+def as_text(parts: Iterable[Part], width: int | None = None) -> str:
+    """Render the parts as text, separated by empty lines, with listings in a width if one is given."""
+    shown = (part if isinstance(part, str) else listing(part.rows, part.headers, width, part.labels) for part in parts)
     return "\n\n".join(filter(None, shown))
 
 

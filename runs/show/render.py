@@ -107,13 +107,13 @@ def render(table: "Table", form: str, *, colors: bool = False, width: int | None
     headers = ["", *(escape(_title(part, column, begun=table.begun)) for part, column in parts)]
     text = "\n\n".join(
         tabulate(
-            [[row[0], *row[columns]] for row in body],
-            headers=["", *headers[columns]],
+            [[row[column] for column in columns] for row in body],
+            headers=[headers[column] for column in columns],
             tablefmt=layout,
             disable_numparse=True,
-            colalign=["left", *["right"] * len(headers[columns])],
+            colalign=["left", *["right"] * (len(columns) - 1)],
         )
-        for columns in _fitting([headers, *body], [part for part, _ in parts], width)
+        for columns in _fitting([headers, *body], ["", *(part for part, _ in parts)], width)
     )
     if form == "latex":
         text = _booktabs(text)
@@ -127,25 +127,33 @@ def render(table: "Table", form: str, *, colors: bool = False, width: int | None
     return "\n".join([text, "", *lines] if lines else [text])
 
 
-def _fitting(lines: Sequence[Sequence[str]], parts: Sequence[str], width: int | None) -> list[slice]:
-    """Group the columns after the first, the labels, so that every group fits in ``width`` beside them.
+def _fitting(
+    lines: Sequence[Sequence[str]], parts: Sequence[str], width: int | None, labels: Sequence[int] = (0,)
+) -> list[list[int]]:
+    """Group columns into tables that fit in ``width``; those that name a row, the ``labels``, are in every table.
 
     The ``parts`` of the columns say which stay beside the one before.
 
-    >>> _fitting([["", "seeds", "sst", "p"], ["sum", "3", "0.820", "0.767"]], ["seeds", "figure", "p"], 21)
-    [slice(1, 2, None), slice(2, 4, None)]
+    >>> _fitting([["", "seeds", "sst", "p"], ["sum", "3", "0.820", "0.767"]], ["", "seeds", "figure", "p"], 21)
+    [[0, 1], [0, 2, 3]]
     """
     lines = [[f"{head}{' ' * GAP}" for head in lines[0]], *lines[1:]]  # tabulate leaves room beside a header
-    label, *widths = (GAP + max(len(_ANSI.sub("", text)) for text in column) for column in zip(*lines, strict=True))
-    starts, total, room = [0], 0, inf if width is None else width - label + GAP
-    for column, size in enumerate(widths):
-        following = itertools.takewhile(lambda number: parts[number] in FOLLOWERS, range(column + 1, len(parts)))
-        unit = size + sum(widths[number] for number in following) if parts[column] not in FOLLOWERS else size
-        if column > starts[-1] and total + (unit if unit <= room else size) > room:
-            starts.append(column)
-            total = 0
-        total += size
-    return [slice(start + 1, end + 1) for start, end in zip(starts, [*starts[1:], len(widths)], strict=True)]
+    sizes = [GAP + max(len(_ANSI.sub("", text)) for text in column) for column in zip(*lines, strict=True)]
+    whole = inf if width is None else width + GAP
+    room = whole - sum(sizes[label] for label in labels)
+    groups = [[*range(max(labels) + 1)]]
+    for column in range(len(groups[0]), len(sizes)):
+        unit = sizes[column]
+        if parts[column] not in FOLLOWERS:
+            unit += sum(
+                sizes[other]
+                for other in itertools.takewhile(lambda other: parts[other] in FOLLOWERS, range(column + 1, len(parts)))
+            )
+        needed = sum(sizes[other] for other in groups[-1]) + (unit if unit <= room else sizes[column])
+        if len(groups[-1]) > len(labels) and needed > whole:
+            groups.append([*labels])
+        groups[-1].append(column)
+    return groups
 
 
 def _colored(verdict: str) -> str:
@@ -205,12 +213,31 @@ def _shown(table: "Table", column: str, value: float | None, *, sign: str = "") 
     return "" if value is None else number(column, value, table.digits, sign=sign)
 
 
-def listing(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
-    """Render rows under headers as text, one line per row."""
+def listing(
+    rows: Iterable[Sequence[object]],
+    headers: Sequence[str],
+    width: int | None = None,
+    labels: Sequence[int] = (0,),
+) -> str:
+    """Render rows under headers as text, one line per row.
+
+    Columns that do not fit in a ``width`` are in further tables below, beside those that name a row, the ``labels``.
+    """
     from tabulate import tabulate
 
+    if not headers:
+        return ""
+    heads = [visible(head) for head in headers]
     cells = [[one_line(str("" if cell is None else cell)) for cell in row] for row in rows]
-    return tabulate(cells, headers=[visible(head) for head in headers], tablefmt="simple", disable_numparse=True)
+    return "\n\n".join(
+        tabulate(
+            [[row[column] for column in columns] for row in cells],
+            headers=[heads[column] for column in columns],
+            tablefmt="simple",
+            disable_numparse=True,
+        )
+        for columns in _fitting([heads, *cells], heads, width, labels)
+    )
 
 
 def number(column: str, value: float, digits: int, *, sign: str = "") -> str:

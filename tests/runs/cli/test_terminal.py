@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from recorded import Row, record
 
 from taskloom.runs.cli import common
 
-TABLE = [sys.executable, "-m", "taskloom.runs.cli", "table", "wide"]
+TASKLOOM = [sys.executable, "-m", "taskloom.runs.cli"]
+TABLE = [*TASKLOOM, "table", "wide"]
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +30,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def on_terminal(home: Path, columns: int, *options: str, **environment: str) -> str:
+def on_terminal(home: Path, columns: int, *options: str, command: Sequence[str] = TABLE, **environment: str) -> str:
     """What a command prints on a real pseudo-terminal of a number of columns, up to the first note."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
-        [*TABLE, *options], cwd=home, stdout=theirs, env={**kept, "TERM": "xterm", **environment}
+        [*command, *options], cwd=home, stdout=theirs, env={**kept, "TERM": "xterm", **environment}
     )
     os.close(theirs)
     text = b""
@@ -74,6 +76,17 @@ def test_every_figure_is_in_sight_at_every_width(home: Path) -> None:
         assert all(len(table.splitlines()) == len(whole.splitlines()) for table in tables)
         assert words(whole) - {""} <= words(text)
     assert plain(on_terminal(home, 400, COLUMNS="80")) == plain(on_terminal(home, 80))
+
+
+@pytest.mark.parametrize("command", [("cells", "wide"), ("seeds", "wide"), ("data", "quickstart")])
+def test_listings_fit_too_and_every_row_keeps_its_name(command: Sequence[str], home: Path) -> None:
+    whole, text = (on_terminal(home, columns, command=[*TASKLOOM, *command]) for columns in (400, 70))
+    assert max(map(len, whole.splitlines())) > 70 >= max(map(len, text.splitlines()))
+    assert words(whole) - {""} <= words(text)
+    first, *further = [table.splitlines() for table in text.split("\n\n") if "---" in table]
+    assert further
+    for table in further:
+        assert [re.split(r"\s{2,}", line)[0] for line in table] == [re.split(r"\s{2,}", line)[0] for line in first]
 
 
 def test_colours_are_for_terminals_unless_somebody_says_otherwise(home: Path) -> None:
