@@ -254,6 +254,7 @@ class RunSpec(_Spec):
 class RangeSpec(_Spec):
     """The numbers from ``low`` to ``high`` among which a search chooses."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"log": [1e-5, 3e-4]}]})
     log: tuple[Number, Number] | None = None
     """[low, high], both above 0, on a logarithmic scale …"""
     uniform: tuple[Number, Number] | None = None
@@ -279,7 +280,10 @@ class RangeSpec(_Spec):
 
 _Values = Annotated[list[JsonValue], Field(min_length=1)] | Annotated[dict[str, JsonValue], Field(min_length=1)]
 #: Dotted path → the values, or the range of numbers, among which a search chooses.
-Searched = Annotated[dict[str, Annotated[list[JsonValue], Field(min_length=1)] | RangeSpec], Field(min_length=1)]
+Searched = Annotated[
+    dict[str, Annotated[list[JsonValue], Field(min_length=1)] | RangeSpec],
+    Field(min_length=1, json_schema_extra={"examples": [{"stages.0.optimizer.lr": {"log": [1e-5, 3e-4]}}]}),
+]
 
 
 class CellSearchSpec(_Spec):

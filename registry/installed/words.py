@@ -70,10 +70,10 @@ def schema_words(schema: Schema, definitions: Schema) -> str:
     if "prefixItems" in schema:
         elements = [schema_words(element, definitions) for element in schema["prefixItems"]]
         return f"{words} of {len(elements)} ({', '.join(elements)})"
+    if "examples" in schema:  # shown instead of a pattern or of keys
+        return f"{words} such as {show(schema['examples'][0])}"
     if "properties" in schema:
         return f"{words} with {', '.join(schema['properties'])}"
-    if "examples" in schema:  # shown instead of a pattern
-        return f"{words} such as {show(schema['examples'][0])}"
     limits = " and ".join(words.format(schema[key]) for key, words in _LIMITS.items() if key in schema)
     inner = values_of(schema)
     inner_words = _ANYTHING if inner is None else schema_words(inner, definitions)

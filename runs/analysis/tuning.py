@@ -103,8 +103,10 @@ def _stopped_early(results: Results) -> Iterator[str]:
             ended.setdefault(label, []).append(_is_early(results, cell))
     rows = {label: (sum(early), len(early)) for label, early in ended.items() if any(early)}
     if rows:
-        listed = ", ".join(f"{early} of {seeds} of {label!r}" for label, (early, seeds) in rows.items())
-        yield f"Seeds in which a stage stopped early, its score no longer improving: {listed}."
+        listed = [f"{early} of {seeds} of {label!r}" for label, (early, seeds) in rows.items()]
+        if left := len(listed[MOST_LISTED:]):
+            listed[MOST_LISTED:] = [f"and those of {count(left, 'more row')}"]
+        yield f"Seeds in which a stage stopped early, its score no longer improving: {', '.join(listed)}."
 
 
 def _is_early(results: Results, cell: CellRecord) -> bool:

@@ -70,6 +70,17 @@ class Plan:
         return replace(self.trials, cells=tuple(cells)) if waits else self
 
     @property
+    def trial_count(self) -> int:
+        """How many trials this run has, also those that their sampler has yet to ask for."""
+        search = self.grid.spec.search
+        if self.trials is None or search is None:
+            return 0
+        rows = {cell.trial.row for cell in self.trials.chosen if cell.trial is not None}
+        if search.sampler.name == "design":
+            return len(self.trials.chosen)
+        return search.trials * sum(searched.row in rows for searched in self.searches)
+
+    @property
     def chosen(self) -> tuple[PlannedCell, ...]:
         """The cells of this run."""
         return tuple(cell for cell in self.cells if cell.chosen)
@@ -189,7 +200,7 @@ def make_plan(
     return Plan(
         grid,
         tuple(cells),
-        (*notes, *_left_out(grid, cells, before, catalogue)),
+        (*notes, *_left_out(grid, cells, waiting, before, catalogue)),
         tuple(excluded.items()),
         data,
         remarks,
@@ -361,11 +372,15 @@ def _unlabelled(data: Iterable[SplitFacts]) -> Iterator[str]:
 
 
 def _left_out(
-    grid: GridFile, cells: list[PlannedCell], before: GridRecord | None, catalogue: "Catalogue"
+    grid: GridFile,
+    cells: list[PlannedCell],
+    waiting: list[PlannedCell],
+    before: GridRecord | None,
+    catalogue: "Catalogue",
 ) -> Iterator[str]:
-    """A note on finished results of the last run that the table no longer has, and why."""
-    planned = {cell.id for cell in cells}
-    last_cells = before.cells if before is not None else ()
+    """A note on finished results of the last run that the table no longer has, and why; rows that wait keep theirs."""
+    planned, kept = {cell.id for cell in cells}, {(cell.label, cell.seed) for cell in waiting}
+    last_cells = [cell for cell in before.cells if (cell.label, cell.seed) not in kept] if before is not None else []
     lost = [
         row_cell for row_cell in last_cells if row_cell.cell.status == "finished" and row_cell.cell.id not in planned
     ]

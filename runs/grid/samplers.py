@@ -1,5 +1,6 @@
 """What draws the settings of a search: one design for all rows, or Optuna for each row apart."""
 
+import inspect
 import itertools
 import json
 import math
@@ -85,13 +86,28 @@ def sampler_problem(sampler: ComponentSpec) -> str:
     """What is wrong with the sampler of a search; "" if nothing is."""
     if sampler.name not in SAMPLERS:
         return unknown("sampler", sampler.name, SAMPLERS, where="samplers")
+    options: Mapping[str, Any] = sampler.model_extra or {}
     try:
-        SAMPLERS[sampler.name]({"value": [0]}, 1, 0, **(sampler.model_extra or {}))
+        allowed = _options_of_optuna() if sampler.name == "optuna" else []
     except ImportError:
         return f"the sampler {sampler.name!r} needs a package: pip install 'taskloom[{sampler.name}]'"
-    except (TypeError, ValueError) as error:
-        return f"{sampler.name!r} does not take these options: {error}"
+    for option in options:
+        if option not in allowed:
+            return f"{sampler.name!r} has {unknown('option', option, allowed, where='options')}"
+    for startup in ({}, {"n_startup_trials": 1}) if options else ():  # drawn at random, and by scores
+        try:
+            SAMPLERS[sampler.name]({"value": [0, 1]}, 3, 0, (0.0, 1.0), **{**options, **startup})
+        except (TypeError, ValueError) as error:
+            return f"{sampler.name!r} cannot draw settings with {json.dumps(options)}: {error}"
     return ""
+
+
+def _options_of_optuna() -> list[str]:
+    """The options of Optuna's TPE sampler that JSON can state; a search has a seed of its own."""
+    import optuna  # slow to import
+
+    parameters = inspect.signature(optuna.samplers.TPESampler).parameters.values()
+    return [option.name for option in parameters if option.name != "seed" and "Callable" not in str(option.annotation)]
 
 
 def _value(values: list[Any] | RangeSpec, share: float) -> Any:

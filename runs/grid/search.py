@@ -43,14 +43,14 @@ def search_problems(rows: Expansion, overrides: Overrides) -> Iterator[Problem]:
     axes += [(f"zip.{index}", path) for index, group in enumerate(spec.zip) for path in group]
     axes += [(f"cells.{index}.set", path) for index, cell in enumerate(spec.cells) for path in cell.set]
     for home, over in homes:
-        for path in over:
+        for index, path in enumerate(over):
             if path.partition(".")[0] in ("seed", "hold_out", "score"):
                 yield Problem(f"{home}.{path}", "is what the search itself sets for its trials; leave it out")
-            if path.split(".")[2:3] == ["data"]:
-                text = "is part of the data, and scores on different held-out rows cannot be compared; write an axis"
-                yield Problem(f"{home}.{path}", text)
-            for other_home, other in axes:
-                if _undoes(path, other) and (home == "search.over" or not other_home.startswith("cells.")):
+            if what := _decides_scores(path):
+                yield Problem(f"{home}.{path}", f"is {what}, so scores of trials could not be compared; write an axis")
+            alike = [(home, other) for other in [*over][:index] if other.count(".") == path.count(".")]
+            for other_home, other in (*axes, *alike):
+                if _undoes(path, other) and (home == "search.over" or not other_home.endswith(".set")):
                     text = f"sets the same place as {other_home}.{other}, and would undo it; leave out one of them"
                     yield Problem(f"{home}.{path}", text)
             if home != "search.over" and (twice := [other for other in spec.search.over if _undoes(path, other)]):
@@ -61,6 +61,22 @@ def search_problems(rows: Expansion, overrides: Overrides) -> Iterator[Problem]:
             yield Problem(f"--set {path}", "is what the grid searches; --untuned runs it without the search")
     if any(row.spec.get("hold_out") for row in rows.variants):
         yield Problem("search", "holds out training rows itself; leave out the hold_out of the run")
+
+
+def _decides_scores(path: str) -> str:
+    """What a path decides about the scores of trials, so that these could not be compared; "" if it decides nothing.
+
+    >>> _decides_scores("tasks.*.data.size"), _decides_scores("selection"), _decides_scores("tasks.sst.head.dropout")
+    ('part of the data', 'what trials are scored by', '')
+    """
+    match path.split("."):
+        case ["tasks", _, "data", *_]:
+            return "part of the data"
+        case ["selection" | "overall", *_] | ["tasks", _, "metric", *_]:
+            return "what trials are scored by"
+        case ["tasks"] | ["tasks", _]:
+            return "a whole task, with its data"
+    return ""
 
 
 def _undoes(path: str, other: str) -> bool:
@@ -88,7 +104,6 @@ def trial_rows(
     scores = {(row_search.row, row_search.seed): row_search.first_scores for row_search in searches}
     for row in rows:
         over = {**search.over, **row.over}
-        index = next((index for index, cell in enumerate(spec.cells) if cell.label == row.label and row.over), None)
         for seed in seeds if search.per == "seed" else (None,):
             names = () if seed is None else (seed,)
             hold_out = {"share": search.hold_out, "seed": derive_seed(search.seed, *names, "hold out") % 2**32}
@@ -103,8 +118,7 @@ def trial_rows(
                     try:
                         assign(run, path, copied(settings[path]))
                     except PathError as error:
-                        home = f"cells.{index}.search.over" if path in row.over else "search.over"
-                        problems.append(Problem(f"{home}.{path}", str(error)))
+                        problems.append(Problem(written_at(path, row.label, spec), str(error)))
                 score = run.get("score")
                 run |= {"hold_out": hold_out, "score": {**(score if isinstance(score, dict) else {}), "test": False}}
                 label = label_of(trial)
@@ -125,6 +139,16 @@ def _trial_seed(seed: int, names: Sequence[int], seeds: Iterable[int]) -> int:
     """The seed with which trials are trained; never one of the grid's."""
     drawn = TRIAL_SEEDS + derive_seed(seed, *names, "trial") % TRIAL_SEEDS
     return next(number for number in itertools.count(drawn) if number not in seeds)
+
+
+def written_at(path: str, row: str, spec: GridSpec) -> str:
+    """Where the grid's file has a searched path: in the ``search`` of the row's cell, or in that of the grid."""
+    homes = (
+        f"cells.{index}."
+        for index, cell in enumerate(spec.cells)
+        if cell.label == row and cell.search is not None and path in cell.search.over
+    )
+    return f"{next(homes, '')}search.over.{path}"
 
 
 def searched_path(path: str, over: Iterable[str]) -> str:
@@ -260,8 +284,8 @@ def _wider(values: list[Any] | RangeSpec, *, is_low: bool) -> tuple[Any, Any]:
 
     >>> _wider([0.0, 0.1, 0.3], is_low=False), _wider([8, 16, 32], is_low=True)
     (([0.0, 0.1, 0.3, 0.5], 0.5), ([4, 8, 16, 32], 4))
-    >>> _wider(RangeSpec(log=(1e-5, 1e-3)), is_low=True)
-    ({'log': [1e-06, 0.001]}, 1e-06)
+    >>> _wider(RangeSpec(log=(1e-5, 1e-3)), is_low=True), _wider(RangeSpec(log=(1e-5, 0.1)), is_low=False)
+    (({'log': [1e-06, 0.001]}, 1e-06), ({'log': [1e-05, 1.0]}, 1.0))
     """
     if isinstance(values, list):
         first, before, end = sorted(set(values), reverse=is_low)[-3:]
@@ -270,7 +294,7 @@ def _wider(values: list[Any] | RangeSpec, *, is_low: bool) -> tuple[Any, Any]:
         added = round(added) if all(isinstance(value, int) for value in values) else float(f"{added:.{DIGITS}g}")
         return ([added, *values] if is_low else [*values, added]), added
     low, high = values.bounds
-    room = (high / low) ** 0.5 if values.log is not None else (high - low) / 2
+    room = min((high / low) ** 0.5, 10) if values.log is not None else (high - low) / 2
     ends = (low / room, high * room) if values.log is not None else (low - room, high + room)
     added = float(f"{ends[not is_low]:.{DIGITS - 4}g}")
     return {"uniform" if values.log is None else "log": [added, high] if is_low else [low, added]}, added

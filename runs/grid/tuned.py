@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import Problem, count
-from taskloom.core.specs import ComponentSpec, SearchSpec
+from taskloom.core.specs import ComponentSpec, RangeSpec, SearchSpec
 from taskloom.registry.results.records import TUNED, GridRecord
 from taskloom.runs.grid.expansion import Variant, copied
 from taskloom.runs.grid.grid import GridFile
 from taskloom.runs.grid.paths import assign
 from taskloom.runs.grid.planned import PlannedCell
-from taskloom.runs.grid.search import RowSearch, TrialResult, label_of, result_of, searched_path, trial_rows
+from taskloom.runs.grid.search import RowSearch, TrialResult, label_of, result_of, searched_path, trial_rows, written_at
 
 if TYPE_CHECKING:
     from taskloom.registry.results.ledger import Ledger
@@ -118,7 +118,7 @@ def trial_problems(
 
     The trials are those of the design, whatever the sampler: they are known before the first one has ended.
     """
-    search, problems = grid.spec.search, dict[str, Problem]()
+    search, refused = grid.spec.search, dict[str, dict[str, str]]()  # path in the grid's file → row → message
     assert search is not None
     spec = grid.spec.model_copy(update={"search": search.model_copy(update={"sampler": ComponentSpec(name="design")})})
     known = {row.label: {*row.problems} for row in resolved}
@@ -127,8 +127,16 @@ def trial_problems(
         for problem in trial.problems:
             if problem in known[trial.trial.row]:
                 continue
-            path = searched_path(problem.path, trial.trial.settings)
+            row, path = trial.trial.row, searched_path(problem.path, trial.trial.settings)
             at = "" if path in ("", problem.path) else f" [at {problem.path}]"
-            home = f"search.over.{path}" if path else problem.path
-            problems.setdefault(home, Problem(home, f"{problem.message}{at} [in {trial.trial.row!r}]"))
-    return list(problems.values())
+            if "Found" in problem.message and isinstance({**search.over, **trial.over}.get(path), RangeSpec):
+                at += " [drawn from a range; list the values if only some are allowed]"
+            home = written_at(path, row, spec) if path else problem.path
+            refused.setdefault(home, {}).setdefault(row, f"{problem.message}{at}")
+    problems = []
+    for home, messages in refused.items():
+        row, message = next(iter(messages.items()))
+        own = home.startswith("search.") and len(messages) < len(written)
+        advice = "; other rows take it, and a cell may have a search of its own" if own else ""
+        problems.append(Problem(home, f"{message} [in {row!r}{advice}]"))
+    return problems

@@ -21,7 +21,7 @@ def plan_parts(plan: "Plan", costs: "Mapping[str, Cost]") -> Iterator[Part]:
     """
     if plan.trials is not None:
         yield from _cells(plan.trials.chosen, costs)
-        yield from _searched(plan, plan.trials)
+        yield from _searched(plan, plan.trials, costs)
     if plan.chosen or plan.trials is None:
         yield from _cells(plan.chosen, costs)
     if plan.waiting:
@@ -34,18 +34,24 @@ def plan_parts(plan: "Plan", costs: "Mapping[str, Cost]") -> Iterator[Part]:
         yield f"{count(len(plan.waiting), 'cell')} of {rows} follow with the settings of their best trials{steps}."
 
 
-def _searched(plan: "Plan", planned: "Plan") -> Iterator[str]:
-    """What the other kind of search would cost, and what halving spares."""
+def _searched(plan: "Plan", planned: "Plan", costs: "Mapping[str, Cost]") -> Iterator[str]:
+    """What either kind of search costs, at the mean steps of the trials that are known, and what halving spares."""
     search, seeds = plan.grid.spec.search, len(plan.grid.spec.seeds)
     assert search is not None
-    follows = search.sampler.name != "design"
-    trials = len(plan.searches) * search.trials if follows else len(planned.cells)
-    per_row, per_seed = (trials, trials * seeds) if search.per == "row" else (trials // seeds, trials)
-    yield f"A search per row has {count(per_row, 'trial')}, one per seed {per_seed}; this is one per {search.per}."
+    follows, trials = search.sampler.name != "design", plan.trial_count
+    steps = sum(costs[cell.id].steps for cell in planned.chosen if cell.id in costs)
+
+    def cost(times: float) -> str:
+        number = round(trials * times)
+        in_steps = f" ({round(number * steps / len(planned.chosen)):,} steps)" if steps else ""
+        return f"{count(number, 'trial')}{in_steps}"
+
+    per_row, per_seed = (cost(1), cost(seeds)) if search.per == "row" else (cost(1 / seeds), cost(1))
+    yield f"A search per row has {per_row}, one per seed {per_seed}; this is one per {search.per}."
     if follows:
         yield f"The next trial of a row is known once {search.sampler.name} has the score of the one before."
     if search.halving:
-        yield "Halving: a trial pauses after a third of its epochs, and the better third of the trials go on."
+        yield "Halving: a trial pauses after a third of its epochs, and the better third of a row's go on: fewer steps."
 
 
 def _cells(cells: "Sequence[PlannedCell]", costs: "Mapping[str, Cost]") -> Iterator[Part]:

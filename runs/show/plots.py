@@ -213,8 +213,9 @@ def _lines(figure: "Figure", overview: Overview, charts: Sequence[Chart], across
                     marker = "o" if len(xs) == 1 else None
                     (line,) = axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=width, marker=marker, ms=3)
                     legend[shortened(label, 24) if label in styles else "other rows"] = line
-        if chart.bands:  # a range is cut off where it would press the lines together
-            scores = [score for line in chart.lines.values() for _, score in line]
+        if chart.bands:  # a range is cut off below, where it would press the lines together
+            tops = [top for _, top in chart.bands.values()]
+            scores = [score for line in (*chart.lines.values(), *tops) for _, score in line]
             pad = 0.05 * (max(scores) - min(scores) or 1.0)
             axes.set_ylim(min(scores) - pad, max(scores) + pad)
         for end in chart.stages:

@@ -74,7 +74,8 @@ def _line_chart(view: View, chart: Chart, lines: Mapping[str, Line], name: str) 
     """Draw a line for each row over epochs or trials, dashed for training data, and grey if the row has no colour."""
     train = {label: chart.train[label] for label in lines if label in chart.train}
     bands = {label: chart.bands[label] for label in lines if label in chart.bands and label in view.colours}
-    every = [point for line in (*lines.values(), *train.values()) for point in line]
+    tops = [top for _, top in bands.values()]  # the lower ends may be far below, and are cut off
+    every = [point for line in (*lines.values(), *train.values(), *tops) for point in line]
     (first, *_, last), (least, *_, most) = (sorted([*values, *values]) for values in zip(*every, strict=True))
     pad = 0.05 * ((most - least) or abs(most) or 1.0)
     across = Scale(first, max(last, first + 1), LEFT + 6, WIDTH - 8)

@@ -1,6 +1,7 @@
 """The budget of a tuned grid: one curve per row in text, JSON, page and plot; every trial counts."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,10 @@ def test_text_json_page_and_plot_have_the_curve_of_the_trials(install: Callable[
         (row, trials) for row in ("sum", "surgery") for trials in (1, 2, 3, 4)
     ]
     assert "expected best score" in figure.read_text()
+    bands = re.findall(r'<polygon points="([^"]*)" class="band', page.read_text())
+    highest = [min(float(point.split(",")[1]) for point in band.split()) for band in bands]
+    assert len(highest) == 2
+    assert min(highest) > 6.0, "the upper end of a band is cut off"
     with pytest.raises(TaskloomError, match=r"no column 'stt'; did you mean 'sst'\?"):
         grid.budget("stt")
     arguments = ["budget", "tuned", "--registry", str(grid.registry), "--json"]

@@ -48,6 +48,7 @@ def test_a_second_run_trains_nothing_and_further_trials_keep_what_there_is(run: 
     outcome = run.run(engine="inline", progress=False).outcome
     assert (outcome.finished, outcome.cached) == (0, 4)
     more = Grid({**run.file.raw, "search": {**run.file.raw["search"], "trials": 6}}, registry=run.registry)
+    assert not [note for note in more.plan().notes if "no longer shows" in note], "rows that wait keep their results"
     more.run(engine="inline", progress=False)
     after = {row.cell.id: row.cell.finished for row in records(run)[1].cells}
     assert len(after) == 12
@@ -94,7 +95,9 @@ def test_untuned_rows_have_a_table_of_their_own(run: Grid) -> None:
 
 def test_the_plan_shows_the_trials_and_what_follows(tmp_path: Path) -> None:
     plan = tuned(tmp_path).plan()
-    assert "A search per row has 8 trials, one per seed 16; this is one per row." in str(plan)
+    costs = "A search per row has 8 trials (144 steps), one per seed 16 trials (288 steps); this is one per "
+    assert f"{costs}row." in str(plan)
+    assert f"{costs}seed." in str(tuned(tmp_path, per="seed").plan())
     assert "4 cells of 'sum' and 'surgery' follow with the settings of their best trials" in str(plan)
     listed = plan.as_json()
     assert (len(listed["trials"]), len(listed["waiting"]), listed["cells"]) == (8, 4, [])

@@ -262,8 +262,14 @@ def test_a_setting_at_the_edge_is_named_with_a_wider_range_that_the_row_can_run(
         ),
         ({}, {"over": {"stages.0.optimizer.lr": {"log": [0, 0.001]}}}, "search.over.stages.0.optimizer.lr", "above 0"),
         ({}, {"over": {"stages.0.optimizer.lr": {}}}, "search.over.stages.0.optimizer.lr", '{"log": [low, high]}'),
+        (
+            {},
+            {"over": {"stages.0.optimizer.lr": {"log": [1e-4, 1e-3, 1e-2]}}},
+            "search.over.stages.0.optimizer.lr",
+            'such as {"log": [1e-05, 0.0003]}',
+        ),
         ({}, {"over": {"stages.0.optimizer.lr": []}}, "search.over.stages.0.optimizer.lr", "Found []"),
-        ({}, {"over": {}}, "search.over", "Found {}"),
+        ({}, {"over": {}}, "search.over", 'such as {"stages.0.optimizer.lr": {"log": [1e-05, 0.0003]}}. Found {}'),
         ({}, {"hold_out": 1.0}, "search.hold_out", "Found 1.0"),
         ({}, {"hold_out": 0}, "search.hold_out", "Found 0"),
         ({}, {"trials": 0}, "search.trials", "Found 0"),
@@ -289,12 +295,21 @@ def test_a_setting_at_the_edge_is_named_with_a_wider_range_that_the_row_can_run(
             {},
             {"over": {"stages.0.combiner.reduction": ["mean"]}},
             "search.over.stages.0.combiner.reduction",
-            "'reduction'",
+            "[in 'sum'; other rows take it, and a cell may have a search of its own]",
         ),
         ({}, {"over": {"tasks.*.head.dropout": [0.1, 1.5]}}, "search.over.tasks.*.head.dropout", "Found 1.5"),
-        ({}, {"over": {"stages.0.epochs": {"uniform": [1, 5]}}}, "search.over.stages.0.epochs", "should be an integer"),
+        ({}, {"over": {"stages.0.epochs": {"uniform": [1, 5]}}}, "search.over.stages.0.epochs", "list the values"),
         ({}, {"over": {"seed": [1]}}, "search.over.seed", "sets for its trials"),
         ({}, {"over": {"tasks.*.data.size": [50, 60]}}, "search.over.tasks.*.data.size", "is part of the data"),
+        ({}, {"over": {"tasks.sst": [BASE["tasks"]["sst"]]}}, "search.over.tasks.sst", "with its data"),
+        ({}, {"over": {"selection": ["overall", "sst"]}}, "search.over.selection", "what trials are scored by"),
+        ({}, {"over": {"tasks.*.metric": ["accuracy"]}}, "search.over.tasks.*.metric", "what trials are scored by"),
+        (
+            {},
+            {"over": {"stages.0.clip": [1.0], "stages.*.clip": [2.0]}},
+            "search.over.stages.*.clip",
+            "sets the same place as search.over.stages.0.clip",
+        ),
         (
             {},
             {"over": {"stages.0.optimizer.lr": {"normal": [0, 1]}}},
@@ -308,6 +323,12 @@ def test_a_setting_at_the_edge_is_named_with_a_wider_range_that_the_row_can_run(
             "is searched already",
         ),
         ({"cells": [{"label": "a", "search": {"over": LR}}]}, None, "cells.0.search", "missing"),
+        (
+            {"cells": [{"label": "a"}, {"label": "b", "search": {"over": {"stages.0.clip": [-1]}}}]},
+            {},
+            "cells.1.search.over.stages.0.clip",
+            "Found -1",
+        ),
         ({"base": {**BASE, "hold_out": {"share": 0.2}}}, {}, "search", "leave out the hold_out"),
         ({"base": {**BASE, "hold_out": {"share": 2}}}, None, "base.hold_out.share", "Found 2"),
     ],
@@ -374,8 +395,11 @@ def test_optuna_comes_closer_to_the_best_than_the_design() -> None:
     ("sampler", "message"),
     [
         ("random", "no sampler 'random'"),
-        ({"name": "design", "seed": 1}, "'design' does not take these options"),
-        ({"name": "optuna", "startup": 1}, "'optuna' does not take these options"),
+        ({"name": "design", "seed": 1}, "'design' has no option 'seed' (options: none)"),
+        ({"name": "optuna", "n_startup": 1}, "no option 'n_startup'; did you mean 'n_startup_trials'?"),
+        ({"name": "optuna", "seed": 1}, "'optuna' has no option 'seed'"),
+        ({"name": "optuna", "n_startup_trials": "x"}, 'cannot draw settings with {"n_startup_trials": "x"}'),
+        ({"name": "optuna", "n_ei_candidates": 0}, 'cannot draw settings with {"n_ei_candidates": 0}'),
     ],
 )
 def test_a_sampler_that_cannot_be_used_is_named(tmp_path: Path, sampler: Any, message: str) -> None:
@@ -393,6 +417,7 @@ def test_the_extra_of_a_missing_sampler_is_named(tmp_path: Path, monkeypatch: py
 def test_the_plan_says_that_further_trials_follow(tmp_path: Path) -> None:
     plan = planned(tmp_path, {"sampler": "optuna"})
     assert {row: len(trials) for row, trials in trials_of(plan).items()} == {"sum None": 1, "surgery None": 1}
+    assert plan.trial_count == 8
     lines = [str(part) for part in plan_parts(plan, {})]
-    assert "A search per row has 8 trials, one per seed 16; this is one per row." in lines
+    assert "A search per row has 8 trials, one per seed 16 trials; this is one per row." in lines
     assert "The next trial of a row is known once optuna has the score of the one before." in lines
