@@ -144,9 +144,13 @@ def _constants(results: Results) -> Iterator[str]:
             same.setdefault(task, []).append(label)
     for task, rows in same.items():
         yield f"{named(rows)}: every prediction for {task} is the same, in one seed at least."
-    for task, floor in results.floors.items():
-        if untrained := [label for label in results.rows_of_task[task] if results.untrained(label, task)]:
-            yield f"{named(untrained)}: untrained on {task}, no better than {floor.says} ({floor.score:.3f})."
+    facts_of = {(task, label): facts for label, _, task, facts in reversed(results.facts)}
+    untrained: dict[Constant, list[str]] = {}
+    for task, label in ((task, label) for task, rows in results.rows_of_task.items() for label in rows):
+        if results.untrained(label, task) and (floor := results.constant(task, facts_of[task, label], task)):
+            untrained.setdefault(floor, []).append(label)  # rows may have different metrics
+    for floor, rows in untrained.items():
+        yield f"{named(rows)}: untrained on {floor.task}, no better than {floor.says} ({floor.score:.3f})."
 
 
 def _shared_texts(results: Results) -> Iterator[str]:

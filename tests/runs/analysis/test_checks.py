@@ -1,5 +1,6 @@
 """What a table says of its own accord: each pitfall is found where it is, and nothing is said where there is none."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from taskloom.registry.results.binding import bind
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import CellRecord, EpochRecord
 from taskloom.registry.results.scores import find_scores, load_examples, save_examples, save_scores
+from taskloom.runs import Grid
 from taskloom.runs.analysis.checks import checks_of, constants_of
 from taskloom.runs.analysis.metrics import metric_named
 from taskloom.runs.analysis.results import Results
@@ -235,3 +237,23 @@ def test_a_published_figure_is_marked_exactly_where_the_best_constant_does_as_we
     assert r"$\ddagger$" in render(table, "latex", reported=True)
     assert [row["no_better"] for row in as_json(table)["rows"]] == [["para"], ["para"], []]
     assert table_of(replace(results_of(folder), metric=metric_named("macro_f1"))).floors == {}
+
+
+def test_a_row_with_another_metric_is_compared_with_the_constant_of_that_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = {"data": {"name": "generated", "task": "similarity", "size": 16, "dev_size": 16}, "head": "cosine"}
+    encoder = {"name": "minbert", "layers": 1, "width": 16, "heads": 2, "vocabulary": 64}
+    base = {"encoder": encoder, "tasks": {"sts": {**task, "loss": "mse"}}, "stages": [{"epochs": 1}]}
+    axes = {"tasks.sts.metric": ["pearson", "mae"]}
+    (tmp_path / "two.json").write_text(json.dumps({"base": base, "axes": axes}))
+    monkeypatch.chdir(tmp_path)
+    grid = Grid("two.json", registry=tmp_path / "registry")
+    grid.run(engine="inline", progress=False)
+    (line,) = [line for line in grid.table().checks if line.startswith("'mae': untrained on sts")]
+    with Ledger.open(tmp_path / "registry", create=False) as ledger:
+        results = Results(ledger.grid("two"), tmp_path / "registry")
+    (facts,) = {facts.metric: facts for *_, facts in results.facts if facts.metric == "mae"}.values()
+    assert facts.floor is not None
+    assert line.endswith(f"no better than always the same value ({facts.floor:.3f}).")
+    assert facts.floor < -0.5
