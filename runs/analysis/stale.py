@@ -1,7 +1,7 @@
-"""The rows of a recorded grid that would be other runs now: changed data, plugins, trainer or grid file. No torch.
+"""The rows of a recorded grid that would be other runs now: changed data, plugins, trainer or grid file.
 
-What cannot be compared without torch, or is not on this machine, counts as unchanged: weights, options of built-ins
-whose revision changed, a third party's data sets and revisions. ``taskloom explain`` compares everything.
+No torch, unless a plugin's data set is read. What cannot be compared without it, or is not on this machine, counts as
+unchanged: weights, and revisions of components. ``taskloom explain`` compares everything.
 """
 
 import json
@@ -52,7 +52,7 @@ def _causes(cell: CellRecord, data: dict[str, str | None]) -> Iterator[str]:
 
 
 def _data_changed(spec: Mapping[str, Any], recorded: str | None, known: dict[str, str | None]) -> bool:
-    """Whether a built-in data set is here with another content than was recorded."""
+    """Whether a data set is here with another content than was recorded."""
     if recorded is None:
         return False
     key = json.dumps(spec, sort_keys=True)
@@ -62,19 +62,18 @@ def _data_changed(spec: Mapping[str, Any], recorded: str | None, known: dict[str
 
 
 def _fingerprint(spec: Mapping[str, Any]) -> str | None:
-    from taskloom.registry.installed.light import own_components
-    from taskloom.registry.installed.options import read_options
+    from taskloom.registry.installed.light import make_light
+    from taskloom.registry.installed.manager import guard
 
-    cls = own_components(DataSet.kind).get(str(spec.get("name")))
-    if cls is None or not issubclass(cls, DataSet):
-        return None
-    for value in (spec.get(option) for option in cls.path_options):
-        for path in value if isinstance(value, list) else [value]:
-            if path is not None and not os.path.isabs(os.path.expanduser(os.path.expandvars(path))):  # noqa: PTH111, PTH117
-                return None  # of an archive, which keeps names alone: a file of that name here is another
     try:
-        return cls(**read_options(cls)[0].read(spec).arguments()).fingerprint()
-    except (TaskloomError, ValueError):  # it is not on this machine, or has other options now
+        with guard():
+            data = make_light(DataSet, spec)
+            for value in (spec.get(option) for option in data.path_options):
+                for path in value if isinstance(value, list) else [value]:
+                    if path and not os.path.isabs(os.path.expanduser(os.path.expandvars(path))):  # noqa: PTH111, PTH117
+                        return None  # of an archive, which keeps names alone: a file of that name here is another
+            return data.fingerprint()
+    except TaskloomError:  # it or its plugin is not on this machine, or it has other options now
         return None
 
 

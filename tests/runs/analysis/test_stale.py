@@ -119,6 +119,45 @@ def test_a_changed_plugin_makes_its_rows_stale(home: Path, install: Install) -> 
     assert line in stale_line("table", "mine")
 
 
+DATA_SET = '''
+import hashlib
+from pathlib import Path
+import numpy as np
+from taskloom.core import DataSet, Examples, Labels, hookimpl
+
+class Notes(DataSet):
+    """A text in each line, with its class before it."""
+    name, labels, path_options = "notes", Labels.of_classes(2), frozenset({"file"})
+    def __init__(self, *, file: str) -> None:
+        self.file = file
+    def load(self, split):
+        lines = Path(self.file).read_text().splitlines()
+        ids = tuple(map(str, range(len(lines))))
+        return Examples((tuple(line[2:] for line in lines),), np.array([float(line[0]) for line in lines]), ids)
+    def fingerprint(self):
+        return hashlib.sha256(Path(self.file).read_bytes()).hexdigest()
+
+@hookimpl
+def taskloom_components():
+    return [Notes]
+'''
+
+
+def test_changed_data_of_a_plugins_data_set_make_their_rows_stale(home: Path, install: Install) -> None:
+    install("notes", DATA_SET)
+    Path("notes.txt").write_text("".join(f"{number % 2} word {number}\n" for number in range(16)))
+    data = {"name": "notes", "file": "notes.txt"}
+    cells = [{"label": "theirs", "set": {"tasks.sst.data": data}}, {"label": "ours", "set": {}}]
+    written({"base": GRID["base"], "cells": cells, "baseline": "ours"})
+    Grid("mine.json").run(engine="inline", progress=False)
+    assert stale_line("table", "mine") == ""
+    with Path("notes.txt").open("a") as file:
+        file.write("1 one more\n")
+    assert "now: 'theirs' (the data of sst changed)." in stale_line("table", "mine")
+    Path("notes.txt").unlink()  # a fingerprint that fails tells nothing
+    assert stale_line("table", "mine") == ""
+
+
 def test_an_imported_registry_is_not_stale_where_its_data_and_plugins_are_not(
     home: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
