@@ -94,13 +94,16 @@ def note(text: object) -> None:
 
 def nearby(registry: Path, grid: str | None) -> Path:
     """The registry beside a grid's file where none is named and the current folder has none, with a note; else this."""
-    stated = click.get_current_context().get_parameter_source("registry") != ParameterSource.DEFAULT
-    if stated or grid is None or not grid.endswith(".json") or registry.exists():
-        return registry
-    other = registry_beside(Path(os.path.expanduser(grid)))  # noqa: PTH111 - the other raises
-    if other is not None:
+    if (other := _beside(registry, grid)) is not None:
         note(f"The registry is {other}, beside the grid; --registry names another.")
     return other or registry
+
+
+def _beside(registry: Path, grid: str | None) -> Path | None:
+    stated = click.get_current_context().get_parameter_source("registry") != ParameterSource.DEFAULT
+    if stated or grid is None or not grid.endswith(".json") or registry.exists():
+        return None
+    return registry_beside(Path(os.path.expanduser(grid)))  # noqa: PTH111 - the other raises
 
 
 def how_to_continue() -> str:
@@ -160,9 +163,14 @@ def checked_catalogue(*, quiet: bool = False) -> "Catalogue":
 
 
 def valid_grid(source: str, registry: Path | None, *, quiet: bool = True, progress: bool = True) -> Grid:
-    """A grid whose file can be read, after the plugins were checked; with ``progress`` of reading its data."""
+    """A grid whose file can be read, after the plugins were checked; with ``progress`` of reading its data.
+
+    A registry beside the grid's file that is not the one to be used is named.
+    """
     grid = Grid(source, registry=registry)
     _ = grid.file  # before torch is imported: a misspelt path should be reported at once
+    if progress and registry is not None and (other := _beside(registry, source)) is not None:
+        note(f"The registry beside the grid, {other}, is not used here; --registry {other} does that.")
     checked_catalogue(quiet=quiet)
     if progress and sys.stderr.isatty():
         logger = logging.getLogger("taskloom.data")

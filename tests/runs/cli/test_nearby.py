@@ -41,6 +41,13 @@ def test_it_is_used_with_a_note_where_none_is_named_and_none_is_here(home: Path)
     assert not Path("taskloom-runs").exists()
 
 
+def test_a_plan_names_the_one_that_it_does_not_use(home: Path) -> None:
+    note = "The registry beside the grid, ../ws/taskloom-runs, is not used here; --registry ../ws/taskloom-runs does"
+    assert note in taskloom("plan", "../ws/mine.json").stderr
+    assert "beside the grid" not in taskloom("plan", "../ws/mine.json", "--registry", "../ws/taskloom-runs").stderr
+    assert "beside the grid" not in taskloom("validate", "../ws/mine.json").stderr
+
+
 def test_one_that_is_named_or_here_comes_first_and_the_error_names_the_other(home: Path) -> None:
     named = taskloom("table", "../ws/mine.json", "--registry", "none")
     assert named.exit_code == 2
