@@ -4,7 +4,7 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from taskloom.core.errors import unknown
@@ -27,27 +27,38 @@ STARTUP = 4
 def design(over: Over, trials: int, seed: int, scores: Scores = ()) -> list[dict[str, Any]]:
     """Settings from a low-discrepancy sequence: scrambled Halton, a dimension per path.
 
-    Paths that come first have the same values whatever comes after them. Of lists alone no combination is drawn twice,
-    and there are no more trials than combinations.
+    Paths that come first have the same values whatever comes after them: no combination of the first lists is drawn
+    again before all of them were drawn. Of lists alone there are no more trials than combinations.
     """
     import numpy as np
     from scipy.stats import qmc  # slow to import
 
-    sizes = [len(values) for values in over.values() if isinstance(values, list)]
-    combinations = math.prod(sizes) if len(sizes) == len(over) else None
+    lists = [*itertools.takewhile(lambda path: isinstance(over[path], list), over)]
+    firsts = [lists[:number] for number in range(1, len(lists) + 1)]
+    sizes = [math.prod(len({*map(json.dumps, over[path])}) for path in first) for first in firsts]
+    combinations = sizes[-1] if len(lists) == len(over) else None
     wanted = trials if combinations is None else min(trials, combinations)
     sequence = qmc.Halton(len(over), scramble=True, seed=np.random.default_rng(seed))
     settings: dict[str, dict[str, Any]] = {}
+    before: list[set[str]] = [set() for _ in firsts]  # the combinations of each of the first lists
     for _ in range(PATIENCE * (combinations or trials)):
         if len(settings) == wanted:
             break
         drawn = {path: _value(over[path], share) for path, share in zip(over, sequence.random(1)[0], strict=True)}
-        settings.setdefault(json.dumps(drawn), drawn)
+        keys = [_key(drawn, first) for first in firsts]
+        if not any(key in known and len(known) < size for key, known, size in zip(keys, before, sizes, strict=True)):
+            settings.setdefault(_key(drawn, over), drawn)
+            for key, known in zip(keys, before, strict=True):
+                known.add(key)
     if combinations is not None:
         for values in itertools.product(*over.values()) if len(settings) < wanted else ():
             drawn = dict(zip(over, values, strict=True))
-            settings.setdefault(json.dumps(drawn), drawn)
+            settings.setdefault(_key(drawn, over), drawn)
     return list(settings.values())[:wanted]
+
+
+def _key(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
+    return json.dumps([settings[path] for path in paths])
 
 
 def ask_optuna(over: Over, trials: int, seed: int, scores: Scores = (), **options: Any) -> list[dict[str, Any]]:

@@ -100,13 +100,12 @@ def test_every_value_lies_in_its_range_and_no_listed_combination_is_drawn_twice(
         assert len(drawn) == trials
 
 
-@given(RANGES, RANGES, st.integers(0, 2**62))
-def test_rows_have_the_same_values_on_the_paths_that_they_share(shared: Any, own: Any, seed: int) -> None:
-    if not isinstance(shared, list):
-        drawn = design({"shared": shared, "own": own}, 8, seed)
-        assert [point["shared"] for point in drawn] == [
-            point["shared"] for point in design({"shared": shared}, 8, seed)
-        ]
+@given(OVER, RANGES, st.integers(0, 2**62), st.integers(1, 9))
+def test_rows_have_the_same_values_on_the_paths_that_they_share(over: Any, own: Any, seed: int, trials: int) -> None:
+    """A row that searches further paths has the settings of the others first; lists alone may be used up before."""
+    shared, further = design(over, trials, seed), design({**over, "own": own}, trials, seed)
+    assert [{path: point[path] for path in over} for point in further[: len(shared)]] == shared
+    assert len(further) >= len(shared)
 
 
 def test_a_logarithmic_range_is_covered_evenly() -> None:
