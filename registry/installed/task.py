@@ -1,8 +1,10 @@
 """A task as the trainer holds it: everything that belongs to one objective."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from taskloom.core.data import DataSet, Labels, Metric
@@ -96,6 +98,9 @@ class Task:
             yield f"metric {metric.name!r} measures values; {self._described}: use 'accuracy' or 'macro_f1'"
         elif metric.correlation and metric.reads != "classes" and self.labels.names:
             yield f"metric {metric.name!r} is a correlation; {self._described}: use 'accuracy' or 'macro_f1'"
+        elif metric.reads == "classes" and self.labels.classes > 1 and _is_blind(metric, self.labels.classes):
+            why = f"metric {metric.name!r} with these options gives all predictions the same score"
+            yield f"{why}; {self._described}, numbered from 0"
 
     @property
     def _has_values(self) -> bool:
@@ -111,3 +116,11 @@ class Task:
                 f"{labels.classes} classes" if labels.classes else f"values from {labels.low:g} to {labels.high:g}"
             )
         return f"the labels of data set {self.data.name!r} are {description}"
+
+
+def _is_blind(metric: Metric, classes: int) -> bool:
+    """Whether perfect predictions score as two constant ones do, such as by the F1 of a class that does not exist."""
+    labels = np.arange(classes, dtype=np.float64)  # one of each
+    with suppress(Exception):  # a metric may need more examples
+        return len({float(metric(predicted, labels)) for predicted in (labels, 0 * labels, 0 * labels + 1)}) == 1
+    return False

@@ -473,6 +473,11 @@ WEIGHTS_REFUSED: list[tuple[Any, str, str]] = [
     ({"weight": {"sts": 2}}, ".weight", "did you mean 'weights'?"),
 ]
 REFUSED: list[tuple[Any, str, str]] = [
+    (
+        {"tasks": {"sst": {"data": DATA, "metric": ["accuracy", {"name": "f1", "classes": 9}]}}},
+        "tasks.sst.metric.1",
+        "metric 'f1' with these options gives all predictions the same score; the labels of data set 'generated' are",
+    ),
     *(
         ({"tasks": {"sts": {**SIMILARITY, "metric": metric}}}, f"tasks.sts.metric{path}", words)
         for metric, path, words in METRICS_REFUSED
