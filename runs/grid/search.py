@@ -197,6 +197,22 @@ class RowSearch:
         ranked = sorted(self.results, key=lambda result: math.inf if result.first is None else -result.first)
         return ranked[: math.ceil(len(ranked) / THIRD)]
 
+    def settled(self) -> "RowSearch":
+        """The search in which only the better third has what lies beyond the first third of the epochs.
+
+        Others may have it, too, if the search had fewer trials before, or did not halve them; a new run has the same.
+        """
+        better = self._better_third()
+        if any(result.state == "waiting" for result in self.results):
+            return self
+        results = [
+            replace(result, state="paused", score=result.first, why="")
+            if result.pause is not None and result.first is not None and result not in better
+            else result
+            for result in self.results
+        ]
+        return replace(self, results=tuple(results))
+
     @property
     def best(self) -> TrialResult | None:
         """The trial with the best score, of equals the first; None if none has one, or some are still to be run."""

@@ -101,7 +101,7 @@ def _searches(cells: Iterable[PlannedCell], search: SearchSpec, ledger: "Ledger 
         facts = records.get(cell.id), epochs.get(cell.id, ())
         result = result_of(cell.trial, cell.id, cell.spec, *facts, halving=search.halving)
         results.setdefault((cell.trial.row, cell.trial.seed), []).append(result)
-    return [RowSearch(row, seed, tuple(trials)) for (row, seed), trials in results.items()]
+    return [RowSearch(row, seed, tuple(trials)).settled() for (row, seed), trials in results.items()]
 
 
 def _fits(row: Variant, resolve: Resolve, path: str, value: Any) -> bool:

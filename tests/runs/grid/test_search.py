@@ -236,6 +236,20 @@ def test_halving_lets_the_better_third_go_on_by_what_they_had_after_a_third() ->
     assert searched(dict.fromkeys("ab"), halving=True, epochs=1).pending == {"a": None, "b": None}
 
 
+def test_what_an_earlier_search_ran_beyond_a_third_does_not_count_under_halving() -> None:
+    """So a search that has grown, or halves its trials since, chooses what a new one of the same size chooses."""
+    late, better = [0.1, 0.2, 0.9, 0.9, 0.9, 0.9], [0.2, 0.3, 0.4, 0.4, 0.4, 0.4]
+    new = searched({"a": late[:2], "b": "failed", "c": better}, halving=True).settled()
+    for known in ({"a": late}, {"a": late[:4]}):
+        grown = searched({**known, "b": "failed", "c": better}, halving=True).settled()
+        assert grown == new
+        assert grown.best is not None
+        assert grown.best.cell == "c"
+    whole = searched({"a": late, "b": "failed", "c": better}).settled()
+    assert whole.best is not None
+    assert whole.best.cell == "a"
+
+
 def test_a_setting_at_the_edge_is_named_with_a_wider_range_that_the_row_can_run() -> None:
     search = searched({"a": 0.9, "b": 0.5, "c": 0.4})
     assert search.best is not None
