@@ -243,7 +243,8 @@ class Results:
     def mean_difference(self, column: str, pairs: Sequence[tuple[str, str]]) -> Contrast:
         """The mean difference, first less second, over pairs of rows."""
         if missing := [row for pair in pairs for row in pair if row not in self.row_index]:
-            return Contrast(why=f"{missing[0]!r} was not run")
+            why = "is stale and left out" if missing[0] in self.grid.stale else "was not run"
+            return Contrast(why=f"{missing[0]!r} {why}")
         if len(pairs) == 1:
             return self.difference(column, *pairs[0])
         weights = np.zeros(len(self.rows))

@@ -100,6 +100,7 @@ def test_rows_of_the_file_that_changed_are_stale_and_no_others(home: Path) -> No
     assert "(the grid's file states another run)" in stale_line("compare", "sum", "mean", "--grid", "mine.json")
     table = json.loads(taskloom("table", "mine", "--stale", "hide", "--format", "json").stdout)
     assert [row["label"] for row in table["rows"]] == ["sum"]
+    assert "'mean' is stale and left out" in taskloom("claims", "mine", "--stale", "hide").stdout
     Path("mine.json").write_text("{")  # it cannot be read: nothing is known of its rows
     assert stale_line("table", "mine") == ""
 
