@@ -35,10 +35,18 @@ class Named(click.types.StringParamType):
                 known.setdefault(value, help)
         if self._files:
             known |= dict.fromkeys(_grid_files(incomplete), "")
-        quoted = shlex.quote if os.environ.get("_TASKLOOM_COMPLETE") == "bash_complete" else str
+        quoted = _bash_word if os.environ.get("_TASKLOOM_COMPLETE") == "bash_complete" else str
         matching = {value: help for value, help in known.items() if value.startswith(incomplete)}
         items = [CompletionItem(quoted(value), help=help) for value, help in matching.items()]
         return items or ([CompletionItem(incomplete, type="file")] if self._files else [])
+
+
+def _bash_word(value: str) -> str:
+    """A value as bash should insert it: quoted if it has spaces or breaks words there, unless a quote is open."""
+    if os.environ.get("COMP_WORDS", "").count('"') % 2:
+        return value
+    word = shlex.quote(value)
+    return f"'{word}'" if word == value and {"=", ":"} & {*value} else word
 
 
 def _grid_files(incomplete: str) -> list[str]:

@@ -59,6 +59,16 @@ def test_a_shell_offers_what_is_there(shell: str, home: Path) -> None:
     assert "surgery" in str(offered(shell, home, "predict", "mine", "--row", "su"))
 
 
+def test_bash_quotes_what_it_would_split_and_adds_no_quote_to_an_open_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, words_of_bash in (("run own.json --only ep", "'epochs=1'"), ('run own.json --only "ep', "epochs=1")):
+        monkeypatch.chdir(home)
+        environment = {"COMP_WORDS": f"taskloom {words}", "COMP_CWORD": "4", "_TASKLOOM_COMPLETE": "bash_complete"}
+        done = CliRunner().invoke(cli, env=environment, prog_name="taskloom")
+        assert f"plain,{words_of_bash}" in done.output.splitlines(), words
+
+
 def values(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> set[str]:
     monkeypatch.chdir(home)
     environment = {"COMP_WORDS": " ".join(["taskloom", *words]), "COMP_CWORD": str(len(words))}
