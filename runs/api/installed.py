@@ -33,12 +33,12 @@ def plugins(name: str | None = None, kind: str | None = None) -> "Answer[list[En
     }
     if name is None:
         as_json["left_out"] = [asdict(plugin) for plugin in catalogue.plugins.hidden]
-        text = describe.list_components(catalogue, kind)
+        parts = describe.list_components(catalogue, kind)
     else:
         texts = [describe.describe_component(entry) for entry in entries]
-        text = "\n\n\n".join([*texts, *(describe.describe_plugin(catalogue, plugin) for plugin in loaded)])
+        parts = [Aligned("\n\n\n".join([*texts, *(describe.describe_plugin(catalogue, plugin) for plugin in loaded)]))]
     failures = f"Cannot be used:\n{describe.list_failures(catalogue, failed)}" if failed else ""
-    return Answer(entries, [Aligned(text), Aligned(failures)], as_json, as_json["components"])
+    return Answer(entries, [*parts, Aligned(failures)], as_json, as_json["components"])
 
 
 def _matching(

@@ -251,7 +251,7 @@ def compare(
     first, second = (_with_stale(find_subject(ledger, source, grids)) for source in (a, b))
 
     from taskloom.runs.analysis.compare import compare as compare_subjects
-    from taskloom.runs.show.errors import comparison_json, show_comparison
+    from taskloom.runs.show.errors import comparison_json, comparison_parts
 
     shown: Any = checked_split(split) or "dev"
     folder = existing_folder(data)
@@ -260,8 +260,7 @@ def compare(
     as_json = comparison_json(comparison, limit)
     keys = ("task", "metric", "examples", "a", "b", "delta", "interval", "p", "verdict", "variance", "seeds")
     records = [flat({key: task[key] for key in keys}) for task in as_json["tasks"]]
-    text = Aligned(show_comparison(comparison, limit))
-    return Answer(comparison, [text], as_json, records, checks=comparison.checks)
+    return Answer(comparison, comparison_parts(comparison, limit), as_json, records, checks=comparison.checks)
 
 
 def report(ledger: Ledger, grid: GridRecord, *, out: Folder, split: str, **writing: Any) -> Answer[Path]:

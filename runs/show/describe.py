@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from taskloom.registry.installed.manager import BUILTIN, LIMIT
 from taskloom.registry.installed.words import describe, kind_word
-from taskloom.runs.show.render import listing
+from taskloom.runs.show.parts import Listing, Part
 
 if TYPE_CHECKING:
     from taskloom.registry.installed.catalogue import Catalogue
@@ -86,7 +86,7 @@ def describe_component(entry: "Entry") -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
+def list_components(catalogue: "Catalogue", kind: str | None = None) -> list[Part]:
     """List all components, or those of one kind: built-in, then other packages', then what TASKLOOM_PLUGINS leaves out.
 
     A plugin that brings packaged grids instead of components has a line of its own.
@@ -105,11 +105,10 @@ def list_components(catalogue: "Catalogue", kind: str | None = None) -> str:
     for role, name, plugin, summary in entries:
         row = (role, name, plugin.version, plugin.distribution, _milliseconds(plugin), summary)
         rows[plugin.builtin].append(row)
-    parts = [listing(rows[True], headers)]
-    parts += [f"From other packages:\n\n{listing(rows[False], headers)}"] if rows[False] else []
+    parts: list[Part] = [Listing(rows[True], headers, (0, 1))]
+    parts += ["From other packages:", Listing(rows[False], headers, (0, 1))] if rows[False] else []
     hidden = sorted({f"{plugin.distribution} {plugin.version}" for plugin in catalogue.plugins.hidden})
-    parts += [f"Left out by TASKLOOM_PLUGINS: {', '.join(hidden)}"] if hidden else []
-    return "\n\n".join(parts)
+    return [*parts, *([f"Left out by TASKLOOM_PLUGINS: {', '.join(hidden)}"] if hidden else [])]
 
 
 def plugin_facts(catalogue: "Catalogue", plugin: "Plugin") -> dict[str, Any]:

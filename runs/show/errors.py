@@ -11,6 +11,7 @@ from taskloom.runs.analysis.compare import Comparison, FurtherMetric, Stratum, T
 from taskloom.runs.analysis.errors import Example, TaskErrors
 from taskloom.runs.analysis.predictions import Subject
 from taskloom.runs.show.differences import format_difference, format_p, format_verdict, judged_json
+from taskloom.runs.show.parts import Aligned, Listing, Part
 from taskloom.runs.show.render import listing
 from taskloom.runs.show.visible import one_line
 
@@ -20,8 +21,8 @@ _DIFFERENCE = ("B - A [95 % interval]", "p")
 # Comparisons
 
 
-def show_comparison(comparison: Comparison, limit: int) -> str:
-    """Render A and B, their differences by task, and for each task the first ``limit`` examples that flipped."""
+def comparison_parts(comparison: Comparison, limit: int) -> list[Part]:
+    """Show A and B, their differences by task, and for each task the first ``limit`` examples that flipped."""
     used = [sorted({pair[side] for pair in comparison.seeds}) for side in (0, 1)]
     subjects = zip("AB", (comparison.a, comparison.b), used, strict=True)
     heads = [f"{name}: {_subject(subject, seeds)}" for name, subject, seeds in subjects]
@@ -40,9 +41,10 @@ def show_comparison(comparison: Comparison, limit: int) -> str:
         )
         for (task, metric, metric_comparison), judged in zip(compared, comparison.judged, strict=True)
     ]
-    table = listing(rows, ["task", "metric", "examples", "A", "B", *_DIFFERENCE, "verdict", "test"])
-    parts = ["\n".join(heads), table, "\n".join(map(one_line, _notes(comparison)))]
-    return "\n\n".join([*parts, *(_show_task(task, len(comparison.seeds), limit) for task in comparison.tasks)])
+    headers = ("task", "metric", "examples", "A", "B", *_DIFFERENCE, "verdict", "test")
+    notes = "\n".join(map(one_line, _notes(comparison)))
+    tasks = [Aligned(_show_task(task, len(comparison.seeds), limit)) for task in comparison.tasks]
+    return ["\n".join(heads), Listing(rows, headers, (0, 1)), notes, *tasks]
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

@@ -47,7 +47,7 @@ def on_terminal(home: Path, columns: int, *options: str, command: Sequence[str] 
             break
     os.close(ours)
     assert process.wait() == 0
-    return text.decode().replace("\r\n", "\n").partition("\n\nΔ overall: ")[0]
+    return re.split("\n\n(?:Δ overall: |Differences are )", text.decode().replace("\r\n", "\n"))[0]
 
 
 def plain(text: str) -> str:
@@ -78,7 +78,10 @@ def test_every_figure_is_in_sight_at_every_width(home: Path) -> None:
     assert plain(on_terminal(home, 400, COLUMNS="80")) == plain(on_terminal(home, 80))
 
 
-@pytest.mark.parametrize("command", [("cells", "wide"), ("seeds", "wide"), ("data", "quickstart")])
+@pytest.mark.parametrize(
+    "command",
+    [("cells", "wide"), ("seeds", "wide"), ("data", "quickstart"), ("compare", "sum", "good", "--grid", "wide")],
+)
 def test_listings_fit_too_and_every_row_keeps_its_name(command: Sequence[str], home: Path) -> None:
     whole, text = (on_terminal(home, columns, command=[*TASKLOOM, *command]) for columns in (400, 70))
     assert max(map(len, whole.splitlines())) > 70 >= max(map(len, text.splitlines()))
