@@ -44,8 +44,10 @@ def _chosen(search: Mapping[str, Any]) -> str:
     numbers = [*search["failed"]]
     failed = [f"failed: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers)}"] if numbers else []
     paused = [f"{count(search['paused'], 'trial')} ended after a third"] if search["paused"] else []
+    if search["trial"] is None and len(numbers) < search["tried"]:
+        return "no settings yet: its trials have not ended"
     if search["trial"] is None:
-        reason = next(iter(search["failed"].values()), "they have not ended")
+        reason = next(iter(search["failed"].values()))
         return f"no settings, since none of {count(search['tried'], 'trial')} has a score: {reason}"
     facts = [f"trial {search['trial']} of {search['tried']}, {search['score']:.3f}", *failed, *paused]
     return f"{in_words(search['settings'])} ({'; '.join(facts)})"

@@ -182,7 +182,8 @@ class WrittenGrid:
         """A grid that tunes each of its rows with the same trials, on training rows that are held out.
 
         ``over`` maps dotted paths to a list of values, ``{"log": [low, high]}`` or ``{"uniform": [low, high]}``;
-        ``options`` are further keys of the grid's ``search``: ``trials``, ``hold_out``, ``seed``, ``per``, ``halving``.
+        ``options`` are further keys of the grid's ``search``: ``trials``, ``hold_out``, ``seed``, ``per``, ``halving``,
+        ``sampler``.
 
         Example: ``grid.search(over={"stages.0.optimizer.lr": {"log": [1e-5, 1e-3]}}, trials=12)``
         """

@@ -1,12 +1,15 @@
-"""A run that searches is killed at random and started again: the same settings to the last digit, the same scores."""
+"""A run that searches, and its workers, are killed at random: the same settings to the last digit, the same scores."""
 
+import os
 import random
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Driver, result_of, write_grid
+from faults import Driver, result_of, workers_of, write_grid
 
 from taskloom.registry.results.ledger import Ledger
 
@@ -56,7 +59,11 @@ def test_a_search_that_is_killed_at_random_chooses_the_same_settings(
     for moment in moments:
         with Driver(grid, tmp_path) as driver:
             driver.wait_for(lambda driver=driver: driver.lines)
-            time.sleep(moment)
+            time.sleep(moment / 2)
+            for worker in workers_of(driver.pid)[:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+            time.sleep(moment / 2)
             at_work.append(driver.process.poll() is None)
             driver.kill()
     assert any(at_work)
