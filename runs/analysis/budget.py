@@ -10,7 +10,7 @@ The trials of a search are spread evenly instead of drawn independently, so the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from taskloom.core.errors import TaskloomError, count, unknown
 from taskloom.registry.results.ledger import Ledger
 from taskloom.registry.results.records import TUNED, CellRecord, GridRecord
 from taskloom.runs.grid.expansion import Trial
-from taskloom.runs.grid.search import TrialResult, result_of
+from taskloom.runs.grid.search import RowSearch, TrialResult, result_of
 
 #: The shares of the distribution of the best score between which it is shown.
 LOW, HIGH = 0.1, 0.9
@@ -100,7 +100,8 @@ def budget_of(ledger: Ledger, grid: GridRecord, column: str = "") -> Budget | No
 
     ``column`` is a task or overall; by default the score that each search chose by.
     """
-    searches = [search for search in grid.spec.get(TUNED, {"rows": ()})["rows"] if search["cells"]]
+    tuned = grid.spec.get(TUNED, {"rows": ()})
+    searches = [search for search in tuned["rows"] if search["cells"]]
     if not searches or not all(ledger.has_cell(cell) for search in searches for cell in search["cells"]):
         return None
     records = {cell: ledger.cell(cell) for search in searches for cell in search["cells"]}
@@ -109,8 +110,9 @@ def budget_of(ledger: Ledger, grid: GridRecord, column: str = "") -> Budget | No
         raise TaskloomError(unknown("column", column, known, where="columns of its trials"))
     results: dict[str, list[list[TrialResult]]] = {}  # row → the trials of each of its searches
     for search in searches:
-        trials = [*_results(ledger, search, records, column)]
-        results.setdefault(search["row"], []).append(trials)
+        results.setdefault(search["row"], []).append(
+            [*_in_column(ledger, search, records, column, halving=tuned.get("halving", False))]
+        )
     curves = {row: curve for row, of_row in results.items() if (curve := _mean_curve(of_row))}
     if not curves:
         return None
@@ -128,17 +130,23 @@ def budget_of(ledger: Ledger, grid: GridRecord, column: str = "") -> Budget | No
     )
 
 
-def _results(
-    ledger: Ledger, search: Mapping[str, Any], records: Mapping[str, CellRecord], column: str
+def _in_column(
+    ledger: Ledger, search: Mapping[str, Any], records: Mapping[str, CellRecord], column: str, *, halving: bool
 ) -> Iterator[TrialResult]:
-    """The trials of a search that have ended, with their scores in a column."""
+    """The trials of a search that have ended, with their scores in a column; the search's own decide which went on."""
+    row, seed = search["row"], search["seed"]
+    by_column, by_selection = list[TrialResult](), list[TrialResult]()
     for number, cell in enumerate(search["cells"], start=1):
-        record = records[cell]
-        spec = {**record.spec, "selection": column or record.spec["selection"]}
-        trial = Trial(search["row"], search["seed"], number, {})
-        epochs = () if record.status == "finished" else ledger.epochs(cell)
-        result = result_of(trial, cell, spec, record, epochs, halving=True)
-        if result.state != "waiting":
+        record, trial = records[cell], Trial(row, seed, number, {})
+        epochs = ledger.epochs(cell) if halving else ()
+        for results, name in ((by_column, column), (by_selection, "")):
+            spec = {**record.spec, "selection": name or record.spec["selection"]}
+            results.append(result_of(trial, cell, spec, record, epochs, halving=halving))
+    settled = RowSearch(row, seed, tuple(by_selection)).settled().results
+    for result, decided in zip(by_column, settled, strict=True):
+        if decided.state == "paused":
+            yield replace(result, state="paused", score=result.first, why="")
+        elif decided.state != "waiting":
             yield result
 
 

@@ -86,7 +86,7 @@ def tuned_rows(
             rows.append(replace(row, spec=spec, seeds=own))
         before, searched = over[row_search.row]
         chosen.append(row_search.as_json(searched, partial(_fits, before, resolve)))
-    facts = {"per": search.per, "hold_out": search.hold_out, "rows": chosen}
+    facts = {"per": search.per, "hold_out": search.hold_out, "halving": search.halving, "rows": chosen}
     return TunedRows(rows, waiting, trial_cells, searches, facts)
 
 

@@ -201,6 +201,20 @@ def test_halving_trains_no_epoch_twice_and_ends_the_worse_trials_early(tmp_path:
             assert row.cell.scores == scores[row.cell.id], "a trial that paused has another result"
 
 
+def test_what_another_grid_ran_of_the_same_trials_changes_nothing_under_halving(tmp_path: Path) -> None:
+    halved = tuned(tmp_path, halving=True, trials=5)
+    halved.run(engine="inline", progress=False)
+    answers = [(records(halved)[0].spec["tuned"], str(halved.budget()), str(halved.budget("sst")))]
+    whole = Grid({**tuned(tmp_path, trials=5).file.raw, "name": "whole"}, registry=halved.registry)
+    whole.run(engine="inline", progress=False)
+    assert {row.cell.status for row in records(halved)[1].cells} == {"finished"}
+    halved.run(engine="inline", progress=False)
+    answers.append((records(halved)[0].spec["tuned"], str(halved.budget()), str(halved.budget("sst"))))
+    assert answers[0] == answers[1]
+    assert "3 trials ended after a third" in str(halved.table())
+    assert "6 trials ended after a third" in str(halved.budget())
+
+
 def test_one_search_per_seed_gives_each_seed_settings_of_its_own(tmp_path: Path) -> None:
     grid = tuned(tmp_path, per="seed", trials=2)
     grid.run(engine="inline", progress=False)
