@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.api.arguments import registry_folder
@@ -20,6 +20,13 @@ from taskloom.runs.api.arguments import registry_folder
 _LINES = re.compile(r'^class (\w+)\((\w+)|^    name(?:: \w+)?(?:, \w+)* = "([A-Za-z0-9][\w.:-]*)"', re.MULTILINE)
 #: Characters of a cell's identity that are offered.
 SHORT = 12
+
+
+@add_completion_class
+class _Fish(FishComplete):
+    """click's, which would cut a label at its first comma."""
+
+    source_template = FishComplete.source_template.replace('split ","', 'split --max 1 ","')
 
 
 class Named(click.types.StringParamType):

@@ -56,7 +56,7 @@ def offered(shell: str, home: Path, *words: str) -> set[str]:
 def test_a_shell_offers_what_is_there(shell: str, home: Path) -> None:
     assert offered(shell, home, "tab") == {"table"}
     assert {"mine", "margin-for-error"} == offered(shell, home, "table", "m")
-    assert "surgery" in str(offered(shell, home, "predict", "mine", "--row", "su"))
+    assert offered(shell, home, "predict", "mine", "--row", "sur") == {"surgery, lr=0.1"}
 
 
 def test_bash_quotes_what_it_would_split_and_adds_no_quote_to_an_open_one(
@@ -67,6 +67,11 @@ def test_bash_quotes_what_it_would_split_and_adds_no_quote_to_an_open_one(
         environment = {"COMP_WORDS": f"taskloom {words}", "COMP_CWORD": "4", "_TASKLOOM_COMPLETE": "bash_complete"}
         done = CliRunner().invoke(cli, env=environment, prog_name="taskloom")
         assert f"plain,{words_of_bash}" in done.output.splitlines(), words
+
+
+def test_fish_does_not_cut_a_label_at_its_comma() -> None:
+    script = CliRunner().invoke(cli, env={"_TASKLOOM_COMPLETE": "fish_source"}, prog_name="taskloom").output
+    assert 'string split --max 1 "," $completion' in script
 
 
 def values(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> set[str]:
