@@ -12,8 +12,8 @@ from taskloom.runs.grid.plan import Plan, make_plan
 SEEDS = 5
 
 
-def plan_many(cells: int) -> tuple[Plan, float, float]:
-    """A plan of about that many cells, the seconds it took, and the seconds of this process's CPU time.
+def plan_many(cells: int, *, trials: bool = False) -> tuple[Plan, float, float]:
+    """A plan of about that many cells, or trials of ten rows, the seconds it took, and the seconds of this process's CPU.
 
     Everything that ``taskloom plan`` does once torch is imported: expansion, every option of every component, the data
     sets, the identity of every cell.
@@ -26,6 +26,10 @@ def plan_many(cells: int) -> tuple[Plan, float, float]:
         },
         "seeds": list(range(SEEDS)),
     }
+    if trials:
+        search = {"over": {"stages.0.optimizer.lr": {"log": [1e-5, 1e-2]}}, "trials": max(1, cells // 10)}
+        decays = [number / 1e3 for number in range(10)]
+        grid |= {"axes": {"stages.0.optimizer.weight_decay": decays}, "seeds": [0], "search": search}
     load_catalogue()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "many.json"

@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python tests/bench/runner.py [--cells 1000] [--noops 400] [--check]
 
-- a no-op cell, through the real drive loop: locks, ledger, progress, a warm worker process (``noop.py``)
-- planning and validating 1,000 cells, from the file to every identity (``planning.py``)
+- a no-op cell, and a no-op trial of a search, through the real drive loop: locks, ledger, progress, a warm worker process
+  (``noop.py``)
+- planning and validating 1,000 cells, and 1,000 trials, from the file to every identity (``planning.py``)
 - ``taskloom table`` over 1,000 finished cells, the whole command from its start to its end
 - twelve small real cells on one worker and on two, one thread each; from the first cell's start to the last one's end
 - four cells, with one thread each and with all cores in one, alone and beside a process that never rests
@@ -117,20 +118,23 @@ def _children() -> float:
 
 
 def noop_lines(noops: int) -> Iterator[Line]:
-    plan, _, _ = plan_many(noops)
-    for workers in (1, 2):
+    cells, trials = plan_many(noops)[0], plan_many(noops, trials=True)[0].trials
+    assert trials is not None
+    for what, plan, workers in (("cell", cells, 1), ("cell", cells, 2), ("trial", trials, 1)):
         timed = run(plan, "noop:noop", workers)
         count = len(timed.ends)
         each = 1000 * (timed.ends[-1] - timed.ends[0]) / (count - 1)
         cpu = 1000 * timed.cpu / count
         gaps = [1000 * (later - before) for before, later in pairwise(timed.ends)]
         note = f"mean of {count} cells, median {median(gaps):.2f} ms; CPU: the driver's"
-        yield Line(f"no-op cell, {workers} warm worker{'s' if workers > 1 else ''}", each, "ms", cpu, 15.0, note)
+        yield Line(f"no-op {what}, {workers} warm worker{'s' if workers > 1 else ''}", each, "ms", cpu, 15.0, note)
 
 
 def planning_lines(cells: int) -> Iterator[Line]:
     plan, seconds, cpu = plan_many(cells)
     yield Line(f"plan and validate {len(plan.cells):,} cells", seconds, "s", cpu, 2.0)
+    of_trials, seconds, cpu = plan_many(cells, trials=True)
+    yield Line(f"plan and validate {of_trials.trial_count:,} trials", seconds, "s", cpu, 2.0)
     with tempfile.TemporaryDirectory() as folder:
         with Ledger.open(folder, create=True) as ledger:
             began = time.perf_counter()
