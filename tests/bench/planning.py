@@ -13,7 +13,7 @@ SEEDS = 5
 
 
 def plan_many(cells: int, *, trials: bool = False) -> tuple[Plan, float, float]:
-    """A plan of about that many cells, or trials of ten rows, the seconds it took, and the seconds of this process's CPU.
+    """A plan of about that many cells, or trials of ten rows, the seconds it took, and this process's seconds of CPU.
 
     Everything that ``taskloom plan`` does once torch is imported: expansion, every option of every component, the data
     sets, the identity of every cell.

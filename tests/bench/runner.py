@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python tests/bench/runner.py [--cells 1000] [--noops 400] [--check]
 
-- a no-op cell, and a no-op trial of a search, through the real drive loop: locks, ledger, progress, a warm worker process
-  (``noop.py``)
+- a no-op cell, and a no-op trial of a search, through the real drive loop: locks, ledger, progress, a warm worker
+  process (``noop.py``)
 - planning and validating 1,000 cells, and 1,000 trials, from the file to every identity (``planning.py``)
 - ``taskloom table`` over 1,000 finished cells, the whole command from its start to its end
 - twelve small real cells on one worker and on two, one thread each; from the first cell's start to the last one's end
