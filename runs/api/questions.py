@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskloom.core.errors import TaskloomError, count
 from taskloom.registry.results.ledger import Ledger
-from taskloom.registry.results.records import GridRecord
+from taskloom.registry.results.records import TRIALS_OF, GridRecord
 from taskloom.runs.api.answer import Answer, existing_folder, flat, written
 from taskloom.runs.api.arguments import check_limit, checked, checked_split
 from taskloom.runs.api.find import (
@@ -127,6 +127,8 @@ def budget(ledger: Ledger, grid: GridRecord, *, column: str) -> "Answer[Budget]"
     from taskloom.runs.show.budget import budget_parts
 
     estimated = budget_of(ledger, grid, column)
+    if estimated is None and (searched := grid.spec.get(TRIALS_OF)):
+        raise TaskloomError(f"{grid.name!r} has the trials of {searched!r}; ask for the budget of that grid")
     if estimated is None:
         raise no_trials(grid.name)
     records = [{"row": row.row, **vars(best)} for row in estimated.rows for best in row.curve]
