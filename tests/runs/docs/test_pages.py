@@ -12,9 +12,11 @@ A page is followed from top to bottom in a folder in which `taskloom run quickst
 `<!-- not run: why -->` before a block says that it needs what a test has not: data, GPUs, a cluster.
 """
 
+import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -27,6 +29,8 @@ from click.testing import CliRunner
 
 from taskloom.registry.results.ledger import Ledger
 from taskloom.runs.cli import cli
+from taskloom.runs.grid.expansion import expand
+from taskloom.runs.grid.grid import read_grid
 
 DOCS = Path(__file__).parents[3] / "runs" / "docs"
 #: The pages that other tests follow, and those that are written by the program itself.
@@ -91,6 +95,17 @@ def test_what_a_page_says_can_be_done(
             follow(found["language"], found["text"], found["before"], space)
 
 
+def test_rows_are_called_what_the_page_about_grids_says() -> None:
+    page = (DOCS / "pages" / "reference" / "grids.md").read_text(encoding="utf-8")
+    section = page.partition("## Names of rows")[2].partition("\n## ")[0]
+    examples = re.findall(r"^\| `(\"[^`]+)` \| ([^:|]+)", section, re.MULTILINE)
+    assert len(examples) == 6
+    for keys, names in examples:
+        grid = read_grid({"base": "quickstart", **json.loads(f"{{{keys}}}")}, Path("grid.json"))
+        labels = [row.label for row in expand(grid, allow_large=True).variants]
+        assert labels == re.findall("`([^`]+)`", names), keys
+
+
 def test_the_python_of_the_readme_works(
     quickstart: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +151,15 @@ def in_this_process(arguments: list[str]) -> str:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, f"taskloom {' '.join(arguments)}\n{result.output}"
     return result.stdout
+
+
+def test_a_build_without_its_program_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(DOCS.parents[1] / ".ci" / "docs"), run_name="__main__")
+    assert "pip install -e '.[docs]'" in capsys.readouterr().err
 
 
 def test_the_site_builds_without_a_warning_and_has_every_page() -> None:
