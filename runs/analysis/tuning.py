@@ -77,10 +77,7 @@ def tuning_checks(results: Results) -> Iterator[str]:
     if tuned:
         yield ABOUT[tuned["per"]]
         yield from _unequal(tuned["rows"])
-        for search in tuned["rows"]:
-            for edge in search["edges"]:
-                setting, wider = f"{edge['path']} = {json.dumps(edge['value'])}", json.dumps(edge["try"])
-                yield f"{_owner(search)} is best at the edge of what was tried, {setting}; try {wider}."
+        yield from at_edges(tuned["rows"])
     held_out = [row.label for row in results.grid.cells if row.cell.spec.get("hold_out")]
     if held_out and results.finished:
         yield f"Scores of {named(held_out)} are on training rows that were held out, not on dev."
@@ -95,6 +92,22 @@ def _unequal(searches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if len(rows) > 1:
         listed = "; ".join(f"{count(tried, 'trial')} for {named(labels)}" for tried, labels in sorted(rows.items()))
         yield f"Rows were tuned with different budgets: {listed}."
+
+
+def at_edges(searches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Name the rows whose best setting is the least or largest that was tried, by the wider range to try."""
+    edges: dict[tuple[str, str], list[tuple[str, str]]] = {}  # path and wider range → rows and their values
+    for search in searches:
+        for edge in search["edges"]:
+            key = edge["path"], json.dumps(edge["try"])
+            edges.setdefault(key, []).append((search["row"], json.dumps(edge["value"])))
+    for (path, wider), owners in edges.items():
+        rows, values = (list(dict.fromkeys(names)) for names in zip(*owners, strict=True))
+        among = sum(search["row"] in rows for search in searches)
+        share = f" ({len(owners)} of {among} searches)" if among > len(rows) else ""
+        are = "is" if len(rows) == 1 else "are"
+        tried = f"{path} = {', '.join(values)}"
+        yield f"{named(rows)}{share} {are} best at the edge of what was tried, {tried}; try {wider}."
 
 
 def _stopped_early(results: Results) -> Iterator[str]:

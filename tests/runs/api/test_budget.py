@@ -58,7 +58,7 @@ def test_text_json_page_and_plot_have_the_curve_of_the_trials(install: Callable[
     highest = [min(float(point.split(",")[1]) for point in band.split()) for band in bands]
     assert len(highest) == 2
     assert min(highest) > 6.0, "the upper end of a band is cut off"
-    with pytest.raises(TaskloomError, match="'tuned.trials' has the trials of 'tuned'; ask for the budget of that grid"):
+    with pytest.raises(TaskloomError, match="has the trials of 'tuned'; ask for the budget of that grid"):
         Grid("tuned+trials", registry=grid.registry).budget()
     with pytest.raises(TaskloomError, match=r"no column 'stt'; did you mean 'sst'\?"):
         grid.budget("stt")

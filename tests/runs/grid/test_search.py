@@ -16,6 +16,7 @@ from taskloom.core.data import Examples
 from taskloom.core.specs import RangeSpec
 from taskloom.registry.installed.catalogue import load_catalogue
 from taskloom.registry.results.records import CellRecord, EpochRecord
+from taskloom.runs.analysis.tuning import at_edges
 from taskloom.runs.grid.expansion import Trial
 from taskloom.runs.grid.grid import load_grid
 from taskloom.runs.grid.hold_out import split_off
@@ -259,6 +260,15 @@ def test_a_setting_at_the_edge_is_named_with_a_wider_range_that_the_row_can_run(
     assert best.best is not None
     named = list(edges(best, best.best.trial, over, lambda path, value: True))
     assert named == [{"path": "lr", "value": 3.0, "try": [1.0, 2.0, 3.0, 4.0]}]
+
+
+def test_all_rows_at_one_edge_are_named_together() -> None:
+    edge = {"path": "lr", "value": 3.0, "try": [1.0, 2.0, 3.0, 4.0]}
+    rows = [{"row": row, "edges": [edge]} for row in ("sum", "surgery")] + [{"row": "mean", "edges": []}]
+    edge_words = "best at the edge of what was tried, lr = 3.0; try [1.0, 2.0, 3.0, 4.0]."
+    assert list(at_edges(rows)) == [f"'sum' and 'surgery' are {edge_words}"]
+    seeds = [{"row": "sum", "edges": [edge]}, {"row": "sum", "edges": []}]
+    assert list(at_edges(seeds)) == [f"'sum' (1 of 2 searches) is {edge_words}"]
 
 
 # Errors
