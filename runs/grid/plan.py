@@ -56,13 +56,14 @@ class Plan:
     def step(self, *, retry: bool) -> "Plan":
         """What is to be run now: the trials, until all rows have settings, or this plan itself.
 
-        ``retry`` tries the trials of a row again if all of them failed.
+        ``retry`` tries the trials of a search again if all of them failed.
         """
         if self.trials is None:
             return self
-        hopeless = {search.row for search in self.searches if retry and len(search.failed) == len(search.results)}
+        failed = [search for search in self.searches if retry and len(search.failed) == len(search.results)]
+        hopeless = {(search.row, search.seed) for search in failed}
         cells = [
-            replace(cell, tried=cell.tried and cell.trial.row not in hopeless)
+            replace(cell, tried=cell.tried and (cell.trial.row, cell.trial.seed) not in hopeless)
             for cell in self.trials.cells
             if cell.trial is not None
         ]

@@ -162,6 +162,18 @@ def test_a_failed_trial_counts_as_tried_and_is_tried_again_only_if_its_row_has_n
     assert more == {"fine, trial 1": 0, "fine, trial 2": 0, "wild, trial 1": 1, "wild, trial 2": 1}
 
 
+def test_only_the_seed_without_any_score_is_tried_again(tmp_path: Path) -> None:
+    search = {"over": {"stages.0.optimizer.lr": [0.001, 1e30, 1e31]}, "trials": 2, "hold_out": 0.25, "per": "seed"}
+    written = {**GRID, "name": "tuned", "cells": [{"label": "sum"}], "claims": [], "search": search}
+    grid = Grid(written, registry=tmp_path)
+    grid.run(engine="inline", progress=False)
+    before = {row.label: (row.cell.status, row.cell.attempts) for row in records(grid)[1].cells}
+    assert [status for status, _ in before.values()] == ["failed", "finished", "failed", "failed"]
+    grid.run(engine="inline", progress=False)
+    again = [row.cell.attempts - before[row.label][1] for row in records(grid)[1].cells]
+    assert again == [0, 0, 1, 1]
+
+
 def test_a_table_without_any_row_says_that_all_trials_failed(tmp_path: Path) -> None:
     search = {**GRID["search"], "over": {"stages.0.optimizer.lr": [1e30]}}
     written = {
