@@ -97,8 +97,8 @@ class SplitShape(TypedDict, total=False):
     mean: float
     high: float
     constant: float
-    words: int
-    longest: int
+    words: Required[int]
+    longest: Required[int]
     shared: int
     seen: int
     cut: float

@@ -174,7 +174,7 @@ def remarks(facts: SplitFacts) -> Iterator[str]:
             'memorised; name other dev data, or hold out a part of train ("dev_share" of a table)'
         )
     if facts.cut is not None and facts.cut >= WORTH_MENTION:
-        sample = f" ({facts.sampled:,} rows were counted)" if facts.sampled != facts.examples else ""
+        sample = f" ({facts.sampled:,} rows were counted)" if facts.sampled not in (None, facts.examples) else ""
         yield (
             f"{where}: {facts.cut:.0%} of the sequences of its {data} are longer than {facts.max_length} tokens, the "
             f"encoder's max_length, and are cut{sample}; its longest text has {facts.longest:,} words"

@@ -35,7 +35,9 @@ def _row(facts: "SplitFacts") -> dict[str, object]:
 
 def _labels(facts: "SplitFacts") -> str | None:
     if not facts.classes:
-        return None if facts.low is None else f"{facts.low:g} to {facts.high:g}, mean {facts.mean:.3g}"
+        if facts.low is None or facts.mean is None or facts.high is None:
+            return None
+        return f"{facts.low:g} to {facts.high:g}, mean {facts.mean:.3g}"
     named = [f"{shortened(name, 20)}: {number:,}" for name, number in facts.classes[:MOST_CLASSES]]
     further = [number for _, number in facts.classes[MOST_CLASSES:]]
     return "; ".join([*named, *([f"{len(further)} more: {sum(further):,}"] if further else [])])

@@ -139,7 +139,9 @@ NO_EXAMPLES = "other cells with the same data have other dev examples"
 #: What is forged → how, and a part of the sentence that says so.
 FORGED: dict[str, tuple[Change, str]] = {
     "facts of data": (
-        stated_as("grids.0.spec.data", [{"task": "sst", "split": "train", "examples": 10**6}]),
+        stated_as(
+            "grids.0.spec.data", [{"task": "sst", "split": "train", "examples": 10**6, "words": 9, "longest": 9}]
+        ),
         "states what data hold",
     ),
     # An overall score that counts one task, and an option: the facts of the identity leave defaults out.

@@ -22,6 +22,7 @@ VALUES: dict[str, object] = {
     "cells.facts": '{"trainer": [], "spec": 1}',
     "cells.spec": '{"tasks": 3, "stages": {}}',
     "grids.spec": '{"cells": [1], "baseline": []}',
+    "grids.spec ": '{"data": [{"task": "sst", "split": "dev", "examples": 3, "cut": 0.5}]}',
     "grids.created": b"\x09",
     "grid_cells.reported": '{"sst": null}',
     "grid_cells.seed": "first",
