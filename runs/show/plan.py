@@ -66,7 +66,7 @@ def _cells(cells: "Sequence[PlannedCell]", costs: "Mapping[str, Cost]") -> Itera
         rows.append(row)
     yield Listing(rows, headers)
     counts = Counter(cell.status for cell in cells)
-    summary = f"{len(cells)} cells: " + ", ".join(f"{number} {status}" for status, number in counts.items())
+    summary = f"{count(len(cells), 'cell')}: " + ", ".join(f"{number} {status}" for status, number in counts.items())
     left = [
         costs[id] for id in {cell.id for cell in cells if cell.status != "finished" and not cell.tried} if id in costs
     ]
