@@ -35,7 +35,7 @@ def judged(interval: Interval) -> Judged:
 @pytest.mark.parametrize("small", [0.004, 0.0015])
 def test_a_plot_shows_the_whole_interval_of_an_effect(small: float) -> None:
     intervals = [(-small, 0.0, small), (-0.009, 0.0005, 0.010)]
-    axes = plots._intervals(Figure(), [("a", judged(intervals[0])), ("b", judged(intervals[1]))], None)
+    axes = plots._intervals(Figure(), [plots._line("row", judged(interval)) for interval in intervals], None)
     left, right = axes.get_xlim()
     assert left < -0.009
     assert right > 0.010
@@ -43,7 +43,7 @@ def test_a_plot_shows_the_whole_interval_of_an_effect(small: float) -> None:
 
 def test_an_interval_that_dwarfs_the_others_ends_in_arrows() -> None:
     intervals = [*[(-0.01, 0.0, 0.01)] * 4, (-0.9, 0.01, 1.1)]
-    axes = plots._intervals(Figure(), [("row", judged(interval)) for interval in intervals], None)
+    axes = plots._intervals(Figure(), [plots._line("row", judged(interval)) for interval in intervals], None)
     left, right = axes.get_xlim()
     arrows = {
         (line.get_marker(), line.get_xdata()[0], line.get_ydata()[0])  # type: ignore[index]
