@@ -39,7 +39,7 @@ FIRST_STUDY = (
 CLAIMS = {"M": 5, "C": 9, "T": 9, "L": 5, "R": 11}
 #: What all tables of the study count as equal.
 MARGIN = 0.02
-TASKS = ("sst", "para", "sts", "overall")
+TASKS = ("sst", "cfimdb", "para", "sts", "overall")
 #: Parts of a run over which the size of a cosine is shown.
 FIFTHS = 5
 DECIDED = ("holds", "contradicted", "equal", "not that large")
@@ -79,7 +79,7 @@ def _asked(registry: Registry) -> Iterator[Asked]:
         if f"study-{name}" not in recorded:
             continue
         grid = Grid(f"study-{name}", registry=registry.folder)
-        steps = {state.label: _steps(state.cell.spec["stages"]) for state in grid.cells().found}
+        steps = {state.label: _steps(state.cell.spec) for state in grid.cells().found}
         claims = [
             Asked(claim, tuple(dict.fromkeys(steps[row] for pair in claim.pairs for row in pair)))
             for claim in grid.claims().found
@@ -89,12 +89,13 @@ def _asked(registry: Registry) -> Iterator[Asked]:
         yield from claims
 
 
-def _steps(stages: list[dict[str, Any]]) -> str:
-    """The steps of a run, such as ``1,000``."""
-    lengths = [(stage["epochs"], stage["sampler"]["iterations"]) for stage in stages]
-    if any(not isinstance(iterations, int) for _, iterations in lengths):
-        return "an epoch"
-    return f"{sum(epochs * iterations for epochs, iterations in lengths):,}"
+def _steps(spec: Mapping[str, Any]) -> str:
+    """The steps of a run, such as ``1,000``, or the examples of each task in its epoch."""
+    lengths = [(stage["epochs"], stage["sampler"]["iterations"]) for stage in spec["stages"]]
+    if all(isinstance(iterations, int) for _, iterations in lengths):
+        return f"{sum(epochs * iterations for epochs, iterations in lengths):,}"
+    (limit,) = {task["data"]["limit"] for task in spec["tasks"].values()}
+    return f"an epoch of {limit}" if limit else "an epoch"
 
 
 def headlines(claims: list[Asked]) -> list[Asked]:
@@ -206,7 +207,7 @@ def rows_of(registry: Registry) -> str:
                     means = {task: f"{fmean(cell.scores[task] for cell in cells):.3f}" for task in tasks}
                     marks = {task: " ‡" for task in tasks if results.untrained(label, task)}
                     shown = (means.get(task, "") + marks.get(task, "") for task in TASKS)
-                    lines.append((name, label, f"{len(cells)} × {_steps(cells[0].spec['stages'])}", *shown))
+                    lines.append((name, label, f"{len(cells)} × {_steps(cells[0].spec)}", *shown))
     return _markdown(lines, ("table", "row", "seeds × steps", *TASKS))
 
 
