@@ -46,8 +46,8 @@ def search_problems(rows: Expansion, overrides: Overrides) -> Iterator[Problem]:
         for index, path in enumerate(over):
             if path.partition(".")[0] in ("seed", "hold_out", "score"):
                 yield Problem(f"{home}.{path}", "is what the search itself sets for its trials; leave it out")
-            if what := _decides_scores(path):
-                yield Problem(f"{home}.{path}", f"is {what}, so scores of trials could not be compared; write an axis")
+            if role := _decides_scores(path):
+                yield Problem(f"{home}.{path}", f"is {role}, so scores of trials could not be compared; write an axis")
             alike = [(home, other) for other in [*over][:index] if other.count(".") == path.count(".")]
             for other_home, other in (*axes, *alike):
                 if _undoes(path, other) and (home == "search.over" or not other_home.endswith(".set")):
